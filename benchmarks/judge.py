@@ -63,16 +63,7 @@ class Judge:
     ) -> None:
         self.train, self.test, self.device, self.mirror = train, test, device, mirror
         self.fid_weights = fid_weights
-        self.network: Classifier = train_classifier(
-            train.images,
-            train.labels,
-            test.images,
-            test.labels,
-            n_pixel_values=train.n_pixel_values,
-            device=device,
-            cache=cache,
-            **small,
-        )
+        self.network: Classifier = train_classifier(train, test, device=device, cache=cache, **small)
 
     def __str__(self) -> str:
         accuracy = "" if self.network.accuracy is None else f", {self.network.accuracy:.1%} accurate"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from sliceflow.datasets import Pictures
 
 __all__ = ["Classifier", "inception768", "train_classifier"]
 
@@ -58,12 +60,9 @@ class Classifier:
 
 
 def train_classifier(
-    images: np.ndarray,
-    labels: np.ndarray | None,
-    test_images: np.ndarray | None = None,
-    test_labels: np.ndarray | None = None,
+    train: Pictures,
+    test: Pictures,
     *,
-    n_pixel_values: int = 256,
     epochs: int | None = None,
     width: int | None = None,
     device: str = "cpu",
@@ -74,14 +73,13 @@ def train_classifier(
 
     Parameters
     ----------
-    images, labels : pictures (n, h, w) or (n, h, w, c) and their classes. Without labels the network
-        learns by which of four rotations a picture was turned
-    test_images, test_labels : not used for training; they give `accuracy`
-    n_pixel_values : pixels are 0..n_pixel_values-1
+    train : without labels, the network learns by which of four rotations a picture was turned
+    test : not used for training; they give `accuracy`
     epochs : passes over the pictures; None is 10, 20 for colour, more for less than 1,500 pictures
     width : of the first layer; there are 8 times as many features. None is 16, 64 for colour
     cache : a folder, where the same call with the same pictures finds the trained network
     """
+    images, labels, n_pixel_values = train.images, train.labels, train.n_pixel_values
     colour = images.ndim == 4 and images.shape[3] > 1
     epochs = epochs or max(20 if colour else 10, -(-15_000 // len(images)))
     width = width or (64 if colour else 16)
@@ -91,7 +89,7 @@ def train_classifier(
         path = Path(cache).expanduser() / f"classifier-{key}.safetensors"
     if labels is None:
         images, labels = _turned(images)
-        test_images, test_labels = (None, None) if test_images is None else _turned(test_images)
+    shown = (test.images, test.labels) if train.labels is not None else _turned(test.images)
     classes, codes = np.unique(labels, return_inverse=True)
     channels = images.shape[3] if images.ndim == 4 else 1
     with torch.random.fork_rng(devices=[]):
@@ -105,9 +103,7 @@ def train_classifier(
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({k: v.contiguous() for k, v in network.state_dict().items()}, path)
     trained = Classifier(network.eval(), classes, n_pixel_values)
-    if test_images is None or test_labels is None:
-        return trained
-    return Classifier(network, classes, n_pixel_values, trained.score(test_images, test_labels))
+    return replace(trained, accuracy=None if shown[1] is None else trained.score(*shown))
 
 
 class _Residual(nn.Module):

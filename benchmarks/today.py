@@ -36,10 +36,11 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from judge import first
 from report import facts, table
 from scores import (
     c2st,
@@ -56,6 +57,7 @@ from scores import (
 from table_sets import SETS, halves, load_table
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, datasets
+from sliceflow.datasets import Pictures
 
 Row = dict[str, Any]
 Job = Callable[[int, argparse.Namespace], Row]
@@ -69,9 +71,9 @@ def completions(
     train: Pictures, X: np.ndarray, mask: str, y: np.ndarray | None, seed: int, device: str
 ) -> np.ndarray:
     """One completion of each picture from its known part, by the pictures of `train`."""
-    settings = {"n_pixel_values": train.values, "random_state": seed, "device": device}
+    settings = {"n_pixel_values": train.n_pixel_values, "random_state": seed, "device": device}
     flow = ImageFlow(quality="draft", keep_rows=True, **settings)
-    flow.fit(train.x, None if y is None else train.y)
+    flow.fit(train.images, None if y is None else train.labels)
     return flow.inpaint(X, mask, y=y, random_state=seed)[:, 0]
 
 
@@ -184,14 +186,6 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
 # --- pictures ----------------------------------------------------------------------------------------
 
 
-class Pictures(NamedTuple):
-    """Pictures, their labels or None, and the number of their values."""
-
-    x: np.ndarray
-    y: np.ndarray | None
-    values: int = 256
-
-
 @cache
 def pictures(name: str, root: str | None, quick: bool = False) -> tuple[Pictures, Pictures]:
     """Pictures to fit and pictures held out, of NAME.npz or of a set that `datasets.load` knows."""
@@ -199,19 +193,15 @@ def pictures(name: str, root: str | None, quick: bool = False) -> tuple[Pictures
     packed = folder and Path(folder, f"{name}.npz")
     if packed and packed.exists():
         with np.load(packed) as file:
-            parts = [Pictures(file[f"{part}_images"], file.get(f"{part}_labels")) for part in _PARTS]
+            arrays = [(file[f"{part}_images"], file.get(f"{part}_labels")) for part in _PARTS]
+        parts = [Pictures(*both, 256, name) for both in arrays]
     else:
         try:
-            found = [datasets.load(name, part, root) for part in _PARTS]
+            parts = [datasets.load(name, part, root) for part in _PARTS]
         except (datasets.DatasetError, OSError) as error:
             raise Skipped(str(error)) from error
-        parts = [Pictures(p.images, p.labels, p.n_pixel_values) for p in found]
-    if quick:
-        parts = [
-            Pictures(p.x[:few], None if p.y is None else p.y[:few], p.values)
-            for p, few in zip(parts, (200, 60), strict=True)
-        ]
-    return parts[0], parts[1]
+    train, test = parts
+    return (first(train, 200), first(test, 60)) if quick else (train, test)
 
 
 _PARTS = ("train", "test")
@@ -221,20 +211,20 @@ def digits(seed: int, args: argparse.Namespace) -> Row:
     """Small pictures by class, on a CPU."""
     train, test = pictures("digits", args.data_root)
     flow = ImageFlow(
-        n_pixel_values=train.values,
+        n_pixel_values=train.n_pixel_values,
         quality=1 if args.quick else "standard",
         random_state=seed,
         device="cpu",
     )
-    _, row = timed(lambda: flow.fit(train.x, train.y))
-    judge = recogniser(train.x, train.y)
+    _, row = timed(lambda: flow.fit(train.images, train.labels))
+    judge = recogniser(train.images, train.labels)
     n = min(2_000, len(flow.particles_))
     for rename, (x, y) in (
         (dict, (flow.particles_[:n], flow.particle_conditions_[:n])),
         (offline, flow.sample(n, random_state=seed, return_y=True)),
     ):
         ours, train_rows, test_rows = (
-            np.asarray(a, float).reshape(len(a), -1) for a in (x, train.x, test.x)
+            np.asarray(a, float).reshape(len(a), -1) for a in (x, train.images, test.images)
         )
         near, real = distances_to(ours, train_rows), distances_to(test_rows, train_rows)
         row |= rename(
@@ -254,12 +244,12 @@ def mnist_on_cpu(quality: str, seed: int, args: argparse.Namespace) -> Row:
     """MNIST by class on a CPU: how long it takes, and how good it is."""
     train, test = pictures("mnist", args.data_root, args.quick)
     flow = ImageFlow(quality=1 if args.quick else quality, random_state=seed, device="cpu")
-    _, row = timed(lambda: flow.fit(train.x, train.y))
+    _, row = timed(lambda: flow.fit(train.images, train.labels))
     row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
     judge = classifier("mnist", args, "cpu")
     n = min(5_000, len(flow.particles_))
     x, y = flow.particles_[:n], flow.particle_conditions_[:n]
-    near, real = (distances_to(a[:1_000], train.x) for a in (x, test.x))
+    near, real = (distances_to(a[:1_000], train.images) for a in (x, test.images))
     return row | {
         "fd": frechet(judge.features(x), real_features("mnist", args, "cpu")),
         "recognised": judge.score(x, y),
@@ -280,19 +270,16 @@ def _classifier(name: str, root: str | None, quick: bool, folder: str | None, de
     from networks import train_classifier
 
     train, test = pictures(name, root, quick)
-    few = {"epochs": 1, "width": 4} if quick else {"epochs": 12} if train.x.ndim == 4 else {"epochs": 6}
+    few = (
+        {"epochs": 1, "width": 4}
+        if quick
+        else {"epochs": 12}
+        if train.images.ndim == 4
+        else {"epochs": 6}
+    )
     if device == "cpu" and not quick:
         few = {"epochs": 2, "width": 8}
-    return train_classifier(
-        train.x,
-        train.y,
-        test.x,
-        test.y,
-        n_pixel_values=train.values,
-        device=device,
-        cache=folder,
-        **few,
-    )
+    return train_classifier(train, test, device=device, cache=folder, **few)
 
 
 def classifier(name: str, args: argparse.Namespace, device: str) -> Any:
@@ -305,7 +292,7 @@ def _real_features(
     name: str, root: str | None, quick: bool, folder: str | None, device: str
 ) -> np.ndarray:
     train, _ = pictures(name, root, quick)
-    return _classifier(name, root, quick, folder, device).features(train.x)
+    return _classifier(name, root, quick, folder, device).features(train.images)
 
 
 def real_features(name: str, args: argparse.Namespace, device: str) -> np.ndarray:
@@ -316,14 +303,14 @@ def real_features(name: str, args: argparse.Namespace, device: str) -> np.ndarra
 def completed(name: str, mask: str, device: str, seed: int, args: argparse.Namespace) -> Row:
     """The hidden halves of held-out pictures, with and without labels."""
     train, test = pictures(name, args.data_root, args.quick)
-    x, y = test.x[: 50 if args.quick else 500], test.y[: 50 if args.quick else 500]
+    x, y = test.images[: 50 if args.quick else 500], test.labels[: 50 if args.quick else 500]
     half = x.shape[1] // 2
     if name == "digits":
-        judge = recogniser(train.x, train.y)
+        judge = recogniser(train.images, train.labels)
         score = lambda x, y: judge.score(x.reshape(len(x), -1), y)  # noqa: E731
     else:
         score = classifier(name, args, device).score
-    hidden = [np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.x, x)]
+    hidden = [np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.images, x)]
     row: Row = {"recognised_real": score(x, y)}
     for labels, prefix in ((None, ""), (y, "by_class_")):
         done, times = timed(partial(completions, train, x, mask, labels, seed, device))
@@ -331,7 +318,7 @@ def completed(name: str, mask: str, device: str, seed: int, args: argparse.Names
         near, real = (distances_to(a, hidden[0], device=device) for a in (ours, hidden[1]))
         numbers = {
             "recognised": score(done, y),
-            "sliced": sliced_distance(ours / train.values, hidden[1] / train.values),
+            "sliced": sliced_distance(ours / train.n_pixel_values, hidden[1] / train.n_pixel_values),
             "nn_ratio": nn_ratio(near, real),
             "copies": copies(near, real),
         }
@@ -365,19 +352,20 @@ def kept_features(name: str, part: str, x: np.ndarray, args: argparse.Namespace)
 def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace) -> Row:
     """All defaults; fitted twice, so that the second time nothing is compiled."""
     train, test = pictures(name, args.data_root, args.quick)
-    if by_class and train.y is None:
+    if by_class and train.labels is None:
         raise Skipped(f"{name} has no labels")
-    y = train.y if by_class else None
+    y = train.labels if by_class else None
     settings = {"random_state": seed, "device": args.device}
     if args.quick:
         settings |= {"quality": 1, "n_particles": 60}
-    first = ImageFlow(**settings).fit(train.x, y).particles_
-    flow, row = timed(lambda: ImageFlow(**settings).fit(train.x, y))
+    first = ImageFlow(**settings).fit(train.images, y).particles_
+    flow, row = timed(lambda: ImageFlow(**settings).fit(train.images, y))
     row["same_bits"] = bool(np.array_equal(first, flow.particles_))
     row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
     n = min(args.samples, len(flow.particles_))
     real = {
-        part: kept_features(name, part, a.x, args) for part, a in (("train", train), ("test", test))
+        part: kept_features(name, part, a.images, args)
+        for part, a in (("train", train), ("test", test))
     }
     row |= picture_scores(name, flow.particles_[:n], flow.particle_conditions_, real, args)
     fresh, times = timed(lambda: flow.sample(n, random_state=seed, return_y=by_class))
@@ -396,21 +384,21 @@ def picture_scores(
     """Distances of pictures to the training set, what is recognised, and how many are copied."""
     train, test = pictures(name, args.data_root, args.quick)
     device, features = args.device, inception(args.fid_weights, args.device)(x)
-    m = min(10_000, len(test.x), len(x))
+    m = min(10_000, len(test.images), len(x))
     row: Row = {
         "fid768": frechet(features, real["train"], device),
         "coverage": coverage(features[:m], real["test"][:m], device=device),
         "coverage_floor": coverage(real["train"][-m:], real["test"][:m], device=device),
     }
-    if train.y is not None:
+    if train.labels is not None:
         judge = classifier(name, args, device)
         row["fd"] = frechet(judge.features(x[:10_000]), real_features(name, args, device), device)
         if y is not None:
             row["recognised"] = judge.score(x[:10_000], y[:10_000])
     few = slice(0, 5_000)
     spaces = {
-        "": (x[few], train.x, test.x[few]),
-        "_thumbnails": tuple(thumbnails(a) for a in (x[few], train.x, test.x[few])),
+        "": (x[few], train.images, test.images[few]),
+        "_thumbnails": tuple(thumbnails(a) for a in (x[few], train.images, test.images[few])),
         "_features": (features[few], real["train"], real["test"][few]),
     }
     for suffix, (ours, theirs, held) in spaces.items():

@@ -32,8 +32,6 @@ ORDER = (
     "evaluate",
     "info",
     "play",
-    "datasets",
-    "demo",
 )
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FLAGS = re.compile(r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL)

@@ -6,16 +6,19 @@ Nothing is installed for it: messages are JSON, ended by a zero byte, on the fil
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
-from browser import CHROMIUM
+__all__ = ["CHROMIUM", "NAMES", "Chromium", "Page"]
 
-__all__ = ["Chromium", "Page"]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 # Chromium reads 3 and writes 4: puts the pipes there, and becomes Chromium.
 _MOVE = """
@@ -24,15 +27,7 @@ high = [os.dup2(int(fd), 200 + i) for i, fd in enumerate(sys.argv[1:3])]
 for fd, at in zip(high, (3, 4)): os.dup2(fd, at)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-_KEYS = {
-    "Tab": 9,
-    "Enter": 13,
-    " ": 32,
-    "ArrowLeft": 37,
-    "ArrowUp": 38,
-    "ArrowRight": 39,
-    "ArrowDown": 40,
-}
+_KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
 
 
 class Chromium:
@@ -194,10 +189,18 @@ class Page:
         """Keep what is downloaded in a folder."""
         self.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
-    def picture(self, path, whole=False):
+    def picture(self, path):
         """A screenshot."""
-        found = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
+        found = self.send("Page.captureScreenshot")
         Path(path).write_bytes(base64.b64decode(found["data"]))
+
+    def accessible(self):
+        """What axe-core complains about, which must be installed."""
+        axe = Path(find_spec("axe_core_python").submodule_search_locations[0], "axe.min.js")
+        self.send("Runtime.evaluate", expression=axe.read_text(encoding="utf-8"))
+        violations, passed = self.run("return axe.run().then((r) => [r.violations, r.passes.length])")
+        assert passed > 15
+        return [(v["id"], [node["html"] for node in v["nodes"]]) for v in violations]
 
     def errors(self):
         """What the browser complained about."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.plan import PicturePlan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -38,6 +41,14 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     return ImageFlow(**settings | changes)
 
 
+def picture_plan(**changes: Any) -> PicturePlan:
+    """A plan of grey pictures of 6×6 pixels, as a fit of 40 particles could have it."""
+    plan: Any = dict(device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved=40)
+    plan |= dict(condition="none", n_conditions=0, amplifier=0.0, patch_basis="pixels", n_knots=12)
+    plan |= dict(layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), n_summed=0)
+    return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
+
+
 def saved(flow: Any, **options: Any) -> bytes:
     """The bytes of a model's file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -46,11 +57,30 @@ def saved(flow: Any, **options: Any) -> bytes:
 
 
 def table() -> Any:
-    """A table with a column of every kind, fitted."""
-    from mixed_tables import columns
+    """A table with a column of every kind and of many types, fitted."""
+    import pandas as pd
+
     from sliceflow import TableFlow
 
-    return TableFlow(random_state=3).fit(columns(80))
+    rng, n = np.random.default_rng(0), 80
+    plan, age, gone = (
+        rng.choice(["basic", "gold", "free"], n),
+        rng.integers(18, 80, n),
+        rng.random(n) < 0.2,
+    )
+    start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    frame = pd.DataFrame({
+        "id": [f"C-{k:06}" for k in rng.permutation(10**6)[:n]],
+        "plan": plan, "age": age, "height": rng.normal(170, 10, n).round(1),
+        "level": pd.Categorical(rng.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
+        "spent": [Decimal(f"{v:.2f}") for v in rng.gamma(2, 20 + (plan == "gold") * age)],
+        "price": [f"{v:,.2f} €" for v in rng.gamma(2, 900, n)], "churn": rng.random(n) < 0.3,
+        "start": start.tz_localize("Europe/Berlin"), "end": start + pd.to_timedelta(age, "D"),
+        "written": [f"{day:%d.%m.%Y}" for day in start], "big": 2**62 + rng.integers(0, 999, n),
+        "visits": pd.array(age, "Int64"), "same": 7, "score": np.where(gone, np.nan, rng.normal(size=n)),
+    })  # fmt: skip
+    frame.loc[gone, "visits"] = pd.NA
+    return TableFlow(constraints=["age <= 100"], random_state=3).fit(frame)
 
 
 MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
@@ -69,7 +99,6 @@ PARTS: dict[
     "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
     "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
-    "early stopping": (lambda: vectors(early_stopping=True), (X,)),
     "grey": (pictures, (PICTURES,)),
     "grey floats": (lambda: pictures(mirror=True), ((PICTURES / 16).astype(np.float32),)),
     "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),
@@ -81,7 +110,8 @@ PARTS: dict[
     "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
     "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
     "masked": (lambda: pictures(observed="top"), (PICTURES,)),
+    "kept": (lambda: pictures(keep_rows=True), (PICTURES, EVEN_AND_ODD)),
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
-} | {"table": table}
+}

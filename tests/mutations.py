@@ -6,15 +6,13 @@ import copy
 import random
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 WRONG = (
     None, True, False, 0, 1, -1, 2, 255, 1 << 31, 1 << 40, 1 << 70, -5.5, 1e308, "", "x", "float32", [],
-    {}, [1], [[1, 2]], {"runs": [[1, 1 << 31]]}, {"float": "inf"}, {"float": "nan"}, {"bytes": "zz"},
-    {"tuple": [1]}, {"dtype": "int64"}, {"is": "x"}, {"sizes": 1 << 30, "items": []},
+    {}, [1], [[1, 2]], {"float": "inf"}, {"float": "nan"}, {"bytes": "zz"}, {"tuple": [1]},
+    {"dtype": "int64"}, {"array": 0}, {"list": [1]}, ["float64", 1 << 30], ["int8", 1 << 32, 0],
 )  # fmt: skip
-DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool)
 
 
 def places(node: Any) -> list[tuple[Any, Any]]:
@@ -42,28 +40,26 @@ def change_text(text: Any, rng: random.Random) -> Any:
         elif isinstance(node, list):
             node.insert(key, copy.deepcopy(node[key]))
         else:
-            node[rng.choice(["x", "dims", "is", "items", "value"])] = node.pop(key)
+            node[rng.choice(["x", "arrays", "array", "list", "value"])] = node.pop(key)
     return text["it"]
 
 
-def change_tensors(tensors: dict[str, Tensor], rng: random.Random) -> dict[str, Tensor]:
-    """A copy with one tensor changed: its bytes, dtype, shape or name; or removed, or added."""
-    tensors = {name: t.clone() for name, t in tensors.items()}
+def change_tensors(tensors: dict[str, np.ndarray], rng: random.Random) -> dict[str, np.ndarray]:
+    """A copy with one tensor changed: a byte, a number, its size or its name; or removed, or added."""
+    tensors = {name: t.copy() for name, t in tensors.items()}
     name = rng.choice(sorted(tensors))
-    t, how = tensors[name], rng.randrange(8)
-    if how < 3 and t.numel():
-        at = rng.randrange(t.nbytes)
-        high = 2 if t.dtype == torch.bool else 256
-        t.reshape(-1).view(torch.uint8)[at] = rng.randrange(high)
-    elif how == 3:
-        tensors[name] = t.to(rng.choice(DTYPES))
+    t, how = tensors[name], rng.randrange(7)
+    if how < 2 and len(t):
+        t[rng.randrange(len(t))] = rng.randrange(256)
+    elif how < 4 and len(t) >= 8:
+        dtype = rng.choice([np.float32, np.float64])
+        number = np.array(rng.choice([np.nan, np.inf, 1e30, -1.0, 0.0]), dtype)
+        at = rng.randrange(len(t) // number.itemsize) * number.itemsize
+        t[at : at + number.itemsize] = np.frombuffer(number.tobytes(), np.uint8)
     elif how == 4:
-        tensors[name] = rng.choice([t[:-1], torch.cat([t, t]), t[:0], t[None], t[:1]]).contiguous()
+        tensors[name] = rng.choice([t[:-1], np.concatenate([t, t]), t[:0], t[:1]])
     elif how == 5:
         del tensors[name]
-    elif how == 6 and t.is_floating_point() and t.numel():
-        wrong = rng.choice([float("nan"), float("inf"), 1e30, -1.0, 0.0])
-        t.reshape(-1)[rng.randrange(t.numel())] = wrong
     else:
         tensors[rng.choice(["x", f"{name}.x"])] = t if rng.random() < 0.5 else tensors.pop(name)
     return tensors

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -65,11 +66,32 @@ def done(*words):
     return result.stdout
 
 
+def flags_of(command):
+    """The flags of a command."""
+    import typer
+
+    from sliceflow.cli.commands import app
+
+    found = typer.main.get_command(app).commands.get(command)
+    return {name for param in (found.params if found else ()) for name in param.opts} | {"--help"}
+
+
+def unknown_flags(text, command):
+    """Flags in a text of a command that it does not have; "sliceflow sample …" speaks of another one."""
+    found = set()
+    for clause in text.split(";"):
+        own, *others = re.split(r"sliceflow (?=[a-z]+\b)", clause)
+        for verb, part in [(command, own), *((other.split()[0], other) for other in others)]:
+            found |= set(re.findall(r"(?<![\w-])--[a-z-]+", part)) - flags_of(verb)
+    return found
+
+
 def refused(result, code, *words):
     """Exit code, one line of error and one of hint, no traceback, and what they say."""
     assert result.returncode == code, result.stdout + result.stderr
     lines = [line for line in result.stderr.strip().splitlines() if not line.startswith("step ")]
     assert [line.split(":")[0] for line in lines] == ["error", "hint"], result.stderr
     assert "--debug" not in lines[1], "a hint that says nothing: " + result.stderr
+    assert not unknown_flags(lines[1], result.args[0]), "a hint with other commands' flags: " + lines[1]
     for word in words:
         assert word in result.stderr, f"{word} is not in: {result.stderr}"

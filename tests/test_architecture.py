@@ -5,9 +5,8 @@
 
 import ast
 import re
-from collections import defaultdict
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,9 +35,9 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 BUDGETS = {
     "engine": 2_800,  # goal 2,600
     "kernels": 2_050,  # goal 2,000
-    "neighbours": 800,  # goal 700
+    "neighbours": 750,  # goal 700
     "models": 2_900,  # goal 2,200
-    "spaces/vectors": 1_800,  # goal 1,000
+    "spaces/vectors": 1_300,  # goal 1,000
     "spaces/pictures": 2_850,  # goal 2,300
     "spaces/tables": 2_950,  # goal 1,600
     "inference.py metrics": 1_600,  # goal 1,400
@@ -59,8 +58,6 @@ MAY_HAVE_MANY = ("jit", "_jit", "_inline", "_command")
 
 
 class Source(NamedTuple):
-    """A module of the package: its name, its text, and its tree."""
-
     name: str
     lines: list[str]
     tree: ast.Module
@@ -122,18 +119,6 @@ def imports() -> tuple[tuple[str, str, bool], ...]:
     return tuple(found)
 
 
-def circle(edges) -> list[str]:
-    """The names along one circle of imports, or nothing."""
-    graph = defaultdict(set)
-    for a, b in edges:
-        graph[a].add(b)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def test_imports_go_down_and_in_no_circle():
     floor = {name: level for level, names in enumerate(FLOORS) for name in names}
     rooms = {room(source.name) for source in sources()} - {"__init__", "__main__"}
@@ -145,33 +130,27 @@ def test_imports_go_down_and_in_no_circle():
         if a != b and a != "__main__" and b != "__init__" and (a, b) not in BESIDE:
             upward += [f"{by} imports {module}"] if floor[a] >= floor[b] else []
     assert upward == []
-    assert circle((a, b) for a, b, for_types in imports() if not for_types and a != b) == []
-    assert circle([("a", "b"), ("b", "c"), ("c", "a")]), "this test can fail"
+    graph = TopologicalSorter()
+    for by, module, for_types in imports():
+        if not for_types and by != module:
+            graph.add(by, module)
+    graph.prepare()  # a CycleError names the circle
 
 
 def test_a_space_knows_no_other_space():
-    def space(module):
-        return module.split(".")[2] if module.startswith("sliceflow.spaces.") else ""
-
-    pairs = {(space(by), space(module)) for by, module, _ in imports()}
-    assert not {(a, b) for a, b in pairs if a and b and a != b}
-
-
-def private_imports(tree: ast.Module, part: str) -> list[str]:
-    """Private names that a module of this room imports from others."""
-    found = [
-        (module, name) for module, name, _ in imports_in(tree) if module.split(".")[0] == "sliceflow"
-    ]
-    return [
-        name for module, name in found if name[:1] == "_" and name[:2] != "__" and room(module) != part
-    ]
+    spaces = [[m.split(".")[2] for m in pair if m.startswith("sliceflow.spaces.")]
+              for *pair, _ in imports()]  # fmt: skip
+    assert [names for names in spaces if len(set(names)) > 1] == []
 
 
 def test_no_private_name_is_imported_from_another_room():
-    used = {source.name: private_imports(source.tree, room(source.name)) for source in sources()}
-    assert {name: names for name, names in used.items() if names} == {}
-    line = "from sliceflow.engine.flow import _step\nfrom sliceflow.models.file import _own"
-    assert private_imports(ast.parse(line), "models") == ["_step"], "this test can fail"
+    found = []
+    for source in sources():
+        for module, name, _ in imports_in(source.tree):
+            private = name[:1] == "_" and name[:2] != "__" and module.split(".")[0] == "sliceflow"
+            if private and room(module) != room(source.name):
+                found.append(f"{source.name} imports {module}.{name}")
+    assert found == []
 
 
 # Sizes
@@ -215,11 +194,8 @@ def test_functions_that_are_long_or_have_many_parameters_say_why():
             used = {ast.unparse(d).split("(")[0].split(".")[-1] for d in node.decorator_list}
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             count = len([name for name in names if name not in ("self", "cls")])
-            if (
-                count > MOST_PARAMETERS
-                and not used & {*MAY_HAVE_MANY}
-                and not reasons(source, node, "many")
-            ):
+            allowed = used & {*MAY_HAVE_MANY} or reasons(source, node, "many")
+            if count > MOST_PARAMETERS and not allowed:
                 found.append(f"{source.name}.{node.name}: {count} parameters")
     assert found == []
 

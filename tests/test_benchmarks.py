@@ -31,9 +31,6 @@ def digits():
     return datasets.load("digits"), datasets.load("digits", split="test")
 
 
-# --- what is counted ----------------------------------------------------------------------------------
-
-
 def test_distances_of_gaussians_have_their_closed_forms():
     a, b = np.random.default_rng(0).normal(size=(2, 20_000, 2))
     b = 2 * b + [3, 0]
@@ -53,9 +50,6 @@ def test_tables_travel_as_csv_files(tmp_path):
     assert cell["scores"][0] > 0.7
 
 
-# --- networks -----------------------------------------------------------------------------------------
-
-
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
     train, test = digits
     judge = Judge(train, test, epochs=3, width=4)
@@ -67,9 +61,6 @@ def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
     few = judge.among(np.array([3, 7]))
     assert set(np.unique(few.train.labels)) == {3, 7}
     assert few.score(few.test.images, few.test.labels)["recognised"] > 0.5
-
-
-# --- posteriors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,8 +78,10 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
 
 @pytest.mark.slow
 def test_posteriors_write_a_table_and_resume(tmp_path):
-    words = ["--simulations", "250", "--observations", "2", "--compared", "1", "--samples", "50"]
-    words += ["--epochs", "3", "--device", "cpu", "--resume", "--out", str(tmp_path / "found")]
+    words = (
+        "--simulations 250 --observations 2 --compared 1 --samples 50 --epochs 3 --device cpu --resume"
+    )
+    words = [*words.split(), "--out", str(tmp_path / "found")]
     posteriors.main(["--tasks", "Gaussian mixture", *words])
     before = json.loads((tmp_path / "found.json").read_text())["rows"]
     posteriors.main(["--tasks", "two moons", "Gaussian mixture", *words])
@@ -98,21 +91,17 @@ def test_posteriors_write_a_table_and_resume(tmp_path):
     assert "two moons, 250" in (tmp_path / "found.md").read_text()
 
 
-# --- today --------------------------------------------------------------------------------------------
-
-
-def quick(*words):
-    today.main([*words, "--quick", "--seeds", "0"])
+def quick(out, *words):
+    today.main([*words, "--out", str(out), "--quick", "--seeds", "0"])
+    return json.loads(out.read_text())["rows"]
 
 
 @pytest.mark.slow
 def test_rows_are_kept_and_not_measured_again(tmp_path, capsys):
     out = tmp_path / "before.json"
-    quick("cpu", "--out", str(out), "--only", "vectors/wine")
-    (kept,) = json.loads(out.read_text())["rows"]
+    (kept,) = quick(out, "cpu", "--only", "vectors/wine")
     assert 0 <= kept["copies"] <= 1
-    quick("cpu", "--out", str(out), "--only", "vectors/wine", "tables/wine")
-    rows = json.loads(out.read_text())["rows"]
+    rows = quick(out, "cpu", "--only", "vectors/wine", "tables/wine")
     assert rows[0] == kept
     assert [row["name"] for row in rows] == ["vectors/wine", "tables/wine"]
     assert rows[1]["detection"] < 1
@@ -125,10 +114,8 @@ def test_rows_are_kept_and_not_measured_again(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_other_rows_of_a_cpu_are_measured(tmp_path):
-    out = tmp_path / "before.json"
     names = ["completions/digits", "pictures on a CPU/digits", "posteriors/two moons 1000"]
-    quick("cpu", "--out", str(out), "--only", *names)
-    found = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+    found = {row["name"]: row for row in quick(tmp_path / "rows.json", "cpu", "--only", *names)}
     assert found["completions/digits"]["by_class_recognised"] > 0.5
     assert found["pictures on a CPU/digits by class"]["recognised"] > 0.8
     assert 0.3 < found["posteriors/two moons 1000"]["c2st"] < 0.8
@@ -159,17 +146,13 @@ def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     np.savez(tmp_path / "mnist.npz", train_images=train.images, train_labels=train.labels,
              test_images=test.images, test_labels=test.labels)  # fmt: skip
     monkeypatch.setattr(today, "inception", lambda *_: lambda x: scores.thumbnails(x, 4))
-    out = tmp_path / "found.json"
     given = ["--data-root", str(tmp_path), "--fid-weights", "none", "--cache", str(tmp_path)]
-    quick("gpu", "--out", str(out), "--device", "cpu", *given, "--only", "pictures/MNIST by class")
-    (row,) = json.loads(out.read_text())["rows"]
+    words = ("gpu", "--device", "cpu", *given, "--only", "pictures/MNIST by class")
+    (row,) = quick(tmp_path / "found.json", *words)
     assert row["same_bits"]
     assert row["model_mb"] > 0
     assert 0 <= row["offline_recognised"] <= 1
     assert np.isfinite([row["fid768"], row["offline_fd"], row["copies_features"]]).all()
-
-
-# --- the others run -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -191,17 +174,15 @@ def test_every_kernel_is_measured(tmp_path):
 
 
 def test_real_rows_stand_still_with_shrinkage(tmp_path):
-    words = ["--sets", "moons", "--steps", "30", "--rows", "400", "--out", str(tmp_path / "fixed")]
-    plain, shrunk = fixed_point.main(words)
+    words = f"--sets moons --steps 30 --rows 400 --out {tmp_path / 'fixed'}"
+    plain, shrunk = fixed_point.main(words.split())
     assert shrunk["moved"] < plain["moved"] / 2
     assert shrunk["steps"] < plain["steps"] == 30
 
 
 @pytest.mark.slow
 def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
-    rows = joining.main(
-        ["--rows", "200", "--quality", "1", "--epochs", "1", "--out", str(tmp_path / "j")]
-    )
+    rows = joining.main(f"--rows 200 --quality 1 --epochs 1 --out {tmp_path / 'j'}".split())
     assert [row["classes"] for row in rows] == [5, 10, 9]
     assert rows[-1]["same file"]
 
@@ -227,16 +208,11 @@ def test_the_network_and_the_flow_are_compared(tmp_path):
     assert all(np.isfinite(row["FD"]) and 0 <= row["copies"] <= 1 for row in rows)
 
 
-# --- the paper ----------------------------------------------------------------------------------------
-
-TINY = ["--scale", "tiny"]
-
-
 def test_the_papers_tables_and_figures_are_written(tmp_path):
     names = ["figure1", "figure4", "figure5", "table2", "printed"]
-    found = paper.main([*names, *TINY, "--out", str(tmp_path)])
+    found = paper.main([*names, "--scale", "tiny", "--out", str(tmp_path)])
     assert {round(row["longest direction"], 4) for row in found["figure1"]} == {1}
-    assert {row["is our preset"] for row in found["table2"]} == {"yes"}
+    assert {row["is ours"] for row in found["table2"]} == {"yes"}
     assert found["figure5"][0]["known pixels kept"] == 1
     assert [row["method"].split(", ")[1] for row in found["printed"]] == ["as printed", "ours"] * 2
     for name in names:
@@ -247,5 +223,5 @@ def test_the_papers_tables_and_figures_are_written(tmp_path):
 
 @pytest.mark.slow
 def test_the_rest_of_the_paper_is_written(tmp_path):
-    found = paper.main([*TINY, "--out", str(tmp_path)])
+    found = paper.main(["--scale", "tiny", "--out", str(tmp_path)])
     assert list(found) == list(paper.COMMANDS)

@@ -25,9 +25,8 @@ def split():
 
 def test_short_fits_are_recognised_and_not_copied(split):
     train, test = split
-    vectors = SlicedWassersteinFlow(
-        n_particles=1000, n_steps=60, transport="histogram", random_state=0
-    ).fit(*train)
+    settings = dict(n_particles=1000, n_steps=60, transport="histogram", random_state=0)
+    vectors = SlicedWassersteinFlow(**settings).fit(*train)
     pictures = digits_as_pictures(1000, 0, quality=4)
     judge = SVC(C=10).fit(*train)
     for samples, labels in ((vectors.particles_, vectors.particle_conditions_), pictures):
@@ -39,9 +38,8 @@ def test_short_fits_are_recognised_and_not_copied(split):
 @pytest.mark.parametrize("transport", ["sorted", "histogram"])
 def test_class_conditional_digits_as_vectors(split, transport):
     train, test = split
-    flow = SlicedWassersteinFlow(
-        n_particles=2000, n_steps=400, transport=transport, random_state=0
-    ).fit(*train)
+    settings = dict(n_particles=2000, n_steps=400, transport=transport, random_state=0)
+    flow = SlicedWassersteinFlow(**settings).fit(*train)
     samples = flow.particles_
     assert SVC(C=10).fit(*train).score(samples, flow.particle_conditions_) >= 0.985
     assert frechet_distance_pca(samples, test[0], train[0]) <= 0.29
@@ -63,10 +61,8 @@ def test_offline_samples_are_as_good_as_batched_ones(split):
 
 def digits_as_pictures(n_particles, seed, quality=30):
     """Samples as rows, and their labels."""
-    train = load("digits", "train")
-    flow = ImageFlow(
-        n_pixel_values=17, quality=quality, n_particles=n_particles, random_state=seed, device="cpu"
-    )
+    train, settings = load("digits", "train"), dict(n_pixel_values=17, quality=quality, device="cpu")
+    flow = ImageFlow(n_particles=n_particles, random_state=seed, **settings)
     flow.fit(train.images, train.labels)
     return rows(flow.particles_), flow.particle_conditions_
 
@@ -75,9 +71,8 @@ def digits_as_pictures(n_particles, seed, quality=30):
 def test_class_conditional_digits_as_pictures(split):
     """Every seed is near the data and copies none of it; TSTR is judged by the mean.
 
-    TSTR is .990 on average, and its standard deviation over seeds is .003. It moves as much with the
-    instructions that a processor multiplies matrices by. So the goal, .99, cannot be asked of three
-    seeds on every machine; .985, three standard errors lower, can be asked of their mean.
+    TSTR is .990 on average, with a standard deviation over seeds, and over processors, of .003: .985,
+    three standard errors lower, can be asked of the mean of three seeds on every machine.
     """
     train, test = split
     judge, scores = SVC(C=10).fit(*train), []

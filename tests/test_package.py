@@ -78,8 +78,12 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
 
 
+def loaded(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
 def test_the_citation_has_the_version_and_date_of_the_changelog():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = loaded("CITATION.cff")
     released = re.findall(
         r"^## \[(\d\S*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
@@ -89,17 +93,16 @@ def test_the_citation_has_the_version_and_date_of_the_changelog():
 
 
 def test_the_workflows_test_what_the_package_promises():
-    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
-    matrix = tests["jobs"]["tests"]["strategy"]["matrix"]
+    matrix = loaded(".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]
     assert [system.split("-")[0] for system in matrix["os"]] == ["ubuntu", "macos", "windows"]
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", pyproject)
     assert f'requires-python = ">={matrix["python"][0]}"' in pyproject
-    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
-    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert loaded(".github/workflows/release.yml")["jobs"]["publish"]["permissions"] == {
+        "id-token": "write"
+    }
     for form in ("bug", "idea"):
-        text = (ROOT / f".github/ISSUE_TEMPLATE/{form}.yml").read_text(encoding="utf-8")
-        assert {"name", "description", "body"} <= yaml.safe_load(text).keys()
+        assert {"name", "description", "body"} <= loaded(f".github/ISSUE_TEMPLATE/{form}.yml").keys()
 
 
 @pytest.mark.slow
@@ -112,31 +115,6 @@ def test_output_that_cannot_be_encoded_does_not_end_a_command():
 
 # Clean environments
 
-MOONS = """
-from sklearn.datasets import make_moons
-import sliceflow
-X, _ = make_moons(200, noise=0.1, random_state=0)
-sliceflow.SlicedWassersteinFlow(n_steps=5, random_state=0).fit(X).save("m.sliceflow")
-print(sliceflow.load("m.sliceflow").sample(7).shape)
-"""
-NO_PANDAS = """
-import sliceflow
-open("t.csv", "w").write("a,b\\n1,2\\n3,4\\n")
-try:
-    sliceflow.TableFlow().fit("t.csv")
-except ImportError as error:
-    print(error)
-"""
-TABLE = """
-import pandas as pd, sliceflow
-frame = pd.DataFrame({"a": range(100), "b": ["x", "y"] * 50})
-print(sliceflow.TableFlow(random_state=0).fit(frame).sample(7).shape)
-"""
-BAR = """
-import matplotlib, numpy as np, sliceflow
-X = np.random.default_rng(0).integers(0, 256, (50, 4, 4), dtype=np.uint8)
-print(sliceflow.ImageFlow(quality=1, random_state=0, verbose=1).fit(X).sample(7).shape)
-"""
 SERVED = """
 import subprocess, sys, urllib.request
 words = [sys.executable, "-m", "sliceflow", "play", "--no-browser"]
@@ -145,43 +123,51 @@ with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
     print(urllib.request.urlopen(address).read().decode())
     server.terminate()
 """
-FIDELITY = "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
+NO_PANDAS = """
+import sliceflow
+try: sliceflow.TableFlow().fit({"a": [1, 2]})
+except ImportError as error: print(error)
+"""
+NUMBERS = "import numpy as np, sliceflow; x = np.random.default_rng(0).integers(0, 256, (50, 4, 4)); "
+KEPT = "sliceflow.SlicedWassersteinFlow(n_steps=5).fit(x[0]).save('m'); print(*sliceflow.load('m').sample(7))"
+CLASSES = "import pandas as pd, sliceflow; x = pd.DataFrame({'a': range(100), 'b': ['x', 'y'] * 50}); "
+VERSION = "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
 EXTRAS = {  # what each is for: Python, and what it prints; or the command
-    "": [(MOONS, "(7, 2)"), (NO_PANDAS, "pip install")],
+    "": [(NUMBERS + KEPT, "["), (NO_PANDAS, "pip install")],
     "images": [("import PIL", "")],
-    "tables": [(TABLE, "(7, 2)")],
+    "tables": [(CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")],
     "cli": [(("demo", "--out", "run", "--quiet"), "")],
     "app": [(SERVED, "sliceflow play")],
-    "metrics": [(FIDELITY, "0.")],  # it imports torchvision, which some builds of torch lack
-    "demo": [(BAR, "(7, 4, 4)")],
+    "metrics": [(VERSION, "0.")],  # it imports torchvision, which some builds of torch lack
+    "demo": [(NUMBERS + "sliceflow.ImageFlow(quality=1, verbose=1).fit(x); import matplotlib", "")],
 }
+
+
+def new_environment(folder):
+    """Its Python, and the folder of its packages."""
+    ran(sys.executable, "-m", "venv", folder)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return python, ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
 
 
 @pytest.fixture(scope="module")
 def clean(dist, tmp_path_factory):
-    """A new environment with the wheel, and nothing but what it needs; its Python, and its packages."""
-    folder = tmp_path_factory.mktemp("clean") / "env"
-    python = _environment(folder)
+    """The wheel, and the packages of a new environment with it and nothing but what it needs."""
+    python, packages = new_environment(tmp_path_factory.mktemp("clean") / "env")
     (wheel,) = dist.glob("*.whl")
     words = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
     found = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=1500)
     if found.returncode and re.search("No matching distribution|Connection|resolve", found.stderr):
         pytest.skip("needs a package index: " + found.stderr.strip().splitlines()[-1])
     assert found.returncode == 0, found.stderr[-2000:]
-    return wheel, ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-
-
-def _environment(folder):
-    ran(sys.executable, "-m", "venv", folder)
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return wheel, packages
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_each_extra_works_in_a_clean_environment(extra, clean, tmp_path):
     wheel, packages = clean
-    python = _environment(tmp_path / "env")
-    here = ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    python, here = new_environment(tmp_path / "env")
     Path(here, "core.pth").write_text(packages)  # torch is installed once, not seven times
     if extra:
         words = ("--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[{extra}]")

@@ -23,7 +23,7 @@ def test_numbers_are_read_and_written_the_same_way(way):
     texts, numbers = np.array(WAYS[way][0], dtype=object), WAYS[way][1]
     found = written_as(texts)
     assert found.parse(texts).tolist() == numbers
-    assert found.texts(np.array(numbers, dtype=float)).tolist() == WAYS[way][0]
+    assert found.write(np.array(numbers, dtype=float)) == WAYS[way][0]
 
 
 def test_of_two_ways_the_first_counts_in_every_process():

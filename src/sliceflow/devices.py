@@ -10,7 +10,7 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The torch device that `device` names, which must have float64; "auto" is a GPU if there is one."""
+    """The torch device that `device` names, a CPU or a CUDA device; "auto" is a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -23,21 +23,11 @@ def resolve_device(device: str | torch.device) -> torch.device:
         fact = "but torch sees no CUDA device"
     elif resolved.type == "cuda" and (resolved.index or 0) >= (there := torch.cuda.device_count()):
         fact, advice = f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
-    elif resolved.type not in ("cpu", "cuda") and not _has_float64(resolved):
-        fact = "has no float64, which sliceflow computes in"
+    elif resolved.type not in ("cpu", "cuda"):
+        fact = "is neither a CPU nor a CUDA device"
     if fact:
         raise ParameterError("device", device, fact, advice)
     return resolved
-
-
-def _has_float64(device: torch.device) -> bool:
-    """Whether the device has float64, which Apple's GPUs (mps) do not."""
-    if device.type == "mps":
-        return False
-    try:
-        return float(torch.full((), 0.1, dtype=torch.float64, device=device)) == 0.1
-    except (RuntimeError, TypeError, NotImplementedError, ImportError, AssertionError):
-        return False
 
 
 def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:

@@ -1,24 +1,26 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
-Without training: an observation asks the simulations nearest to it, by
-``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi, but there is no `log_prob`.
+Without training: an observation asks the simulations nearest to it (`sliceflow.neighbours.local`). The
+calls are those of sbi, but there is no `log_prob`: samples have no density.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.engine.conditions import Columns
+from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int, need
 from sliceflow.metrics.calibration import Calibration, calibration
-from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
+from sliceflow.neighbours.local import LocalRows
+from sliceflow.spaces.vectors.rows import Units
 
 __all__ = ["Posterior", "load", "posterior"]
 
@@ -38,11 +40,8 @@ class Posterior:
         self.theta, self.x, (self.low, self.high) = theta, x, bounds
         self.dtype, self.verbose = dtype, verbose
         self.default_x: np.ndarray | None = None
-        # The flow sees θ and x around 0, in units of their spread: near 10⁶ it would round them.
-        self._units = [_units(rows) for rows in (theta, x)]
-        (centre, unit), (middle, scale) = self._units
-        flow = SlicedWassersteinFlow(condition="local", n_particles=1, random_state=0, device="cpu")
-        self._flow = flow.fit((theta - centre) / unit, (x - middle) / scale)
+        self._units, self._given = Units.fit_to(theta, standardize=True), Columns.fit_to(x)
+        self._local = LocalRows.fit_to(self._units.encode(theta), self._given.encode(x))
 
     def __repr__(self) -> str:
         (n, d), width = self.theta.shape, self.x.shape[1]
@@ -75,14 +74,14 @@ class Posterior:
         Mean shift (Fukunaga and Hostetler, 1975) from the densest sample, by Scott's width.
         """
         made = self._draw(self._observations(x, most=1), _FOR_MAP, random_state)[0]
-        centre, unit = _units(made)
-        z = (made - centre) / unit * len(made) ** (1 / (made.shape[1] + 4))
+        width = (made.std(axis=0) + 1e-300) * len(made) ** (-1 / (made.shape[1] + 4))
+        centre = made.mean(axis=0)
+        z = (made - centre) / width
         at = z[np.exp(-0.5 * np.square(z[:, None] - z[None, ::4]).sum(2)).sum(1).argmax()]
         for _ in range(_SHIFTS):
             weight = np.exp(-0.5 * np.square(z - at).sum(1))
             at = weight @ z / weight.sum()
-        mode = centre + at * unit * len(made) ** (-1 / (made.shape[1] + 4))
-        return self._tensor(np.clip(mode, self.low, self.high))
+        return self._tensor(np.clip(centre + at * width, self.low, self.high))
 
     def calibrate(
         self, theta: Any, x: Any, *, n_samples: int = 100, random_state: Any = 0
@@ -100,11 +99,6 @@ class Posterior:
             warnings.simplefilter("ignore")  # some of fresh simulations are far: that is part of it
             made = self._draw(self._observations(x), n_samples, random_state)
         return calibration(made, theta, first="conditions")
-
-    def log_prob(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there: always raises an error that says so."""
-        advice = "estimate one from samples, for example with scipy.stats.gaussian_kde"
-        raise NotImplementedError(f"this posterior has samples but no density; {advice}")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the simulations and bounds to a file of safetensors, without pickle; see `load`."""
@@ -137,17 +131,21 @@ class Posterior:
     def _draw(self, x0: np.ndarray, n: int, random_state: Any) -> np.ndarray:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         need(n >= 1, "n_samples", n, "at least 1")
-        rng = np.random.default_rng(random_state)
+        rng, y = np.random.default_rng(random_state), self._given.encode(x0)
+        self._local.warn_of_far(y, "x", stacklevel=3)
         out = np.empty((len(x0), n, self.theta.shape[1]))
         for first in range(0, len(x0), _AT_ONCE):
             part = slice(first, min(first + _AT_ONCE, len(x0)))
-            made = self._ask(x0[part], n, rng, first)
+            made = self._ask(y[part], n, rng)
             for i in np.flatnonzero(self._outside(made).any(1)):
                 outside = np.flatnonzero(self._outside(made[i]))
-                more = self._ask(x0[part][i : i + 1], _REDRAWN * n, rng, first + int(i))[0]
+                more = self._ask(y[part][i : i + 1], _REDRAWN * n, rng)[0]
                 inside = more[~self._outside(more)][: len(outside)]
                 made[i, outside[: len(inside)]] = inside
-            out[part] = _mirrored(made, self.low, self.high)
+            # What is still beyond a bound is mirrored at it.
+            mirrored = np.where(made < self.low, 2 * self.low - made, 2 * self.high - made)
+            beyond = (made < self.low) | (made > self.high)
+            out[part] = np.where(beyond, np.clip(mirrored, self.low, self.high), made)
             if self.verbose and len(x0) > 1:
                 print(f"sliceflow: samples at {part.stop}/{len(x0)} observations", file=sys.stderr)
         return out
@@ -155,19 +153,10 @@ class Posterior:
     def _outside(self, theta: np.ndarray) -> np.ndarray:
         return np.asarray(((theta < self.low) | (theta > self.high)).any(-1))
 
-    def _ask(self, x0: np.ndarray, n: int, rng: np.random.Generator, first: int) -> np.ndarray:
-        """n samples of the flow at each observation; `first` is the number of the first in warnings."""
-        (centre, unit), (middle, scale) = self._units
-        y = np.repeat((x0 - middle) / scale, n, axis=0)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            made = self._flow.sample(len(y), y=y, random_state=int(rng.integers(2**31)))
-        for warning in caught:  # the flow calls observations y, and counts every sample's
-            text = str(warning.message)
-            text = re.sub(r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", text)
-            warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
-        rows = np.asarray(made, np.float64).reshape(len(x0), n, -1)
-        return np.asarray(rows * unit + centre)
+    def _ask(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
+        """n samples (q, n, d) at each of the encoded observations y (q, l), also beyond the bounds."""
+        made, _ = self._local.draw(y, n, Seed(int(rng.integers(2**31))).child(0, n))
+        return self._units.decode(made.flatten(0, 1).T).view(made.shape).numpy()
 
 
 def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) -> Posterior:
@@ -248,21 +237,3 @@ def _shape(shape: Any) -> tuple[int, ...]:
     out = (shape,) if is_int(shape, 0) else tuple(shape)
     need(all(is_int(m, 1) for m in out), "shape", out, "ints of at least 1")
     return tuple(int(m) for m in out)
-
-
-def _units(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Centre and spread of each column; a column of one value has itself as the centre, exactly."""
-    centre = np.where((rows == rows[0]).all(0), rows[0], rows.mean(axis=0))
-    unit = (rows - centre).std(axis=0)
-    return centre, np.where(unit > 0, unit, 1.0)
-
-
-def _mirrored(theta: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """What is still beyond a bound, mirrored at it until it is inside; the rest to the bit."""
-    with np.errstate(invalid="ignore"):  # infinite bounds
-        width = high - low
-        turned = np.mod(theta - low, 2 * width)
-        turned = low + np.where(turned > width, 2 * width - turned, turned)
-        once = np.where(theta < low, 2 * low - theta, 2 * high - theta)
-        inside = np.clip(np.where(np.isfinite(width), turned, once), low, high)
-    return np.where((theta < low) | (theta > high), inside, theta)

@@ -1,18 +1,26 @@
-"""Numbers written as text: ``1,234.50``, ``3,14``, ``7%``, ``$12``; read, and written the same way."""
+"""Numbers and times as text, read and written the same way: ``1,234.50``, ``7%``, ``$12``, ``31.01.2024``."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
-ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
+_PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
+_FORMATS = (
+    "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
+    "%d-%m-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
+)  # fmt: skip
+_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d(?:([T ])\d\d:\d\d(:\d\d(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?")
 
 
 @dataclass(frozen=True)
@@ -25,23 +33,19 @@ class Written:
     suffix: str = ""
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
 
-    def parse(self, texts: np.ndarray) -> np.ndarray:
+    def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
-        return np.array([self._number(str(text)) for text in texts.tolist()], dtype=np.float64)
-
-    def _number(self, text: str) -> float:
-        text = text.strip()
-        text = text.removeprefix(self.prefix.strip()).removesuffix(self.suffix.strip()).strip()
+        bare = import_module("pandas").Series(texts, dtype="str").str.strip()
+        bare = (
+            bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip()).str.strip()
+        )
         if self.thousands:
-            text = text.replace(self.thousands, "")
-        if self.decimal != ".":
-            text = text.replace(self.decimal, ".")
-        number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text)
-        return float(text) if number else np.nan
+            bare = bare.str.replace(self.thousands, "", regex=False)
+        bare = bare.str.replace(self.decimal, ".", regex=False)
+        return np.asarray(bare.where(bare.str.fullmatch(_PLAIN)).astype("float64"))
 
-    def texts(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers as text."""
-        return np.array([self._text(v) for v in numbers.tolist()], dtype=object)
+    def write(self, numbers: np.ndarray) -> list[str]:
+        return [self._text(v) for v in numbers.tolist()]
 
     def _text(self, v: float) -> str:
         separator = "," if self.thousands else ""
@@ -94,3 +98,64 @@ def _marks(digits: list[str]) -> tuple[str, str]:
     if grouped["."] and any(d.count(".") > 1 for d in digits):
         return ",", "."
     return ".", ""
+
+
+@dataclass(frozen=True)
+class DateText:
+    """Times written as text in one format of `strftime`."""
+
+    format: str
+    unit = "s"
+
+    def parse(self, texts: list[str]) -> np.ndarray:
+        """Times as datetime64; NaT for what is not written this way."""
+        pd = import_module("pandas")
+        stripped = pd.Series(texts, dtype=object).str.strip()
+        found = pd.to_datetime(stripped, format=self.format, errors="coerce")
+        return np.asarray(found.to_numpy("datetime64[s]"))
+
+    def write(self, times: np.ndarray) -> list[str]:
+        return [time.strftime(self.format) for time in times.tolist()]
+
+
+@dataclass(frozen=True)
+class IsoText:
+    """Times as ISO 8601 writes them. Those with different offsets from UTC are read in UTC."""
+
+    unit: str
+    separator: str = "T"
+    suffix: str = ""  # "Z" or the offset from UTC, if all have the same
+
+    @classmethod
+    def like(cls, texts: list[str]) -> IsoText:
+        """The way of these texts; where they differ, of the most precise one."""
+        found = _ISO.fullmatch(max(texts, key=len).strip())
+        offsets = {m[4] if (m := _ISO.fullmatch(text.strip())) else None for text in texts}
+        day, clock, fraction, _ = found.groups() if found else (None, None, None, None)
+        unit = (
+            {0: "s", 3: "ms", 6: "us"}.get(len(fraction or ""), "ns") if clock else "m" if day else "D"
+        )
+        return cls(unit, day or "T", (offsets.pop() or "") if len(offsets) == 1 else "")
+
+    def parse(self, texts: list[str]) -> np.ndarray:
+        """Times as datetime64; NaT for what is not written this way."""
+        pd = import_module("pandas")
+        own = [text.strip() for text in texts]
+        fits = [_ISO.fullmatch(t) is not None and t.endswith(self.suffix) for t in own]
+        bare = pd.Series(own, dtype=object).where(fits).str.removesuffix(self.suffix)
+        found = pd.to_datetime(bare, format="ISO8601", errors="coerce", utc=True)
+        return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{self.unit}]"))
+
+    def write(self, times: np.ndarray) -> list[str]:
+        texts = np.datetime_as_string(times.astype(f"datetime64[{self.unit}]")).tolist()
+        return [text.replace("T", self.separator) + self.suffix for text in texts]
+
+
+def dates_as(texts: list[str]) -> tuple[list[DateText | IsoText], float]:
+    """The formats that all texts have, and the share of texts that look like dates."""
+    some = texts[:: max(1, len(texts) // _MOST_READ)]
+    looks = sum(bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some) / len(some)
+    forms: list[DateText | IsoText] = [IsoText.like(texts), *map(DateText, _FORMATS)]
+    for part in (texts[:1], some, texts):
+        forms = [form for form in forms if not np.isnat(form.parse(part)).any()]
+    return forms, looks

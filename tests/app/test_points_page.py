@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-import browser
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Step, simulate
@@ -24,26 +21,14 @@ from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Sorted
 
 PLAY = Path(__file__).parents[2] / "docs" / "play"
-NODE = shutil.which("node")
-in_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
-    ),
-]
 
 
-def computed(script):
-    """What a script makes of `Flow` and `Measures`: in node, or else in Chromium."""
-    if NODE is None and browser.CHROMIUM is not None:
-        return browser.measured(script)
-    if NODE is None:
-        pytest.skip(f"needs JavaScript: none of {', '.join((*browser.NAMES, 'node'))} is here")
-    names = ("Flow", "flow.js"), ("Measures", "measures.js")
-    needed = "".join(f"const {name} = require({json.dumps(str(PLAY / file))});" for name, file in names)
-    shown = f"{needed}\nconsole.log(JSON.stringify((() => {{ {script} }})()));"
-    found = subprocess.run([NODE, "-"], input=shown, capture_output=True, text=True, check=True)
-    return json.loads(found.stdout)
+@pytest.fixture(scope="module")
+def computed(chromium):
+    """What a script makes of `Flow` and `Measures`."""
+    page = chromium.page((PLAY / "index.html").as_uri())
+    yield page.run
+    page.close()
 
 
 def rows(n, kind):
@@ -77,7 +62,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
 
 
 @pytest.mark.browser
-def test_the_page_moves_particles_as_the_engine_does():
+def test_the_page_moves_particles_as_the_engine_does(computed):
     sizes = [(200, 200), (300, 170), (90, 250), (150, 40), (5, 2), (3, 1), (1, 7)]
     settings = [(m, n, kind, 0) for m, n in sizes for kind in ("ring", "gaps")]
     # Two of these particles meet up to rounding: the last bit says whether they are tied.
@@ -108,7 +93,7 @@ def test_the_page_moves_particles_as_the_engine_does():
 
 
 @pytest.mark.browser
-def test_classes_that_share_maps_move_as_in_the_engine():
+def test_classes_that_share_maps_move_as_in_the_engine(computed):
     code = torch.repeat_interleave(torch.arange(3), torch.tensor((60, 90, 30)))
     means = torch.stack((code - 1.0, (code - 1.0) ** 2))
     cases = []
@@ -145,7 +130,7 @@ def test_the_digits_of_the_page_are_those_of_scikit_learn():
 
 
 @pytest.mark.browser
-def test_the_page_measures_copies_as_we_do():
+def test_the_page_measures_copies_as_we_do(computed):
     rng, cases = np.random.default_rng(0), []
     for n, decimals in ((40, 9), (300, 9), (300, 1)):  # rounded rows have ties
         train, samples = rng.normal(size=(n, 2)).round(decimals), rng.normal(size=(500, 2))
@@ -163,7 +148,7 @@ def test_the_page_measures_copies_as_we_do():
 
 
 @pytest.mark.browser
-def test_smoothed_data_are_new_and_keep_mean_and_covariance():
+def test_smoothed_data_are_new_and_keep_mean_and_covariance(computed):
     data = rows(150, "ring")
     rng = np.random.default_rng(1)
     draws, again, line = computed(f"""
@@ -197,20 +182,25 @@ const set = (id, value) => {
   find(id).dispatchEvent(new Event("input", { bubbles: true }));
   find(id).dispatchEvent(new Event("change", { bubbles: true }));
 };
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const began = find("play").textContent === "Pause"; // it moves by itself
 if (began) find("play").click();
 find("reset").click();
 """
 
 
-def used(script, **how):
-    return browser.measured(USED + script, **how)
+@pytest.fixture
+def used(chromium):
+    """What a script returns on a fresh page, after which there must be no error."""
+    page = chromium.page((PLAY / "index.html").as_uri())
+    yield lambda script: page.run(USED + script)
+    assert page.errors() == []
+    page.close()
 
 
+@pytest.mark.browser
 class TestUse:
-    pytestmark = in_browser
-
-    def test_playing_brings_particles_to_the_data_and_pausing_stops(self):
+    def test_playing_brings_particles_to_the_data_and_pausing_stops(self, used):
         found = used("""
         set("rate", 60);
         find("step").click();
@@ -227,7 +217,7 @@ class TestUse:
         assert found["text"] == "Play"
         assert found["status"].startswith("Paused. Step ")
 
-    def test_back_and_step_repeat_the_same_picture_and_reset_the_first(self):
+    def test_back_and_step_repeat_the_same_picture_and_reset_the_first(self, used):
         found = used("""
         set("entropy", 0.3);
         const pictures = [points()];
@@ -240,7 +230,7 @@ class TestUse:
         return [back, again, points() === pictures[0], new Set(pictures).size, number("number")];""")
         assert found == [True, True, True, 4, 0]
 
-    def test_data_are_painted_with_the_pointer_and_with_the_keyboard(self):
+    def test_data_are_painted_with_the_pointer_and_with_the_keyboard(self, used):
         found = used("""
         find("clear").click();
         const off = find("play").disabled, box = find("canvas").getBoundingClientRect();
@@ -270,7 +260,7 @@ class TestUse:
             "shape": "own",
         }
 
-    def test_the_amplifier_tells_classes_apart(self):
+    def test_the_amplifier_tells_classes_apart(self, used):
         found = used("""
         const strays = [];
         for (const xi of [0, 20]) {
@@ -299,7 +289,7 @@ class TestUse:
             ("digits", {"smoothing": 0.6, "amplifier": 10}),
         ],
     )
-    def test_the_python_lines_give_what_is_shown(self, shape, sliders):
+    def test_the_python_lines_give_what_is_shown(self, used, shape, sliders):
         asked = "".join(f'set("{name}", {value});' for name, value in sliders.items())
         text, points = used(f"""
         set("shape", "{shape}"); set("steps", 60); set("particles", 1000); {asked}
@@ -322,36 +312,17 @@ class TestUse:
         ratios = [metrics.nn_ratio(x, rows, device="cpu") for x in (shown, made[0])]
         assert ratios[0] == pytest.approx(ratios[1], rel=0.25, abs=0.05)
 
-    def test_links_lead_somewhere_when_the_page_is_a_file(self):
-        words = [browser.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-        page = (PLAY / "index.html").as_uri()
-        shown = subprocess.run([*words, page], capture_output=True, text=True, timeout=60).stdout
-        found = re.findall(r'<a href="([^"]+)"', shown)
-        assert len(found) > 2
-        assert all((PLAY / link).exists() for link in found), found
-
     @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
-    def test_it_is_accessible_and_fits(self, width, scheme):
-        spec = find_spec("axe_core_python")
-        if spec is None:
-            pytest.skip("needs axe-core: pip install axe-core-python")
-        axe = Path(spec.submodule_search_locations[0], "axe.min.js").read_text(encoding="utf-8")
-        found = used(
-            """
-            const result = await axe.run();
-            return { broken: result.violations.map((v) => [v.id, v.nodes.map((node) => node.html)]),
-                     passed: result.passes.length, width: innerWidth,
-                     wide: document.documentElement.scrollWidth,
-                     ground: getComputedStyle(document.body).backgroundColor,
-                     stops: [...document.querySelectorAll("a, button, input, select, canvas")]
-                       .filter((node) => node.tabIndex < 0).length };""",
-            width=width,
-            scheme=scheme,
-            libraries=axe,
+    def test_links_lead_somewhere_and_it_is_accessible_and_fits(self, chromium, width, scheme):
+        page = chromium.page((PLAY / "index.html").as_uri(), width=width, scheme=scheme)
+        links = page.run(
+            "return [...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))"
         )
-        assert found["broken"] == []
-        assert found["passed"] > 20
-        assert found["width"] == width
-        assert found["wide"] <= width
-        assert found["stops"] == 0
-        assert found["ground"] == ("rgb(20, 23, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+        assert len(links) > 2
+        assert all((PLAY / link).exists() for link in links), links
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        stops = "[...document.querySelectorAll('a, button, input, select, canvas')]"
+        assert page.run(f"return {stops}.filter((node) => node.tabIndex < 0).length") == 0
+        if find_spec("axe_core_python"):
+            assert page.accessible() == []
+        page.close()

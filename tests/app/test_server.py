@@ -468,7 +468,7 @@ class TestTables:
         status, headers, page = here.get("api/table/report")
         assert status == 200
         assert "script" not in headers["Content-Security-Policy"]
-        for word in ("people: table", "sliceflow fit people.csv", "visits=category", "age &gt;= 20"):
+        for word in ("people: new rows", "sliceflow fit people.csv", "visits=category", "age &gt;= 20"):
             assert word in page.decode()
         _, headers, rows = here.post("table/samples", {"n": 25, "seed": 3})
         lines = rows.decode().splitlines()
@@ -618,14 +618,10 @@ class TestCommand:
         assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
     def test_runs_of_pictures_are_found_the_last_one_first(self, tmp_path):
-        for i, name in enumerate(("old", "new", "broken")):
+        for i, name in enumerate(("old", "new", "table")):
             (tmp_path / name).mkdir()
-            if name != "broken":
-                (tmp_path / name / "model.sliceflow").touch()
-                os.utime(tmp_path / name / "model.sliceflow", (i, i))
+            (tmp_path / name / "model.sliceflow").touch()
+            os.utime(tmp_path / name / "model.sliceflow", (i, i))
+            (tmp_path / name / ("samples.csv" if name == "table" else "samples.png")).touch()
         assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
-        table = {"data": {"kind": "table"}}  # the tabs of models are for pictures
-        (tmp_path / "new" / "config.json").write_text(json.dumps(table))
-        (tmp_path / "old" / "config.json").write_text("{")  # damaged: whoever opens it is told
-        assert [path.name for path in runs_in(tmp_path)] == ["old"]
         assert runs_in(tmp_path / "nothing") == []

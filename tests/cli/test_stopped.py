@@ -1,12 +1,13 @@
-"""Runs that are interrupted or killed at any moment: what is kept, and how they are resumed."""
+"""Runs that are interrupted or killed, or whose disk fills, at any moment: what is kept, and how they go on."""
 
-import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -15,23 +16,29 @@ pytest.importorskip("typer")
 
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
-from sliceflow.cli import evaluate, fit
+from sliceflow.cli import evaluate
 from sliceflow.cli.failures import Failed
-from sliceflow.cli.run_folder import Lock
+from sliceflow.cli.run_folder import LOCK, RunFolder
 
 IGNORING = (
     "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 )
+VECTORS = """
+import sys, numpy as np, sliceflow
+X, folder = np.random.default_rng(0).normal(size=(300, 3)), sys.argv[-1]
+flow = sliceflow.SlicedWassersteinFlow(n_steps=60, n_particles=500, random_state=0, device="cpu")
+flow.fit(X, checkpoint_dir=f"{folder}/checkpoint", checkpoint_every=0).save(f"{folder}/model.sliceflow")
+"""
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
 
 
-def started(words, before=()):
-    """A fit in a process of its own, after its first checkpoint."""
+def started(words, before=(), sign="checkpoint/*"):
+    """A fit in a process of its own, after its first checkpoint, or another sign in its folder."""
     run = words[words.index("--out") + 1]
     process = subprocess.Popen([*before, *command(*words)], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, env=environment())  # fmt: skip
     deadline = time.monotonic() + 120
-    while not ((run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())):
+    while not any(run.glob(sign)):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -54,7 +61,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
         patch.setattr("sliceflow.cli.progress.Progress.__call__", interrupt)
         refused(inside(*words, "--out", stopped), 1, "stopped after", "--resume")
     assert not (stopped / "model.sliceflow").exists()
-    assert not (stopped / Lock.NAME).exists()
+    assert not (stopped / LOCK).exists()
     refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
     refused(inside("evaluate", stopped), 2, "has not ended", "--resume")
     refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
@@ -92,12 +99,95 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(di
     finally:
         first.kill()  # nothing can be tidied up
         first.communicate()
-    assert (run / Lock.NAME).exists()
+    assert (run / LOCK).exists()
     refused(inside(*words), 2, "is not empty; it holds checkpoint", "--resume")
     done(*words, "--force")
     assert same_samples(run, digits_run[0])
-    assert not (run / Lock.NAME).exists()
+    assert not (run / LOCK).exists()
     assert not (run / "checkpoint").exists()
+
+
+@POSIX
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vectors", "pictures", "table"])
+def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_path):
+    source = {"pictures": ("digits", "--quality", "4", "--particles", "1000"), "table": (people,)}
+    words = ["fit", *source.get(kind, ()), "--quiet", "--checkpoint-every", "0", "--out"]
+    how = {"before": (sys.executable, "-c", VECTORS) if kind == "vectors" else (), "sign": "*"}
+    whole = started([*words, tmp_path / "whole"], **how)
+    began, rng, kills = time.monotonic(), random.Random(kind), 0
+    whole.communicate()
+    took = time.monotonic() - began
+    while kills < 5:
+        run = tmp_path / str(random.random())
+        process = started([*words, run], **how)
+        time.sleep(rng.uniform(0, took))
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:  # it was faster than the first one
+            took *= 0.9
+            continue
+        kills += 1
+        if kind == "vectors":
+            started([*words, run], **how).communicate()
+        elif "report.html" not in os.listdir(run):
+            done(*words, run, "--resume")
+        files = [folder / "model.sliceflow" for folder in (run, tmp_path / "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@contextmanager
+def full_disk(most):
+    """No file can be longer than some bytes."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@POSIX
+@pytest.mark.parametrize("name", ["a.png", "a.npz", "a", "a.csv", "a.parquet", "a.xlsx"])
+def test_samples_on_a_full_disk_leave_the_old_ones(name, digits_run, table_run, tmp_path):
+    run = (table_run if name[2:] in ("csv", "parquet", "xlsx") else digits_run)[0]
+    words = ("sample", run, "--out", tmp_path / name)
+    done(*words, "--n", 9)
+    before = contents(tmp_path)
+    with full_disk(50):
+        refused(inside(*words, "--n", 99, "--force"), 1, f"{tmp_path}/", "File too large", "free some")
+    assert contents(tmp_path) == before
+
+
+@POSIX
+def test_a_fit_on_a_full_disk_says_so_and_is_finished_when_there_is_space(
+    tmp_path, digits_run, monkeypatch
+):
+    run, draw = tmp_path / "run", evaluate.draw
+    words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
+    with full_disk(20_000):
+        said = inside(*words, "--quiet", "--checkpoint-every", "0")
+        refused(said, 1, f"{run}/model.sliceflow: File too large", "free some")
+    assert not run.exists()
+
+    def full(*given):
+        drawn = draw(*given)
+        resources.enter_context(full_disk(20_000))
+        return drawn
+
+    with ExitStack() as resources:
+        monkeypatch.setattr(evaluate, "draw", full)
+        refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
+    monkeypatch.setattr(evaluate, "draw", draw)
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "model.sliceflow"]
+    done(*words, "--resume")
+    assert same_samples(run, digits_run[0])
 
 
 @pytest.mark.parametrize(
@@ -148,37 +238,26 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
         assert same_samples(run, finished)
 
 
-def test_a_second_fit_that_began_before_the_folder_was_there_refuses(tmp_path, monkeypatch):
-    run, other = tmp_path / "run", Lock(tmp_path / "run")
-
-    def meanwhile(*words, **more):
-        run.mkdir()
-        other.take()
-        return read(*words, **more)
-
-    read = fit.read
-    monkeypatch.setattr(fit, "read", meanwhile)
-    words = ("fit", "digits", *FEW, "--quiet", "--out", run)
-    refused(inside(*words), 1, "another fit", str(os.getpid()))
-    (run / "samples.csv").write_text("of that fit")
-    other.close()
-    monkeypatch.setattr(fit, "read", read)
-    refused(inside(*words), 2, "it holds samples.csv")
-
-
-def test_a_lock_is_given_back_and_locks_nothing_afterwards(tmp_path):
-    one, two = Lock(tmp_path), Lock(tmp_path)
-    one.take()
-    with pytest.raises(Failed, match="another fit"):
-        two.take()
-    one.close()
+def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
+    folder, how = RunFolder(tmp_path / "runs" / "one"), {"force": True, "resume": False}
+    with folder.locked(**how):
+        assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
+        with (
+            pytest.raises(Failed, match=f"another fit .*: process {os.getpid()}"),
+            folder.locked(**how),
+        ):
+            pass
+        (folder / "mine.txt").touch()
+    assert [path.name for path in folder.path.iterdir()] == ["mine.txt"]
+    (folder / "mine.txt").unlink()
+    with folder.locked(**how):
+        pass
+    assert folder.path.exists(), "it was there before"
+    folder.path.rmdir()
+    (tmp_path / "runs").rmdir()
+    with folder.locked(**how):
+        pass
     assert list(tmp_path.iterdir()) == []
-    two.take()
-    two.take()  # its own
-    two.close()
-    two.close()
-    Lock(tmp_path / "nowhere").take()
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
@@ -187,23 +266,5 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ImageFlow, "fit", interrupt)
     words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(inside(*words), 1, "stopped before its first step", "again")
+    refused(inside(*words), 1, "stopped before its first checkpoint", "again")
     assert not (tmp_path / "run").exists()
-
-
-def test_ctrl_c_while_the_model_is_written_waits_until_it_is(tmp_path, monkeypatch):
-    save = ImageFlow.save
-
-    def interrupt(self, path):
-        signal.raise_signal(signal.SIGINT)
-        return save(self, path)
-
-    handler = signal.getsignal(signal.SIGINT)
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageFlow, "save", interrupt)
-        words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-        refused(inside(*words), 1, "done and saved", "--resume")
-    assert signal.getsignal(signal.SIGINT) == handler
-    assert "finished" in json.loads((tmp_path / "run" / "config.json").read_text())
-    done("evaluate", tmp_path / "run", "--quiet")
-    assert (tmp_path / "run" / "report.html").exists()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from models import picture_plan
+from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, replay, simulate
@@ -182,8 +184,7 @@ def drawn(seed, k, n, level, s, width):
     return patches, centres, theta_y / np.linalg.norm(theta_y, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("observed", [False, True])
-@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize(("labels", "observed"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize(
     ("level", "patch", "channels"), [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)], ids=str
 )
@@ -204,26 +205,18 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     known[: full[0] // 2] = observed
     known = np.tile(known.ravel(), channels)
 
-    walk = LevelFlow(
-        layout,
-        [PictureStage(*level, patch, n_steps)],
-        Seed(3),
-        n_conditions=width,
-        amplifier=10.0,
-        known=torch.from_numpy(known)[:, None] if observed else None,
-        upsampling="lanczos",
-        patch_basis="random",
-        clip=False,
-        taper=0.0,
-        budget=1 << 28,
-        precision=None,
-        n_directions=n_directions,
-    )
+    plan = picture_plan(
+        layout=layout, n_conditions=width, amplifier=10.0, patch_basis="random", n_knots=0,
+        stages=(PictureStage(*level, patch, n_steps),), transport=Interpolated(),
+        options=PictureOptions(clip=False, taper=0.0, n_directions=n_directions),
+    )  # fmt: skip
+    mask = torch.from_numpy(known)[:, None] if observed else None
+    flow = LevelFlow(plan, Seed(3), torch.device("cpu"), mask).flow()
     seen = []
     particles = Cloud(columns(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
     simulate(
-        walk.flow(Interpolated()),
+        flow,
         particles,
         Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True),
         Noise(Seed(4)),
@@ -231,7 +224,7 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     )
 
     subspace = Subspace(channels, *full, *level)
-    start, seed = columns(x), walk.seed.child("level", 0, "frame", 0)
+    start, seed = columns(x), flow.seed.child("level", 0, "frame", 0)
     for k in range(n_steps):
         theta = local_directions(
             *drawn(seed, k, n_directions, (channels, *level), patch, width), (channels, *level), full

@@ -56,8 +56,9 @@ def test_the_same_place_gives_the_same_frame(kind):
 
 def test_directions_change_with_the_step_unless_they_are_fixed():
     for kind, same in ((Orthogonal(), False), (Random(5), False), (Random(5, fixed=True), True)):
-        a, b = (kind.draw(Seed(0), step, particles(4), 0).theta for step in (0, 1))
-        assert torch.equal(a, b) == same
+        for d in (4, 81):  # drawn afresh, and out of the pool
+            a, b = (kind.draw(Seed(0), step, particles(d), 0).theta for step in (0, 1))
+            assert torch.equal(a, b) == same
 
 
 def test_orthogonal_frames_are_uniform():

@@ -1,4 +1,7 @@
-"""One-dimensional transport against POT, closed forms, and itself."""
+"""One-dimensional transport against POT, closed forms, and itself.
+
+`test_algorithm1.py` writes out the two formulas of `Interpolated`.
+"""
 
 import numpy as np
 import ot
@@ -10,7 +13,6 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.engine.frames import Random
-from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, GridTable, Histogram, Interpolated, KnotTable, Sorted
 
 ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
@@ -62,35 +64,6 @@ def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(seed, m,
         assert low - 1e-9 <= out[k] <= high + 1e-9
 
 
-def cdf(z, samples):
-    """F as the paper's appendix writes it, its I counted from 1; one value at a time."""
-    ordered, n = np.sort(samples), len(samples)
-    position = min(max(int(np.searchsorted(ordered, z, side="right")), 1), max(n - 1, 1))
-    left, right = ordered[position - 1], ordered[min(position, n - 1)]
-    inside = 0.0 if right == left else min(max((z - left) / (right - left), 0.0), 1.0)
-    return (position - 1) / n + inside / n
-
-
-def inverse_cdf(a, samples):
-    """F⁻¹ of the same page, where z_I is counted from 0: else F⁻¹(F(z_k)) would not be z_k."""
-    ordered, n = np.sort(samples), len(samples)
-    position = min(int(np.floor(a * n + 1e-9)), n - 1)
-    left, right = ordered[position], ordered[min(position + 1, n - 1)]
-    return left + (a * n - position) * (right - left)
-
-
-@given(seeds, st.integers(2, 40), st.integers(1, 40))
-def test_interpolated_is_the_papers_two_formulas_at_the_particles_and_between_them(seed, m, n):
-    rng = np.random.default_rng(seed)
-    z_p, z_q = rng.normal(size=m), rng.gamma(2, size=n)
-    out = transported(Interpolated(), z_p, z_q)
-    assert np.allclose(out, [inverse_cdf(cdf(z, z_p), z_q) for z in z_p], atol=1e-9)
-    fresh = rng.uniform(z_p.min(), z_p.max(), size=30)
-    table = Interpolated().fit(*(torch.from_numpy(z)[None] for z in (z_p, z_q))).table
-    image = fresh + table.displace(torch.from_numpy(fresh)[None]).numpy()[0]
-    assert np.allclose(image, [inverse_cdf(cdf(z, z_p), z_q) for z in fresh], atol=1e-8)
-
-
 @given(seeds, st.integers(2, 12))
 def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     rng = np.random.default_rng(seed)
@@ -111,17 +84,6 @@ def test_transports_that_sort_refuse_classes_apart(transport):
     runs = Runs((0, 2, 4))
     with pytest.raises(ValueError, match="amplifier=inf needs histograms"):
         transport.fit(torch.rand(1, 4), torch.rand(1, 4), Batch(runs=(runs, runs)))
-
-
-def test_mixed_classes_take_the_weighted_mean_of_their_maps():
-    z_p, z_q = Seed(0).normal(2, 300), Seed(1).normal(2, 200) * 2
-    table = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 100, 300)), Runs((0, 50, 200))))).table
-    z, x = Seed(2).normal(2, 5), torch.empty(0, 5)
-    first, second = (table.displace(z, Cloud(x, None, Runs(s))) for s in ((0, 5, 5), (0, 0, 5)))
-    weights = torch.tensor([[0.25, 0.75], [1, 0], [0, 1], [0.5, 0.5], [2, 0]]).double()
-    mixed = table.displace(z, Cloud(x, weights))
-    assert torch.allclose(mixed, weights[:, 0] * first + weights[:, 1] * second)
-    assert not torch.allclose(first, second)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)

@@ -29,30 +29,26 @@ def test_nobody_goes_round_the_registry():
     assert [str(f) for f in files if past.search(f.read_text())] == []
 
 
-def warned_once(device, match):
-    """The kernels are asked for twice, and the warning comes once."""
-    with pytest.warns(RuntimeWarning, match=match) as warned:
+WHY = [  # device, module that is missing, version of ROCm, what is said
+    ("cpu", "sliceflow.kernels.cpu", None, "numba cannot be imported"),
+    ("cuda", "triton", None, "Triton cannot be imported"),
+    ("cuda", "nothing", "6.4", "is built for AMD GPUs (ROCm)"),
+]
+
+
+@pytest.mark.parametrize(("device", "missing", "hip", "why"), WHY)
+def test_the_reference_takes_over_with_one_warning(device, missing, hip, why, monkeypatch, fresh):
+    message = (
+        re.escape(why) + ".*; the slower plain-torch kernels are used on the .PU. .* brings the fast"
+    )
+    for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    with pytest.warns(RuntimeWarning, match=message) as warned:
         found = [kernels.for_device(name) for name in (device, torch.device(device))]
     assert all(k is complete(reference) for k in found)
     assert len(warned) == 1
-
-
-def test_without_numba_the_reference_takes_over(monkeypatch, fresh):
-    monkeypatch.setitem(sys.modules, "sliceflow.kernels.cpu", None)
-    warned_once("cpu", r"^numba cannot be imported \(.*\); the slower .* pip install numba brings")
-
-
-def test_without_triton_the_reference_takes_over_on_a_gpu(monkeypatch, fresh):
-    for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.setattr(torch.version, "hip", None)
-    warned_once("cuda", r"^Triton cannot be imported \(.*\); the slower .* pip install triton brings")
-
-
-def test_an_amd_gpu_does_not_get_the_kernels_for_nvidia(monkeypatch, fresh):
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    warned_once("cuda", r"is built for AMD GPUs \(ROCm\); the slower plain-torch kernels are used")
 
 
 @pytest.mark.parametrize(

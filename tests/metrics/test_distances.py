@@ -1,9 +1,12 @@
-"""Sliced, energy and Fréchet distances: closed forms, POT, scipy; few rows, singular covariances."""
+"""Sliced and Fréchet distances: closed forms, POT; few rows, singular covariances."""
+
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import ot
 import pytest
-import scipy.stats
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
@@ -11,8 +14,8 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from sliceflow.metrics import (
-    density_coverage,
-    energy_distance,
+    coverage,
+    fid,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
@@ -51,29 +54,12 @@ def test_the_frechet_distance_is_that_of_gaussians_and_sees_leading_components_o
         assert apart == pytest.approx(9, rel=0.01), "a shift along a small component is not seen"
 
 
-@given(sizes, sizes, seeds)
-def test_on_the_line_the_energy_distance_is_scipys(n, m, seed):
-    a, b = cloud(seed, n, 1), 3 * cloud(seed + 1, m, 1) + 1
-    same = scipy.stats.energy_distance(a[:, 0], b[:, 0])
-    assert energy_distance(a, b, device="cpu") == pytest.approx(same, rel=1e-6, abs=1e-6)
-
-
-def test_the_energy_distance_is_that_of_all_pairs_whatever_the_blocks(monkeypatch):
-    from sliceflow.metrics import pairs
-
-    a, b = cloud(0, 50, 7), cloud(1, 31, 7) + 0.3
-    pair_means = 2 * cdist(a, b).mean() - cdist(a, a).mean() - cdist(b, b).mean()
-    for rows in (1, 7, 4096):
-        monkeypatch.setattr(pairs, "_BLOCK_ROWS", rows)
-        assert energy_distance(a, b, device="cpu") == pytest.approx(pair_means**0.5, rel=1e-9)
-
-
 @given(sizes, seeds, st.floats(0.1, 100))
 def test_distances_are_symmetric_and_scale_with_the_rows(n, seed, scale):
     a, b = cloud(seed, n + 1, 3), cloud(seed + 1, n + 2, 3) + 0.5
-    for distance in (lambda a, b: energy_distance(a, b, device="cpu") ** 2, sliced_wasserstein):
-        assert distance(a, b) == pytest.approx(distance(b, a), rel=1e-6)
-        assert distance(scale * a, scale * b) == pytest.approx(scale * distance(a, b), rel=1e-5)
+    d = sliced_wasserstein(a, b)
+    assert d == pytest.approx(sliced_wasserstein(b, a), rel=1e-6)
+    assert sliced_wasserstein(scale * a, scale * b) == pytest.approx(scale * d, rel=1e-5)
     d = frechet_distance(a, b)
     assert d == pytest.approx(frechet_distance(b, a), rel=1e-9)
     assert frechet_distance(scale * a, scale * b) == pytest.approx(scale**2 * d, rel=1e-7)
@@ -94,26 +80,23 @@ def test_what_cannot_be_measured_is_named(a, b, said):
         frechet_distance(a, b)
 
 
-# Density and coverage
+# Coverage
 
 
 @given(
     st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999)
 )
-def test_they_are_those_of_all_pairs(n, m, d, k, seed):
+def test_it_is_that_of_all_pairs(n, m, d, k, seed):
     rng = np.random.default_rng(seed)
     samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5
     radii = np.sort(cdist(real, real), axis=1)[:, k]  # column 0 is the row itself
     inside = cdist(samples, real) <= radii * (1 + 1e-9)
-    expected = inside.sum() / (k * n), inside.any(0).mean()
-    assert density_coverage(samples, real, k=k, device="cpu") == pytest.approx(expected)
+    assert coverage(samples, real, k=k, device="cpu") == inside.any(0).mean()
 
 
 def test_coverage_of_the_same_distribution_is_as_expected():
     a, b = np.random.default_rng(0).normal(size=(2, 3000, 2))
-    density, coverage = density_coverage(a, b, k=5, device="cpu")
-    assert coverage == pytest.approx(1 - 2**-5, abs=0.01)
-    assert density == pytest.approx(1, abs=0.03)
+    assert coverage(a, b, k=5, device="cpu") == pytest.approx(1 - 2**-5, abs=0.01)
 
 
 # The two-sample test
@@ -139,3 +122,41 @@ def test_equally_many_of_both_are_used_and_few_are_refused():
     assert two_sample_accuracy(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
     with pytest.raises(ValueError, match="4 samples and 1000 real rows; pass 5 or more"):
         two_sample_accuracy(A[:4], B)
+
+
+# FID
+
+GREY = np.random.default_rng(0).integers(0, 17, (5, 8, 8)).astype(np.uint8)
+
+
+def test_torch_fidelity_gets_bytes_of_three_channels(monkeypatch, tmp_path):
+    given = {}
+
+    def calculate_metrics(**arguments):
+        given.update(arguments)
+        return {"frechet_inception_distance": 3.5}
+
+    stub = SimpleNamespace(calculate_metrics=calculate_metrics)
+    monkeypatch.setitem(sys.modules, "torch_fidelity", stub)
+    assert fid(GREY, GREY[:3], n_pixel_values=17, weights=tmp_path / "w.pth", device="cpu") == 3.5
+    assert (len(given["input1"]), len(given["input2"])) == (5, 3)
+    assert (given["fid"], given["cuda"]) == (True, False)
+    assert isinstance(given["input1"], torch.utils.data.Dataset)
+    first = given["input1"][0]
+    assert (first.dtype, first.shape) == (torch.uint8, (3, 8, 8))
+    assert np.array_equal(first[1].numpy(), (GREY[0] * (255 / 16)).round())
+    assert given["feature_extractor_weights_path"] == str(tmp_path / "w.pth")
+    colour = np.stack((GREY, GREY + 1, GREY + 2), axis=3)
+    fid(colour, colour, device="cpu")
+    assert np.array_equal(given["input1"][1].numpy(), colour[1].transpose(2, 0, 1))
+
+
+def test_without_torch_fidelity_the_error_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
+    with pytest.raises(ImportError, match=r"pip install 'sliceflow\[metrics\]'"):
+        fid(GREY, GREY)
+
+
+def test_pictures_are_whole_numbers():
+    with pytest.raises(ValueError, match="float64 of shape"):
+        fid(GREY / 17, GREY)

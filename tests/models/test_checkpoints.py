@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from models import PICTURES, pictures
 from sliceflow.engine import frames
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import HeldOut, History
+from sliceflow.engine.events import History
 from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.models.checkpoints import Checkpoints, OtherFitError
+from sliceflow.models.checkpoints import Checkpoints, OtherFitError, Running
 from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
 from sliceflow.models.ranks import Ranks
@@ -55,13 +56,13 @@ class Fitted:
     history: dict
 
 
-def run_flow(name="sorted", checkpoints=None, listeners=(), rule=None):
+def run_flow(name="sorted", checkpoints=None, listeners=()):
     """Fit 60 particles to the data; with what they learnt, and how."""
     flow = Flow(STAGES[name], SEED if checkpoints is None else checkpoints.seed, entropy=0.01)
     noise = Noise(flow.seed.child("noise"))
     particles, data = Cloud(noise.fill(torch.empty(3, 60))), Cloud(DATA)
     run, history = Run(), History()
-    heard = [history, *listeners, *([] if rule is None else [rule])]
+    heard = [history, *listeners]
 
     def simulated():
         target = flow.target(particles, data)
@@ -70,7 +71,7 @@ def run_flow(name="sorted", checkpoints=None, listeners=(), rule=None):
     if checkpoints is None:
         model = simulated()
     else:
-        with checkpoints.running(run, particles, history, rule):
+        with checkpoints.running(Running(run, particles, history)):
             model = simulated()
     return Fitted(particles.x, model, history.as_columns())
 
@@ -122,16 +123,6 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(name, tmp_path):
         assert not list(tmp_path.iterdir())  # nothing is left of a fit that ended well
 
 
-def test_the_stopping_rule_goes_on_with_what_it_heard(tmp_path):
-    def rule():
-        return HeldOut(DATA[:, :20], SEED.child("rule"), n_iter_no_change=2, tol=0.3)
-
-    whole = run_flow(rule=rule())
-    with pytest.raises(Killed):
-        run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (killer(2),), rule())
-    same(run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), rule()), whole)
-
-
 def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
     stopped(tmp_path)
     checkpoints = Checkpoints(tmp_path, 0, OF, Seed(999))
@@ -160,10 +151,10 @@ def test_one_of_several_flows_is_kept_until_all_are_done(tmp_path):
         Cloud(DATA),
         Run(stage=1),
     )
-    with checkpoints.running(run, particles, History()) as keep:
+    with checkpoints.running(Running(run, particles, History())) as keep:
         keep()
     resumed, again = Run(), Cloud(torch.zeros_like(DATA))
-    with Checkpoints(tmp_path, 9, OF, SEED, part="c").running(resumed, again, History()):
+    with Checkpoints(tmp_path, 9, OF, SEED, part="c").running(Running(resumed, again, History())):
         assert resumed.stage == 1
         assert torch.equal(again.x, DATA)
     checkpoints.remove()
@@ -206,7 +197,17 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
     words = "n_steps was 8 and is 9; sigma was None and is 1"
     with pytest.raises(OtherFitError, match=f"is the checkpoint of another fit: .*{words}"):
         Checkpoints(tmp_path, 0, {**OF, "n_steps": "9", "sigma": "1"}, SEED)
+    with pytest.raises(OtherFitError, match="another fit: X was float64 #1 and is float64 #2;"):
+        Checkpoints(tmp_path, 0, {**OF, "X": "float64 #2"}, SEED)  # a single difference
     assert path.exists()
+
+
+def test_a_fit_with_another_mask_does_not_go_on(tmp_path):
+    kept = dict(checkpoint_dir=tmp_path, checkpoint_every=0)
+    with pytest.raises(Killed):
+        pictures(observed="top").fit(PICTURES, **kept, listeners=killer(2))
+    with pytest.raises(OtherFitError, match="observed was 'top' and is 'left'"):
+        pictures(observed="left").fit(PICTURES, **kept)
 
 
 def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():
@@ -240,17 +241,15 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
             Checkpoints(tmp_path, 0, OF, SEED)
 
 
-def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tmp_path):
+def test_a_checkpoint_of_other_particles_is_a_clear_error(tmp_path):
     stopped(tmp_path)
     for x, words in ((torch.zeros(3, 61), r"of shape \(3, 60\)"), (torch.zeros(4, 60), "of shape")):
         checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
         with (
             pytest.raises(ModelFileError, match=rf"is damaged: .*{words}.*Delete it to start"),
-            checkpoints.running(Run(), Cloud(x), History()),
+            checkpoints.running(Running(Run(), Cloud(x), History())),
         ):
             pass
-    with pytest.raises(ModelFileError, match="what the stopping rule heard"):
-        run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), HeldOut(DATA, SEED))
 
 
 @pytest.mark.parametrize("every", [-1, "often", float("nan")])
@@ -331,9 +330,8 @@ def write_on(folder, size):
         share = ranks.share(90)
         run = Run(stage=1, step=2, done=3, coordinates=DATA[:2, share.slice].clone())
         checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, part="x")
-        with checkpoints.running(
-            run, Cloud(DATA[:, share.slice].clone()), History(), None, share.first
-        ):
+        cloud = Cloud(DATA[:, share.slice].clone())
+        with checkpoints.running(Running(run, cloud, History(), share.first)):
             run.after()
 
     return on_ranks(size, work)
@@ -349,7 +347,7 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
         share, run = ranks.share(90), Run()
         cloud = Cloud(torch.zeros(3, share.count))
         checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, part="x")
-        with checkpoints.running(run, cloud, History(), None, share.first):
+        with checkpoints.running(Running(run, cloud, History(), share.first)):
             return cloud.x, run.coordinates, run.done
 
     parts = on_ranks(readers, work)

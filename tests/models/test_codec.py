@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import tracemalloc
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Literal
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from mutations import change_tensors, change_text
 from sliceflow.models import packing
-from sliceflow.models.codec import Array, Between, Label, Record, pack, unpack
+from sliceflow.models.codec import Array, Between, Label, pack, unpack
 from sliceflow.models.limits import Allowance
 
 
@@ -39,7 +37,7 @@ def same(a, b):
 
 def written(kind, value):
     """The JSON and the tensors, through text."""
-    tensors = {}
+    tensors: dict = {}
     node = pack(kind, value, tensors)
     return json.loads(json.dumps(node, allow_nan=False)), tensors
 
@@ -74,18 +72,18 @@ DTYPES |= {np.uint8: torch.uint8, np.int16: torch.int16, np.bool_: torch.bool}
 
 @st.composite
 def array_kinds(draw):
-    """The annotation of arrays with sizes of their own, and a strategy of them."""
+    """The annotation of a dataclass with an array, and a strategy of its objects."""
     dtype, way = draw(st.sampled_from(sorted(DTYPES, key=str))), draw(st.sampled_from(["", "planes"]))
     if np.issubdtype(dtype, np.integer):
         way = draw(st.sampled_from(["", "planes", "delta"]))
     rank = draw(st.integers(1, 3))
-    dims = " ".join("abc"[:rank])
-    shape = st.tuples(*[st.integers(0, 3)] * rank)
-    values = shape.flatmap(lambda shape: arrays(dtype, shape))
-    about = Array(dims, DTYPES[dtype], finite=False, packed=way)
+    values = st.tuples(*[st.integers(0, 3)] * rank).flatmap(lambda shape: arrays(dtype, shape))
+    about = Array(" ".join("abc"[:rank]), DTYPES[dtype], finite=False, packed=way)
+    kind = np.ndarray
     if draw(st.booleans()):
-        return Annotated[np.ndarray, about], values
-    return Annotated[Tensor, about], values.map(torch.from_numpy)
+        kind, values = Tensor, values.map(torch.from_numpy)
+    made = make_dataclass("Held", [("array", Annotated[kind, about])], frozen=True)
+    return made, st.builds(made, values)
 
 
 def containers(inner):
@@ -94,29 +92,21 @@ def containers(inner):
     @st.composite
     def made(draw):
         kind, values = draw(inner)
-        which = draw(st.integers(0, 5))
+        which = draw(st.integers(0, 4))
         if which == 0:
             return tuple[kind, ...], st.lists(values, max_size=3).map(tuple)
         if which == 1:
-            return list[kind], st.lists(values, max_size=3)
-        if which == 2:
             return dict[str, kind], st.dictionaries(st.text(max_size=3), values, max_size=3)
-        if which == 3:
-            (a, of_a), (b, of_b) = alone(kind, values), alone(*draw(inner))
-            return tuple[a, b], st.tuples(of_a, of_b)
-        if which == 4 and not isinstance(kind, str):
+        if which == 2:
+            other, others = draw(inner)
+            return tuple[kind, other], st.tuples(values, others)
+        if which == 3 and not isinstance(kind, str):
             return kind | None, values | st.none()
         parts = [draw(inner) for _ in range(draw(st.integers(0, 2)))] + [(kind, values)]
-        parts = [alone(*part) for part in parts]
         made = make_dataclass("Made", [(f"f{i}", k) for i, (k, _) in enumerate(parts)], frozen=True)
         return made, st.builds(made, *[v for _, v in parts])
 
     return made()
-
-
-def alone(kind, values):
-    """Arrays of one object share their dimensions: here each is in an object of its own."""
-    return (tuple[kind, ...], st.tuples(values)) if "Array(" in repr(kind) else (kind, values)
 
 
 KINDS = st.recursive(
@@ -161,7 +151,7 @@ class Model:
     steps: tuple[Maps, ...]
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
-    parameters: Annotated[dict, Record({"amplifier": float, "kinds": list[int]})]
+    parameters: dict[str, float | tuple[int, ...]]
     pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
 
 
@@ -177,7 +167,7 @@ def model(n_steps=6):
         for k in range(n_steps)
     ]
     pictures = rng.integers(0, 9, (4, 3, 5, 2)).astype(np.uint8)
-    parameters = {"amplifier": math.inf, "kinds": [1, 2]}
+    parameters = {"amplifier": math.inf, "kinds": (1, 2)}
     labels = ("a", 1, 1.0, True, None, b"x", ("a", (1, -0.0)))
     return Model("m", tuple(steps), Counted(7), labels, parameters, pictures)
 
@@ -185,10 +175,10 @@ def model(n_steps=6):
 NODE, TENSORS = written(Model, model())
 
 
-def test_a_model_of_many_steps_has_few_tensors_and_a_short_text():
+def test_a_model_of_many_steps_has_few_tensors():
     few, many = written(Model, model(10)), written(Model, model(1000))
     assert many[1].keys() == few[1].keys()
-    assert len(many[1]) == 5  # of two dtypes of knots
+    assert len(many[1]) == 4
     assert same(again(Model, model(1000)), model(1000))
 
 
@@ -202,8 +192,8 @@ def test_a_model_of_many_steps_has_few_tensors_and_a_short_text():
         (Counted, Sorted(None), r"it is Sorted\(most=None\); it must be a Counted"),
         (Sorted | Counted, 3, "which a file cannot hold; it holds Sorted, Counted"),
         (Maps, Maps(torch.zeros(2, 2), np.zeros(3, np.int64), 3), r"near has shape \(3,\), but h is 2"),
-        (Maps, Maps(torch.zeros(2, 2), np.array([0, 3]), 3), "near.int64 holds values of 3 or more"),
-        (Maps, Maps(torch.zeros(2, 2).half(), np.array([0, 1]), 3), "dtype torch.float16; it must be"),
+        (Maps, Maps(torch.zeros(2, 2), np.array([0, 3]), 3), "near holds values of 3 or more"),
+        (Maps, Maps(torch.zeros(2, 2).half(), np.array([0, 1]), 3), "dtype float16; it must be"),
         (Maps, Maps(torch.full((2, 2), math.nan), np.array([0, 1]), 3), "holds NaN or infinity"),
         (Maps, Maps(torch.zeros(2, 1), np.array([0, 1]), 3), "maps have 1 knots"),
         (tuple[int, ...], (1, True), "is True; it must be int"),
@@ -224,89 +214,77 @@ def test_what_could_not_be_read_is_not_written(kind, value, words):
         (Counted, {"n_bins": 3, "colour": 1}, "colour is not known"),
         (Counted, 3, "it is 3; it must be a JSON object"),
         (Counted, {"n_bins": 3.0}, "n_bins is 3.0; it must be int from 1 to 100"),
-        (Sorted | Counted, {"is": "Bomb", "Bomb": {}}, "is not one of Sorted, Counted"),
-        (tuple[int, ...], {"sizes": 2, "items": [1]}, "has 1 values instead of 2"),
-        (tuple[int, ...], {"sizes": -1, "items": []}, "has a size of -1"),
-        (dict[str, int], {"sizes": 2, "items": {"0": "a", "1": [1, 2]}}, "a dict has a key twice"),
+        (Sorted | Counted, {"Bomb": {}}, "holds a value of unknown kind"),
+        (Sorted | Counted, {"Counted": {"n_bins": 3}, "x": 1}, "x is not known"),
+        (tuple[int, str], [1], "has 1 values instead of 2"),
+        (tuple[int, ...], 1, "must be a list"),
+        (dict[str, int], [["a"]], "has 1 values instead of 2"),
         (float, {"float": "1e400"}, "unknown kind"),
     ],
 )
 def test_what_does_not_fit_is_named(kind, node, words):
     with pytest.raises(ValueError, match=words):
-        unpack(kind, node, {}, Allowance(1000))
+        unpack(kind, {"value": node, "arrays": {}}, {}, Allowance(1000))
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ([], "there are 8 bytes instead of 0"),
+        ([["float64", 3]], "there are 8 bytes instead of 24"),
+        ([["float64", -1]], "instead of a type and a shape"),
+        ([["complex64", 1]], "instead of a type and a shape"),
+        ([["float32", 2]], "has dtype float32; it must be"),
+        ([["float64", 1, 1]], "its dimensions must be"),
+        (7, "instead of a type and a shape"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(listed, words):
+    kind = make_dataclass("Held", [("array", Annotated[Tensor, Array("n", torch.float64)])])
+    node, tensors = (
+        {"value": {"array": 0}, "arrays": {"array": listed}},
+        {"array": np.zeros(8, np.uint8)},
+    )
+    with pytest.raises(ValueError, match=words):
+        unpack(kind, node, tensors, Allowance(1000))
 
 
 def test_tensors_that_nothing_uses_are_an_error():
+    with pytest.raises(ValueError, match=r"the tensors are .* but the text names"):
+        unpack(Model, NODE, TENSORS | {"x": np.zeros(1, np.uint8)}, Allowance(1000))
+    listed = NODE | {"arrays": NODE["arrays"] | {"x": [["uint8", 1]]}}
     with pytest.raises(ValueError, match="tensors that nothing uses: "):
-        unpack(Model, NODE, TENSORS | {"x": torch.zeros(1)}, Allowance(1000))
-
-
-def refused_or_valid(kind, node, tensors):
-    """Whether it is refused; if not, it can be written, and so keeps all that was declared."""
-    try:
-        value = unpack(kind, node, tensors, Allowance(1000, 10**7))
-    except (ValueError, OverflowError, RuntimeError):
-        return True
-    pack(kind, value, {})
-    return False
-
-
-@pytest.mark.parametrize("n", [150, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_changed_texts_and_tensors_are_refused_or_valid(n):
-    rng = random.Random(n)
-    refused = sum(refused_or_valid(Model, change_text(NODE, rng), TENSORS) for _ in range(n))
-    assert refused > n / 2
-    refused = sum(refused_or_valid(Model, NODE, change_tensors(TENSORS, rng)) for _ in range(n))
-    assert refused > n / 4
+        unpack(Model, listed, TENSORS | {"x": np.zeros(1, np.uint8)}, Allowance(1000))
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.sampled_from([Model, Maps]))
 def test_any_json_is_refused(node, kind):
-    assert refused_or_valid(kind, node, {})
+    for body in (node, {"value": node, "arrays": {}}):
+        with pytest.raises(ValueError, match=r"must be|names"):
+            unpack(kind, body, {}, Allowance(1000))
 
 
 # Bombs
 
-BIG = 1 << 31
-HUGE = {"dims": {"h": BIG, "k": BIG, "d": 0}, "knots": "float32", "n": 1}
-HUGE |= {"near": {"dtype": "int64", "int64": [5]}, "theta": {"is": "value", "value": None}}
 
-
-@pytest.mark.parametrize(
-    ("kind", "node", "tensors"),
-    [
-        (tuple[int, ...], {"sizes": BIG, "items": 7}, {}),
-        (tuple[int, ...], {"sizes": BIG, "items": {"runs": [[1, BIG - 1], [2, 1]]}}, {}),
-        (tuple[tuple[int, ...], ...], {"sizes": 9999, "items": {"sizes": 9999, "items": 0}}, {}),
-        (tuple[Sorted, ...], {"sizes": BIG, "items": {"most": None}}, {}),
-        (Maps, HUGE, {"knots.float32": torch.zeros(4), "near.int64": torch.zeros(5).byte()}),
-    ],
-)
-def test_sizes_are_counted_before_anything_is_made(kind, node, tensors):
-    tracemalloc.start()
-    with pytest.raises(ValueError, match=r"memory|instead of|cannot hold"):
-        unpack(kind, node, tensors, Allowance(1000))
-    assert tracemalloc.get_traced_memory()[1] < 10**7
-    tracemalloc.stop()
-
-
-@pytest.mark.parametrize("way", ["planes", "delta", "pictures"])
-def test_what_zlib_would_unpack_to_is_limited(way):
+@pytest.mark.parametrize("way", ["", "planes", "delta", "pictures"])
+def test_sizes_are_counted_before_anything_is_made(way):
     bomb = np.zeros((2000, 1, 100, 100), np.uint8)
-    packed, sizes = packing.pack([bomb], way)
-    assert len(packed) < bomb.size / 500
-    kind = Annotated[np.ndarray, Array("n c h w", torch.uint8, packed=way)]
-    node = {"dims": {"n": 2000, "c": 1, "h": 100, "w": 100}}
-    node["array"] = {"dtype": "uint8", "uint8": sizes}
-    node, tensors = {"sizes": 1, "items": node}, {"array.uint8": torch.from_numpy(packed)}
-    tracemalloc.start()
-    with pytest.raises(ValueError, match=r"max_memory is 9\.5 MiB"):
-        unpack(tuple[kind, ...], node, tensors, Allowance(len(packed), 10**7))
-    node["items"]["dims"]["n"] = 1  # it says less than there is
-    with pytest.raises(ValueError, match=r"blocks|does not have"):
-        unpack(tuple[kind, ...], node, tensors, Allowance(len(packed)))
-    assert tracemalloc.get_traced_memory()[1] < 10**7
-    tracemalloc.stop()
-    node["items"]["dims"]["n"] = 2000
-    ((back,),) = [unpack(tuple[kind, ...], node, tensors, Allowance(len(packed), 10**8))]
-    assert np.array_equal(back, bomb)
+    packed = packing.pack([bomb], way)
+    about = Array("n c h w", torch.uint8, packed=way)
+    kind = make_dataclass("Held", [("array", Annotated[np.ndarray, about])])
+    for shape, allowance, words in (
+        ((2000, 1, 100, 100), Allowance(10**5, 10**7), r"max_memory is 9\.5 MiB"),
+        ((1 << 32, 1 << 32, 1, 1), Allowance(10**5), r"a file of 97\.7 KiB may take 100\.0 MiB"),
+        ((1, 1, 100, 100), Allowance(10**5), "bytes instead of|does not have|there are"),
+        ((3000, 1, 100, 100), Allowance(10**5), "instead of|does not have|cannot hold"),
+    ):
+        node = {"value": {"array": 0}, "arrays": {"array": [["uint8", *shape]]}}
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=words):
+            unpack(kind, node, {"array": packed}, allowance)
+        assert tracemalloc.get_traced_memory()[1] < 3 * 10**7 + 10**6
+        tracemalloc.stop()
+    node["arrays"]["array"] = [["uint8", *bomb.shape]]
+    back = unpack(kind, node, {"array": packed}, Allowance(len(packed), 10**8))
+    assert np.array_equal(back.array, bomb)

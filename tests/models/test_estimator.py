@@ -172,7 +172,7 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 # Listeners
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "early stopping", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
 def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
     make, data = PARTS[kind]
     heard = []
@@ -279,17 +279,6 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
             ValueError, match=f"y has {k} conditions but n={k + 2}; pass one condition for"
         ):
             flow.sample(k + 2, y=several)
-
-
-def test_class_weights_are_conditions(fitted):
-    for kind in ("labels", "grey labels", "classes apart"):
-        flow = fitted(kind)
-        k = len(flow.classes_)
-        x, y = flow.sample(y=np.eye(k), random_state=0, return_y=True)
-        assert np.array_equal(y, np.eye(k))
-        one_hot = flow.sample(y=flow.classes_, random_state=0)
-        assert np.abs(x.astype(float) - one_hot).max() <= (1e-9 if x.dtype.kind == "f" else 1)
-        assert len(flow.sample(5, y=np.full((5, k), 1 / k))) == 5
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, None])

@@ -18,14 +18,16 @@ import sliceflow
 from mutations import change_tensors, change_text
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import ModelStep, at_bends
+from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models import file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.codec import Array
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import check_reach
-from sliceflow.models.stored import History, check_steps
+from sliceflow.models.limits import check_steps
+from sliceflow.models.stored import SavedHistory
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Small:
     transport: transports.Transport
     model: tuple[ModelStep, ...]
     condition: conditions.Condition | None
-    history: History
+    history: SavedHistory
     rows: Annotated[Tensor, Array("n d", torch.float64)]
 
     def check(self):
-        check_steps(self.model, [8], lambda i, k: 5)
-        check_reach([(1.0, self.model)], self.rows.shape[1], torch.float32)
+        flow = Flow([Stage("flow", self.frame, 8)], self.seed)
+        check_steps(flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32)
 
     def sample_bytes(self):
         return 1 << 20
@@ -68,7 +70,7 @@ def small(**changes):
         transport=transports.Histogram(64),
         model=steps(),
         condition=conditions.Labels(np.array(["cat", "dog"])),
-        history=stage | dict(moving=[1.0] * 8, seconds=[float(k) for k in range(8)]),
+        history=SavedHistory(**stage, moving=[1.0] * 8),
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
     return Small(**whole | changes)
@@ -92,28 +94,7 @@ def test_steps_seeds_frames_and_transports_come_back(path):
         names = ("knots", "values") if isinstance(b.table, KnotTable) else ("lo", "hi", "values")
         assert all(torch.equal(*(getattr(t, name) for t in tables)) for name in names)
         assert (a.theta is None) == (b.theta is None)
-    assert np.isnan(now.history["distance"][-1])
-
-
-LABELS = {
-    "strings": np.array(["ä", "b"]),
-    "bytes": np.array([b"a", b"bc"]),
-    "ints": np.array([-3, 1 << 40]),
-    "floats": np.array([1.0, 2.0], np.float32),
-    "bools": np.array([False, True]),
-    "days": np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"),
-    "objects": np.array([None, 1, "1", 2.5, b"1", (1, ("x", None))], object),
-}
-
-
-@pytest.mark.parametrize("kind", LABELS)
-def test_labels_of_every_kind_come_back(tmp_path, kind):
-    classes = np.empty(len(LABELS[kind]), LABELS[kind].dtype)
-    classes[:] = LABELS[kind]
-    save(tmp_path / "x", small(condition=conditions.Labels(classes)))
-    back = load(tmp_path / "x", (Small,)).condition.classes
-    assert back.dtype == classes.dtype
-    assert [(type(v), v) for v in back.tolist()] == [(type(v), v) for v in classes.tolist()]
+    assert np.isnan(now.history.distance[-1])
 
 
 def test_the_same_model_gives_the_same_file(path, tmp_path):
@@ -121,18 +102,11 @@ def test_the_same_model_gives_the_same_file(path, tmp_path):
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
-def test_the_file_is_safetensors_with_one_json_text_and_aligned_tensors(path):
-    with safe_open(path, "pt") as opened:
+def test_the_file_is_safetensors_with_one_json_text(path):
+    with safe_open(path, "np") as opened:
         text = json.loads(opened.metadata()["sliceflow"])
-        assert "rows.float64" in opened.keys()  # noqa: SIM118
+        assert opened.get_tensor("rows").nbytes == 3 * 7 * 8
     assert (text["format"], text["library"], text["kind"]) == (1, sliceflow.__version__, "Small")
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + size])
-    widths = {"F64": 8, "F32": 4, "U8": 1}
-    places = [(t["data_offsets"][0], widths[t["dtype"]]) for n, t in header.items() if n[0] != "_"]
-    assert size % 8 == 0
-    assert all(begin % width == 0 for begin, width in places)
 
 
 def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
@@ -178,9 +152,8 @@ def test_another_format_and_another_kind_are_named(path):
     file.write(path, text | {"format": 2, "library": "9.9"}, tensors)
     with pytest.raises(ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"):
         load(path, (Small,))
-    old = {"format": 11, "library": "0.2.0", "estimator": "ImageFlow", "parameters": {}}
-    file.write(path, old, {})
-    with pytest.raises(ModelFileError, match=r"written by sliceflow 0\.2\.0, .* fit the model again"):
+    file.write(path, text | {"more": 1}, tensors)
+    with pytest.raises(ModelFileError, match="it is not a model"):
         load(path, (Small,))
     file.write(path, text, tensors)
     with pytest.raises(ModelFileError, match="holds 'Small', not one of Seed"):

@@ -1,4 +1,6 @@
-"""Draws follow the covariance of neighbours, keep moments, and are new."""
+"""Rows move along the regression of their mode; draws keep moments and follow neighbours."""
+
+import math
 
 import pytest
 import torch
@@ -6,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import draw_near, noise_along, transport_map
+from sliceflow.neighbours.draws import Adjusted, adjust, draw_near, noise_along, transport_map
 from sliceflow.neighbours.local import LocalRows
+from sliceflow.neighbours.search import kernel_weights
 
 
 def test_noise_has_the_covariance_of_the_points():
@@ -40,3 +43,50 @@ def test_draws_keep_mean_and_covariance_within_components(h):
     assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
     counts = torch.bincount(around[0], minlength=400) / 40_000
     assert float((counts - weight).abs().max()) < 0.002
+
+
+def test_a_draw_spreads_along_the_rows_of_its_component():
+    """One component lies along the first axis, the other along the second."""
+    line, none = torch.linspace(-1, 1, 50).double(), torch.zeros(50).double()
+    x = torch.cat((torch.stack((line, none), 1), torch.stack((5 + none, line), 1)))[None]
+    component, weight = (torch.arange(100) >= 50).long()[None], torch.full((1, 100), 0.01).double()
+    one = torch.ones(1).double()
+    near = Adjusted(x, weight, component, torch.arange(100)[None], one, torch.empty(0))
+    draws, around = draw_near(near, 500, 1.0, Seed(0))
+    first = around[0] < 50
+    assert float(draws[0, first, 1].abs().max()) < 1e-9
+    assert float((draws[0, ~first, 0] - 5).abs().max()) < 1e-9
+
+
+def neighbourhood(x, y, y0=0.0, **more):
+    order = (y[:, 0] - y0).abs().argsort()
+    x, offset = x[order][None], (y[order] - y0)[None]
+    weight, radius = kernel_weights(offset.abs()[..., 0])
+    return adjust(x, offset / radius[..., None], weight, order[None], more.pop("most", 4), **more)
+
+
+def test_a_linear_regression_is_taken_out():
+    y = Seed(0).normal(500, 1)
+    rest = 0.1 * Seed(1).normal(500, 2)
+    slopes = torch.tensor([[2.0, -1.0]]).double()
+    found = neighbourhood(y @ slopes + rest, y)
+    assert found.component.max() == 0
+    assert torch.allclose(found.x[0], rest[found.rows[0]], atol=0.05)
+
+
+def test_each_mode_moves_by_itself():
+    """x = ±y: the slopes are 1 and −1. One regression would have slope 0."""
+    y, sign = Seed(0).uniform(800, 1) + 1, torch.sign(Seed(1).normal(800, 1))
+    x = sign * y + 0.01 * Seed(2).normal(800, 1)
+    found = neighbourhood(x, y, 1.5)
+    assert found.component.max() == 1
+    assert float((found.x.abs() - 1.5).abs().max()) < 0.06
+    assert float((neighbourhood(x, y, 1.5, most=1).x.abs() - 1.5).abs().max()) > 0.3
+
+
+def test_the_density_at_a_point_is_the_gaussians():
+    y = Seed(0).normal(4_000, 1)
+    x = 3 * y + 0.5 * Seed(1).normal(4_000, 1)
+    found = neighbourhood(x, y, 1.0, at=torch.tensor([[3.5]]).double())
+    wanted = -0.5 - math.log(0.5 * math.sqrt(2 * math.pi))
+    assert float(found.log_density) == pytest.approx(wanted, abs=0.1)

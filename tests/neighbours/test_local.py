@@ -9,6 +9,7 @@ import torch
 from scipy.stats import norm
 
 from sliceflow.engine.random import Seed
+from sliceflow.neighbours import local
 from sliceflow.neighbours.local import LocalRows
 
 
@@ -50,30 +51,19 @@ def modes():
 def test_intervals_cover_as_often_as_they_say(problem, cdf):
     local = LocalRows.fit_to(*problem(2_000, np.random.default_rng(0)))
     y = np.linspace(-0.95, 0.95, 40)
-    samples = local.sample(y[:, None], 500, Seed(0)).numpy()[..., 0]
+    samples = local.draw(y[:, None], 500, Seed(0))[0].numpy()[..., 0]
     for share in (0.5, 0.9):
         low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
 
 
-def test_the_posterior_of_a_gaussian_is_the_formulas():
-    """θ ~ N(0, I), x = θ + N(0, I) in five dimensions: θ given x is N(x/2, I/2)."""
-    theta = Seed(0).normal(2_000, 5)
-    local = LocalRows.fit_to(theta, theta + Seed(1).normal(2_000, 5), k=1_000)
-    x0 = Seed(2).normal(4, 5)
-    samples = local.sample(x0, 2_000, Seed(3))
-    assert float((samples.mean(1) - x0 / 2).abs().max()) < 0.15
-    for one in samples:
-        assert float((torch.cov(one.T) - torch.eye(5) / 2).abs().max()) < 0.12
-
-
 def test_two_modes_stay_apart_and_draws_know_their_row(modes):
     (x, y), local = modes
-    samples = local.sample([[0.8]], 2_000, Seed(0))[0, :, 0]
+    samples = local.draw([[0.8]], 2_000, Seed(0))[0][0, :, 0]
     assert float((samples.abs() < 1.3).double().mean()) < 0.01
     assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
     draws, rows = local.draw(y[:5], 70, Seed(0))
-    assert torch.equal(draws, local.sample(y[:5], 70, Seed(0)))
+    assert torch.equal(draws, local.draw(y[:5], 70, Seed(0))[0])
     assert ((draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)).double().mean() > 0.99
 
 
@@ -84,7 +74,7 @@ def test_samples_are_new(d):
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
     local = LocalRows.fit_to(x, y, k=300)
-    rows, samples = local.adjusted(y[:20]).x, local.sample(y[:20], 200, Seed(0))
+    rows, samples = local.adjusted(y[:20]).x, local.draw(y[:20], 200, Seed(0))[0]
     apart = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1].log().mean(1)
     ratio = torch.exp(torch.cdist(samples, rows).amin(2).log().mean(1) - apart)
     assert 0.78 < float(ratio.median()) < 1.15
@@ -95,7 +85,7 @@ def test_heavy_tails_do_not_hide_the_rest():
     z = Seed(0).normal(2_000, 1)
     local = LocalRows.fit_to(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
     y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))
-    samples = local.sample(y0, 1_000, Seed(0))[..., 0].numpy()
+    samples = local.draw(y0, 1_000, Seed(0))[0][..., 0].numpy()
     assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
     assert np.abs(samples.std(1) - 0.1).max() < 0.04
     assert "normal scores of 1 heavy-tailed" in local.description
@@ -110,7 +100,7 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     columns = LocalRows.fit_to(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
     ours, theirs = (
-        float((one.sample(y0, 50, Seed(0))[..., 0].mean(1) - length).square().mean().sqrt())
+        float((one.draw(y0, 50, Seed(0))[0][..., 0].mean(1) - length).square().mean().sqrt())
         for one in (local, columns)
     )
     assert ours < 0.8 * theirs
@@ -137,7 +127,7 @@ def test_columns_of_any_kind_work(kind):
     x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
     local = LocalRows.fit_to(x, y)
     local.check()
-    samples = local.sample(y[:3], 500, Seed(0))
+    samples = local.draw(y[:3], 500, Seed(0))[0]
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
     assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
 
@@ -145,17 +135,27 @@ def test_columns_of_any_kind_work(kind):
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
 def test_few_rows_work(n):
     local = LocalRows.fit_to(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
-    assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))).all())
+    assert bool(torch.isfinite(local.draw([[0.0], [5.0]], 10, Seed(0))[0]).all())
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
     x, y = Seed(0).normal(500, 2), Seed(1).normal(500, 1)
     local, y0 = LocalRows.fit_to(x, y), [[0.0], [1.0], [-1.0]]
-    first = local.sample(y0, 50, Seed(7))
-    assert torch.equal(first, LocalRows.fit_to(x, y).sample(y0, 50, Seed(7)))
-    assert torch.equal(first, LocalRows(local.x, local.y, local.settings).sample(y0, 50, Seed(7)))
-    assert not torch.equal(first, local.sample(y0, 50, Seed(8)))
-    assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7)), atol=1e-8)
+    first = local.draw(y0, 50, Seed(7))[0]
+    assert torch.equal(first, LocalRows.fit_to(x, y).draw(y0, 50, Seed(7))[0])
+    assert torch.equal(first, LocalRows(local.x, local.y, local.settings).draw(y0, 50, Seed(7))[0])
+    assert not torch.equal(first, local.draw(y0, 50, Seed(8))[0])
+    assert torch.allclose(first[:1], local.draw(y0[:1], 50, Seed(7))[0], atol=1e-8)
+
+
+def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
+    found = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    y0 = [[0.0], [0.0], [1.0]]
+    whole = found.sample(y0, 40, Seed(7))
+    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 40)  # a condition at a time,
+    assert torch.allclose(found.sample(y0, 40, Seed(7)), whole, atol=1e-8)
+    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 8)  # and eight of its draws
+    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0], dim=0)) == 40
 
 
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
@@ -181,7 +181,6 @@ SOUND = LocalRows.fit_to(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
     [
         {"k": 0},
         {"k": 61},
-        {"spread": -1.0},
         {"n_features": 10**9},
         {"projection": torch.ones(2, 3).double()},
         {"projection": torch.full((3, 3), torch.nan).double()},

@@ -1,4 +1,4 @@
-"""The search is exact, and weights are Epanechnikov's."""
+"""The search is exact, weights are Epanechnikov's, and draws are as far from rows as these are apart."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import search
-from sliceflow.neighbours.search import build_search, find_nearest, kernel_weights, pick
+from sliceflow.neighbours.search import build_search, choose_spread, find_nearest, kernel_weights, pick
 
 
 @given(st.integers(2, 40), st.integers(1, 9), st.integers(0, 99))
@@ -43,3 +43,15 @@ def test_picks_follow_the_weights():
     weight = torch.tensor([[0.5, 0.0, 0.25, 0.25]]).double()
     picked = pick(weight, Seed(0).uniform(1, 20_000))[0]
     assert (torch.bincount(picked, minlength=4) / 20_000 - weight[0]).abs().max() < 0.01
+
+
+def around(rows, h, seed=1):
+    return rows + h * Seed(seed).normal(*rows.shape)
+
+
+def test_equal_rows_count_once_and_rows_that_are_all_equal_give_0():
+    rows = 3 * Seed(0).normal(300, 2)
+    once = choose_spread([rows], lambda h: [around(rows, h)])
+    twice = choose_spread([torch.cat((rows, rows))], lambda h: [around(rows, h)])
+    assert once == twice > 0
+    assert choose_spread([torch.ones(9, 2)], lambda h: pytest.fail("nothing to choose")) == 0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sliceflow import metrics
 from sliceflow.engine.random import Seed
+from sliceflow.neighbours import smoothing
 from sliceflow.neighbours.smoothing import choose_smoothing, find_groups
 
 RNG = np.random.default_rng(0)
@@ -23,6 +24,12 @@ def test_draws_keep_mean_and_covariance(h):
     assert not torch.allclose(draws, x.repeat_interleave(50, 0), atol=0.1)
     rows = group.draw(0.0, 3, Seed(0)).flatten(0, 1)
     assert torch.allclose(rows, x.repeat_interleave(3, 0))
+
+
+def test_draws_of_many_columns_keep_the_variances():
+    (group,) = find_groups(Seed(0).normal(30, 300) * torch.linspace(0.1, 9, 300), None, 10)
+    draws = group.draw(1.0, 5, Seed(0)).flatten(0, 1)
+    assert torch.allclose(draws.var(0, correction=0), group.x.var(0, correction=0))
 
 
 def test_draws_follow_a_curve():
@@ -46,6 +53,15 @@ def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
         far = torch.cdist(group.x, group.x)
         found = far.gather(1, group.near).sort(1).values
         assert torch.allclose(found, far.sort(1).values[:, : min(k, len(group.x))], atol=1e-7)
+
+
+def test_neighbours_have_like_conditions_and_parts_in_memory_change_no_bit(monkeypatch):
+    x, codes = Seed(0).normal(60, 2), 100.0 * (torch.arange(60)[:, None] % 2)
+    (group,) = find_groups(x, codes, 10)
+    assert (codes[group.near] == codes[:, None]).all()
+    whole = group.draw(1.0, 3, Seed(0))
+    monkeypatch.setattr(smoothing, "_NUMBERS", 100)
+    assert torch.allclose(group.draw(1.0, 3, Seed(0)), whole, atol=1e-12)
 
 
 VALUES = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, -3.5, 1e6, 1e-9])

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -60,129 +61,131 @@ class Run:
     read: Callable[[], tuple[Any, Any]]
 
 
-@dataclass
-class _Opened:
-    """The one model in memory, its data, or why there are none."""
+_Answer = Callable[["Gallery", Request], dict[str, Any]]
 
-    name: str
-    flow: Any
-    data: tuple[Any, Any] | None = None
-    missing: str = ""
+
+def _of_a_run(answer: _Answer) -> _Answer:
+    """Answer one request at a time, with the model open that it names."""
+
+    @wraps(answer)
+    def locked(self: Gallery, request: Request) -> dict[str, Any]:
+        if not self.runs:
+            raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
+        with self.lock:
+            self.open(request.whole("run", len(self.runs) - 1))
+            return answer(self, request)
+
+    return locked
 
 
 class Gallery:
     """What the page asks about runs, one at a time; `read` turns a file into pictures of a layout."""
 
+    flow: Any = None  # the one model in memory
+    data: tuple[Any, Any] | None = None
+    missing = ""  # why there are no data
+
     def __init__(self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]) -> None:
         self.runs, self._read = runs, read
-        self._lock, self._opened, self._which = threading.RLock(), _Opened("", None), -1
+        self.lock, self._which = threading.RLock(), -1
 
-    def open(self, which: int) -> _Opened:
-        """The model of a run, which replaces the one in memory."""
-        with self._lock:
-            if which != self._which:
-                run = self.runs[which]
-                self._opened, self._which = _Opened("", None), -1  # first free the other one
-                opened = _Opened(run.name, run.load())
-                if type(opened.flow).__name__ != "ImageFlow":
-                    other = f"{run.name} is not a model of pictures"
-                    raise ValueError(f"{other}; draw from it with sliceflow sample")
-                try:
-                    opened.data = run.read()
-                except Exception as error:
-                    opened.missing = str(error)
-                self._opened, self._which = opened, which
-            return self._opened
+    def open(self, which: int) -> None:
+        """Load the model of a run, which replaces the one in memory."""
+        with self.lock:
+            if which == self._which:
+                return
+            run = self.runs[which]
+            self.flow, self.data, self.missing, self._which = None, None, "", -1  # first free the other
+            flow = run.load()
+            if type(flow).__name__ != "ImageFlow":
+                other = f"{run.name} is not a model of pictures"
+                raise ValueError(f"{other}; draw from it with sliceflow sample")
+            try:
+                self.data = run.read()
+            except Exception as error:
+                self.missing = str(error)
+            self.flow, self._which = flow, which
 
+    @_of_a_run
     def about(self, request: Request) -> dict[str, Any]:
         """Size, classes and known part of a model, and some pictures that it can complete."""
-        with self._lock:
-            run = self._run(request)
-            observed, layout, examples = known_part(run.flow), run.flow.plan_.layout, np.empty(0)
-            if run.data is not None:
-                train, test = run.data
-                x = (train if test is None else test).x
-                examples = x[np.linspace(0, len(x) - 1, min(len(x), _EXAMPLES)).astype(int)]
-            return {
-                "width": layout.width,
-                "height": layout.height,
-                "classes": [str(c) for c in getattr(run.flow, "classes_", ())],
-                "observed": None if observed is None else observed.astype(int).tolist(),
-                "examples": _shown(run.flow, examples),
-                "data": run.missing,
-            }
+        observed, layout, examples = known_part(self.flow), self.flow.plan_.layout, np.empty(0)
+        if self.data is not None:
+            train, test = self.data
+            x = (train if test is None else test).x
+            examples = x[np.linspace(0, len(x) - 1, min(len(x), _EXAMPLES)).astype(int)]
+        return {
+            "width": layout.width,
+            "height": layout.height,
+            "classes": [str(c) for c in getattr(self.flow, "classes_", ())],
+            "observed": None if observed is None else observed.astype(int).tolist(),
+            "examples": _shown(self.flow, examples),
+            "data": self.missing,
+        }
 
+    @_of_a_run
     def samples(self, request: Request) -> dict[str, Any]:
         """Offline samples."""
-        with self._lock:
-            run = self._run(request)
-            n, how = _how(run, request)
-            x, labels = run.flow.sample(n, **how, return_y=True)
-            shown = None if labels is None else [str(label) for label in labels]
-            return {"pictures": _shown(run.flow, x), "labels": shown}
+        n, how = self._how(request)
+        x, labels = self.flow.sample(n, **how, return_y=True)
+        shown = None if labels is None else [str(label) for label in labels]
+        return {"pictures": _shown(self.flow, x), "labels": shown}
 
+    @_of_a_run
     def chosen(self, request: Request) -> dict[str, Any]:
         """One of the samples on its way, and the training pictures nearest to it."""
         from sliceflow import metrics
 
-        with self._lock:
-            run = self._run(request)
-            n, how = _how(run, request)
-            i = request.whole("index", n - 1)
-            way = np.asarray(run.flow.evolution(n, n_frames=_FRAMES, **how))
-            out = {"frames": _shown(run.flow, way[:, i]), "nearest": [], "data": run.missing}
-            if run.data is not None:
-                train = run.data[0].x
-                k, mirror = min(_NEAREST, len(train)), run.flow.mirror
-                near, _ = metrics.nearest_pictures(way[-1, i : i + 1], train, k, mirror=mirror)
-                out["nearest"] = _shown(run.flow, near[0])
+        n, how = self._how(request)
+        i = request.whole("index", n - 1)
+        way = np.asarray(self.flow.evolution(n, n_frames=_FRAMES, **how))
+        out = {"frames": _shown(self.flow, way[:, i]), "nearest": [], "data": self.missing}
+        if self.data is not None:
+            train = self.data[0].x
+            k, mirror = min(_NEAREST, len(train)), self.flow.mirror
+            near, _ = metrics.nearest_pictures(way[-1, i : i + 1], train, k, mirror=mirror)
+            out["nearest"] = _shown(self.flow, near[0])
         return out
 
+    @_of_a_run
     def upload(self, request: Request) -> dict[str, Any]:
         """An uploaded picture in the size and colours of a model."""
-        with self._lock:
-            flow = self._run(request).flow
-            return {"picture": _shown(flow, self._picture(flow, request.body))[0]}
+        return {"picture": _shown(self.flow, self._picture(request.body))[0]}
 
+    @_of_a_run
     def completed(self, request: Request) -> dict[str, Any]:
         """Completions of a picture, of which the white part of the mask is known."""
-        with self._lock:
-            flow, asked = self._run(request).flow, request.json
-            head, _, text = str(asked.get("picture")).partition("base64,")
-            if not head.startswith("data:image/"):
-                raise ValueError("there is no picture; choose or upload one")
-            picture = self._picture(flow, base64.b64decode(text))
-            mask = np.asarray(asked.get("mask"), dtype=bool) if flow.observed is None else None
-            try:
-                done = flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=request.seed)
-            except ValueError as error:  # in the words of the command line
-                text = str(error).replace("keep_rows=True", "--keep-rows")
-                raise ValueError(text.replace("observed=", "--observed")) from error
-            return {"pictures": _shown(flow, done[0])}
+        head, _, text = str(request.json.get("picture")).partition("base64,")
+        if not head.startswith("data:image/"):
+            raise ValueError("there is no picture; choose or upload one")
+        picture = self._picture(base64.b64decode(text))
+        whole = self.flow.observed is None
+        mask = np.asarray(request.json.get("mask"), dtype=bool) if whole else None
+        try:
+            done = self.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=request.seed)
+        except ValueError as error:  # in the words of the command line
+            text = str(error).replace("keep_rows=True", "--keep-rows")
+            raise ValueError(text.replace("observed=", "--observed")) from error
+        return {"pictures": _shown(self.flow, done[0])}
 
-    def _run(self, request: Request) -> _Opened:
-        if not self.runs:
-            raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
-        return self.open(request.whole("run", len(self.runs) - 1))
+    def _how(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """How many samples are asked for, and their other arguments."""
+        name = self.runs[self._which].name
+        if self.flow.observed is not None:
+            raise ValueError(f"{name} completes pictures, and makes none; see the tab Complete")
+        label = str(request.json.get("label") or "")
+        y = class_named(self.flow, label, name) if label else None
+        return request.whole("n", _MOST, 1), {"y": y, "random_state": request.seed}
 
-    def _picture(self, flow: Any, body: bytes) -> np.ndarray:
+    def _picture(self, body: bytes) -> np.ndarray:
         """A picture like those of the model, through the same reader as files of the command line."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "picture")
             file.write_bytes(body)
             try:
-                return self._read(file, flow.plan_.layout)
+                return self._read(file, self.flow.plan_.layout)
             except Exception as error:
                 raise ValueError(str(error).replace(str(file), "the picture")) from error
-
-
-def _how(run: _Opened, request: Request) -> tuple[int, dict[str, Any]]:
-    """How many samples of a model are asked for, and its other arguments."""
-    if run.flow.observed is not None:
-        raise ValueError(f"{run.name} completes pictures, and makes none; see the tab Complete")
-    label = str(request.json.get("label") or "")
-    y = class_named(run.flow, label, run.name) if label else None
-    return request.whole("n", _MOST, 1), {"y": y, "random_state": request.seed}
 
 
 def _shown(flow: Any, pictures: Any) -> list[str]:

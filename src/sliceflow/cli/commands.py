@@ -1,15 +1,18 @@
-"""Every command and its flags. What it does is in another module, imported when it runs."""
+"""Every command and its flags: those are the parameters of a function, with a help text for each."""
+
+from __future__ import annotations
 
 import inspect
 import json
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, get_args
 
 import typer
 
 from sliceflow import __version__
+from sliceflow.cli import draw, evaluate, fit, info, play
 from sliceflow.cli.failures import Say, exit_code
+from sliceflow.cli.settings import NAMES, ONLY, Settings
 
 app = typer.Typer(
     name="sliceflow",
@@ -19,153 +22,114 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 1 the run failed, 2 wrong usage.",
 )
-Part = Literal["top", "bottom", "left", "right", "border", "center"]
-
-
-def _option(kind: Any, default: Any, help: str, *names: str, **more: Any) -> tuple[Any, Any]:
-    return kind, typer.Option(default, *names, help=help, **more)
-
-
-def _integer(default: int | None, help: str, *names: str, least: int = 1) -> tuple[Any, Any]:
-    kind = int | None if default is None else int
-    return kind, typer.Option(default, *names, metavar="<int>", min=least, help=help)
-
-
-def _repeated(help: str) -> tuple[Any, Any]:
-    return list[str] | None, typer.Option(None, metavar="<str>", help=f"{help}; repeatable.")
-
-
-def _switch(help: str, *names: str) -> tuple[Any, Any]:
-    return bool, typer.Option(False, *names, help=help, metavar="")
-
-
-def _argument(kind: Any, help: str, *default: Any, **more: Any) -> tuple[Any, Any]:
-    return kind, typer.Argument(*default, help=help, **more)
-
-
-_SOURCES = (
-    "digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are classes); "
-    "a .npy or .npz file; a table (.csv, .parquet, .xlsx)."
-)
-_PARTS = "The known part of pictures to complete: top, bottom, left, right, border, center."
-_FLAGS: dict[str, tuple[Any, Any]] = {  # by name, or by command and name
-    "source": _argument(str, _SOURCES, show_default=False),
-    "run": _argument(Path, "A run folder, or a .sliceflow file.", show_default=False),
-    "info.run": _argument(Path | None, "A run folder, or a .sliceflow file.", None),
-    "impute.run": _option(
-        Path | None, None, "A run, or a .sliceflow file; default: fit the table itself."
-    ),
-    "runs": _argument(
-        list[Path] | None,
-        "Run folders, or .sliceflow files; default: those of pictures in runs/.",
-        None,
-        show_default=False,
-    ),
-    "picture": _argument(Path, "A picture, a folder, .npy or .npz.", show_default=False),
-    "table": _argument(Path, "A table with missing cells.", show_default=False),
-    "out": _option(Path, ..., "File or folder to write.", show_default=False),
-    "fit.out": _option(Path | None, None, "Run folder; default: runs/NAME."),
-    "demo.out": _option(Path, Path("runs/demo"), "Run folder."),
-    "quality": _option(str, "standard", "draft, standard, best, or the number of steps per stage."),
-    "particles": _integer(None, "Number of particles; default: by the data."),
-    "conditional": _switch("Fit pictures by class.", "--conditional"),
-    "vectors": _switch("Fit only the numbers of a table, as vectors.", "--vectors"),
-    "target": _option(
-        str | None, None, "The column that measures predict; with --vectors, the labels."
-    ),
-    "drop": _repeated("Leave this column of a table out"),
-    "column": _repeated("The kind of a table's column, such as zip=category"),
-    "constraint": _repeated('What holds between columns, such as "start <= end"'),
-    "size": _integer(None, "Crop the middle square of pictures and resize it to this side."),
-    "observed": _option(Part | None, None, _PARTS, metavar="<part>"),
-    "mask": _option(
-        Path | None, None, "A picture of the known part instead: white is known, black is completed."
-    ),
-    "mirror": _switch("Also fit the mirror images.", "--mirror"),
-    "keep_rows": _switch("Keep the data in the model, to complete any part.", "--keep-rows"),
-    "skip_broken": _switch("Leave out pictures that cannot be read.", "--skip-broken"),
-    "data_root": _option(
-        Path | None, None, "Folder of the named sets; default: the variable SLICEFLOW_DATA."
-    ),
-    "holdout": _option(
-        float, 0.1, "Share of your own data held out for measuring.", metavar="<float>", min=0, max=0.9
-    ),
-    "n": _integer(64, "Number of samples.", "--n", "-n"),
-    "inpaint.n": _integer(8, "Completions of each picture.", "--n", "-n"),
-    "impute.n": _integer(1, "Number of filled tables, each with other draws.", "--n", "-n"),
-    "label": _option(str | None, None, "Only this class."),
-    "inpaint.label": _option(str | None, None, "The class that completions should have."),
-    "given": _repeated("What all rows of a table have, such as plan=gold"),
-    "resize": _switch("Resize pictures to the model's size.", "--resize"),
-    "against": _option(str | None, None, "Other data to compare with: a set, a folder, a file."),
-    "no_browser": _switch("Only print the address.", "--no-browser"),
-    "device": _option(str, "auto", "cpu, cuda, or auto: a GPU if there is one."),
-    "seed": _integer(0, "The same seed gives the same result.", least=0),
-    "checkpoint_every": _option(float, 60.0, "Seconds between checkpoints.", metavar="<float>", min=0),
-    "resume": _switch("Resume an interrupted run.", "--resume"),
-    "dry_run": _switch("Show the plan with its memory and time; write nothing.", "--dry-run"),
-    "force": _switch("Replace what already exists.", "--force"),
-    "json": _switch("Print one JSON object on stdout.", "--json"),
-    "quiet": _switch("Print nothing but errors and what was left out of the data.", "--quiet", "-q"),
-    "debug": _switch("Show the traceback of an error.", "--debug"),
+_ARGUMENTS = {  # what is given without a flag
+    "source": f"{', '.join(NAMES)}; a folder of pictures (subfolders are classes); a .npy or .npz file; "
+    "a table (.csv, .parquet, .xlsx).",
+    "run": "A run folder, or a .sliceflow file.",
+    "runs": "Run folders, or .sliceflow files; default: those of pictures in runs/.",
+    "picture": "A picture, a folder, .npy or .npz.",
+    "table": "A table with missing cells.",
 }
+_FLAGS = {  # by name, or by command and name
+    "impute.run": "A run, or a .sliceflow file; default: fit the table itself.",
+    "out": "File or folder to write.",
+    "fit.out": "Run folder; default: runs/NAME.",
+    "quality": "draft, standard, best, or the number of steps per stage.",
+    "particles": "Number of particles; default: by the data.",
+    "conditional": "Fit pictures by class.",
+    "target": "The column that measures predict; default: the last.",
+    "drop": "Leave this column of a table out; repeatable.",
+    "column": "The kind of a table's column, such as zip=category; repeatable.",
+    "constraint": 'What holds between columns, such as "start <= end"; repeatable.',
+    "size": "Crop the middle square of pictures and resize it to this side.",
+    "observed": "The known part of pictures to complete: top, bottom, left, right, border, center.",
+    "mask": "A picture of the known part instead: white is known, black is completed.",
+    "mirror": "Also fit the mirror images.",
+    "keep_rows": "Keep the data in the model, to complete any part.",
+    "skip_broken": "Leave out pictures that cannot be read.",
+    "data_root": "Folder of the named sets; default: the variable SLICEFLOW_DATA.",
+    "holdout": "Share of your own data held out for measuring.",
+    "n": "Number of samples.",
+    "inpaint.n": "Completions of each picture.",
+    "impute.n": "Number of filled tables, each with other draws.",
+    "label": "Only this class.",
+    "inpaint.label": "The class that completions should have.",
+    "given": "What all rows of a table have, such as plan=gold; repeatable.",
+    "resize": "Resize pictures to the model's size.",
+    "against": "Other data to compare with: a set, a folder, a file.",
+    "no_browser": "Only print the address.",
+    "device": "cpu, cuda, or auto: a GPU if there is one.",
+    "seed": "The same seed gives the same result.",
+    "checkpoint_every": "Seconds between checkpoints.",
+    "resume": "Resume an interrupted run.",
+    "dry_run": "Show the plan with its memory and time; write nothing.",
+    "force": "Replace what already exists.",
+    "json": "Print one JSON object on stdout.",
+    "quiet": "Print nothing but errors and what was left out of the data.",
+    "debug": "Show the traceback of an error.",
+}
+_SHORT = {"n": "-n", "quiet": "-q"}
+_METAVARS = {"observed": "<part>", "mask": "<path>", "data_root": "<path>", "out": "<path>"}
 
 
-def _command(verb: str, does: str, flags: str, help: str) -> None:
-    """Declare a command: `does` names its function, which returns a dict and a text to print."""
-    module, _, function = does.partition(".")
-    keyword, named = inspect.Parameter.KEYWORD_ONLY, []
-    for name in flags.split():
-        kind, flag = _FLAGS.get(f"{verb}.{name}") or _FLAGS[name]
-        named.append(inspect.Parameter(name, keyword, default=flag, annotation=kind))
+def _typer_parameter(verb: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter of a function as an argument or a flag of its command."""
+    name, kind = parameter.name, parameter.annotation
+    default = ... if parameter.default is parameter.empty else parameter.default
+    own = _FLAGS.get(f"{verb}.{name}")
+    if name in _ARGUMENTS and own is None:
+        flag = typer.Argument(default, help=_ARGUMENTS[name], show_default=False)
+        return parameter.replace(default=flag, annotation=kind, kind=parameter.KEYWORD_ONLY)
+    kinds, how = {kind, *get_args(kind)}, dict[str, Any](metavar=_METAVARS.get(name))
+    if kind is bool or list[str] in kinds:
+        how["metavar"] = "" if kind is bool else "<str>"
+    elif float in kinds:
+        how = {"metavar": "<float>", "min": 0, "max": 0.9 if name == "holdout" else None}
+    elif int in kinds:
+        how = {"metavar": "<int>", "min": 0 if name == "seed" else 1}
+    if verb == "fit":
+        how["rich_help_panel"] = next(
+            (f"For {what}" for what, ns in ONLY.items() if name in ns.split()), None
+        )
+    names = [f"--{name.replace('_', '-')}", *([_SHORT[name]] if name in _SHORT else [])]
+    flag = typer.Option(
+        default, *names, help=own or _FLAGS[name], show_default=default is not ..., **how
+    )
+    return parameter.replace(default=flag, kind=parameter.KEYWORD_ONLY)
+
+
+def _command(run: Callable[..., Any], *output: str) -> None:
+    """Declare a command; its function returns a dict and a text to print, or nothing."""
+    verb, asked = run.__name__, dict(inspect.signature(run, eval_str=True).parameters)
+    speaks = asked.pop("say", None) is not None
+    if asked.pop("flags", None):  # of a fit: its settings
+        asked = dict(inspect.signature(Settings, eval_str=True).parameters) | asked
+    for name in output:
+        asked[name] = inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+        )
+    parameters = [_typer_parameter(verb, parameter) for parameter in asked.values()]
 
     def command(**values: Any) -> None:
         as_json, quiet, debug = (values.pop(name, False) for name in ("json", "quiet", "debug"))
-        with exit_code(flags.split(), quiet=quiet, debug=debug):
-            run = getattr(import_module(f"sliceflow.cli.{module}"), function)
-            if "say" in inspect.signature(run).parameters:
+        with exit_code(asked, quiet=quiet, debug=debug):
+            if speaks:
                 values["say"] = Say(quiet or as_json, progress=not quiet)
             found = run(**values)
             if found and (as_json or not quiet):
                 shown = json.dumps(found[0], indent=2, ensure_ascii=False) if as_json else found[1]
                 print(shown, flush=True)
 
-    command.__name__, command.__doc__ = verb, help
-    command.__annotations__ = {p.name: p.annotation for p in named}
-    command.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    command.__name__, command.__doc__ = verb, run.__doc__
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app.command()(command)
 
 
-_OUTPUT = "json quiet debug"
-_FIT = (
-    "source out quality particles conditional vectors target drop column constraint size observed mask "
-    "mirror keep_rows skip_broken data_root holdout device seed checkpoint_every resume dry_run force "
-)
-_INPAINT = """Complete pictures.
-
-A model fitted with --observed or --mask completes that part. One that keeps its pictures (colour
-pictures, or --keep-rows) completes any part: pass it here.
-"""
-for _declared in (
-    ("fit", "fit.run", _FIT + _OUTPUT, "Fit data into a run folder: model, samples, measures, a report."),
-    ("sample", "draw.sample", f"run out n label given device seed force {_OUTPUT}",
-     "Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."),
-    ("inpaint", "draw.inpaint",
-     f"run picture out observed mask label n resize device seed force {_OUTPUT}", _INPAINT),
-    ("impute", "draw.impute", f"table out run n device seed force {_OUTPUT}",
-     "Fill the missing cells of a table, and leave all others as they are."),
-    ("evaluate", "evaluate.evaluate", f"run against data_root device {_OUTPUT}",
-     "Measure a run's samples and write its report again; with --against only print the measures."),
-    ("info", "info.info", "run json debug",
-     "Show what a run or a model file holds; without one: versions, devices, memory, extras."),
-    ("play", "play.play", "runs no_browser device debug",
-     "Open a page in the browser: paint points, look at pictures, complete them, fit a table."),
-    ("datasets", "info.datasets", "data_root json debug",
-     "List the named sets, and which of them are found."),
-    ("demo", "fit.demo", f"out device force {_OUTPUT}",
-     "Fit scikit-learn's digits by class, in under a minute, and write the report."),
-):  # fmt: skip
-    _command(*_declared)
+for _run in (fit.fit, draw.sample, draw.inpaint, draw.impute, evaluate.evaluate):
+    _command(_run, "json", "quiet", "debug")
+_command(info.info, "json", "debug")
+_command(play.play, "debug")
 
 
 def _print_version(asked: bool) -> None:

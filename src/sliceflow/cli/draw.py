@@ -1,9 +1,9 @@
-"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files."""
+"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files, and grids of pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,21 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes, class_named, known_part, single
 from sliceflow.cli.data import read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, check_new, load_model
+from sliceflow.cli.run_folder import check_new, load_model
+from sliceflow.cli.settings import TABLES, Part, kinds_of
+from sliceflow.errors import from_tensor, rows_of_the_file
+from sliceflow.models.atomic import write_atomically
 
-_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
-_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
+_SHOWN = 56  # pixels: smaller pictures are enlarged
+_FRAMES = 40
+_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (".npz",), "table": TABLES}
 
 
 def sample(  # many: a parameter for each flag
-    run: Path, out: Path, n: int, label: str | None, given: Sequence[str] | None, device: str,
-    seed: int, force: bool,
+    run: Path, out: Path, n: int = 64, label: str | None = None, given: list[str] | None = None,
+    device: str = "auto", seed: int = 0, force: bool = False,
 ) -> tuple[dict[str, Any], str]:  # fmt: skip
-    """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
-    from sliceflow.errors import from_tensor
+    """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
     from sliceflow.spaces.tables.files import write_table
 
     check_new(out, force=force)
@@ -45,20 +48,21 @@ def sample(  # many: a parameter for each flag
     x = np.asarray(from_tensor(x))
     if kind == "pictures":
         _write_pictures(out, x, flow.plan_.layout, labels)
-        return done
-    names, target = [f"column {i + 1}" for i in range(x.shape[1])], "label"
-    if run.is_dir() and (run / "config.json").exists():
-        config = RunFolder(run).read_json("config.json")
-        names, target = config["data"]["columns"] or names, config["settings"]["target"] or target
-    write_rows(out, x, names, target, labels)
+    else:
+        write_arrays(out, labels, x=x)
     return done
 
 
 def inpaint(  # many: a parameter for each flag
-    run: Path, picture: Path, out: Path, observed: str | None, mask: Path | None, label: str | None,
-    n: int, resize: bool, device: str, seed: int, force: bool,
+    run: Path, picture: Path, out: Path, observed: Part | None = None, mask: str | None = None,
+    label: str | None = None, n: int = 8, resize: bool = False, device: str = "auto", seed: int = 0,
+    force: bool = False,
 ) -> tuple[dict[str, Any], str]:  # fmt: skip
-    """Write completions of a picture, a folder of pictures or an array; what was written."""
+    """Complete pictures.
+
+    A model fitted with --observed or --mask completes that part. One that keeps its pictures (colour
+    pictures, or --keep-rows) completes any part: pass it here.
+    """
     from sliceflow.spaces.pictures.layout import part_of
 
     check_new(out, force=force)
@@ -71,7 +75,7 @@ def inpaint(  # many: a parameter for each flag
     layout = flow.plan_.layout
     known: Any = observed
     if mask is not None:
-        known = read_mask(str(mask), (layout.height, layout.width))
+        known = read_mask(mask, (layout.height, layout.width))
     if known is None and flow.observed is None:
         hint = "pass the known part with --observed top (or left, border, …), or with --mask mask.png"
         raise WrongUsage(f"{run} was not fitted for one known part", hint)
@@ -83,25 +87,24 @@ def inpaint(  # many: a parameter for each flag
         again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
         raise Failed(str(error).partition(";")[0], again) from error
     if out.suffix.lower() == ".png":  # a grid shows the given picture first
-        from sliceflow.cli.pictures import grid
-
         where = known_part(flow) if known is None else part_of(known, layout)
         hidden = pictures.astype(done.dtype)  # a copy
         hidden[:, ~np.asarray(where)] = (
             0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
         )
         shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
+        write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
     else:
         _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
     about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
     return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
 
 
-def impute(
-    table: Path, out: Path, run: Path | None, n: int, device: str, seed: int, force: bool
-) -> tuple[dict[str, Any], str]:
-    """Fill the missing cells of a table; n > 1 writes that many files."""
+def impute(  # many: a parameter for each flag
+    table: Path, out: Path, run: Path | None = None, column: list[str] | None = None,
+    drop: list[str] | None = None, n: int = 1, device: str = "auto", seed: int = 0, force: bool = False,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
+    """Fill the missing cells of a table, and leave all others as they are."""
     from sliceflow.spaces.tables.files import read_table, write_table
 
     _check_ending(out, "table")
@@ -112,7 +115,12 @@ def impute(
     if run is None:
         from sliceflow import TableFlow
 
-        flow: Any = TableFlow(device=device, random_state=seed).fit(frame)
+        flow: Any = TableFlow(columns=kinds_of(column, drop), device=device, random_state=seed)
+        with rows_of_the_file():
+            flow.fit(frame)
+    elif column or drop:
+        fact = "--column and --drop are for fitting the table itself, not for a run"
+        raise WrongUsage(fact, "leave them out, or leave --run out")
     else:
         flow = load_model(run, device)
         if _kind(flow) != "table":
@@ -161,8 +169,6 @@ def _check_ending(out: Path, kind: str) -> None:
 
 
 def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
-    from sliceflow.cli.pictures import grid
-
     if path.suffix.lower() == ".npz":
         return write_arrays(path, labels, images=x)
     shown = as_bytes(x, layout.n_pixel_values)
@@ -170,35 +176,23 @@ def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray |
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
         filled = np.concatenate((shown, blank))
-        grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
+        write_picture(path, grid(filled.reshape(-1, columns, *shown.shape[1:])), optimize=True)
         return
-    path.mkdir(exist_ok=True)
-    for old in path.glob("*.png"):  # with --force: the samples of an earlier command
-        if old.stem.isdigit():
-            old.unlink()
-    for i, picture in enumerate(shown):
-        single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
-
-
-def write_rows(
-    path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
-) -> None:
-    """Rows of numbers as a table, or as .npz."""
-    if path.suffix.lower() == ".npz":
-        return write_arrays(path, labels, x=x, columns=np.array(columns))
-    import pandas
-
-    from sliceflow.spaces.tables.files import write_table
-
-    frame = pandas.DataFrame(x, columns=columns)
-    write_table(frame if labels is None else frame.assign(**{target: labels}), path)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as new:  # a disk may fill
+        for i, picture in enumerate(shown):
+            write_picture(Path(new, f"{i:0{len(str(len(x) - 1))}d}.png"), single(picture))
+        path.mkdir(exist_ok=True)
+        for old in path.glob("*.png"):  # with --force: the samples of an earlier command
+            if old.stem.isdigit():
+                old.unlink()
+        for file in Path(new).iterdir():
+            file.rename(path / file.name)
 
 
 def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
     """Arrays and labels as .npz."""
     arrays |= {} if labels is None else {"labels": labels}
-    with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
@@ -208,18 +202,18 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     from sliceflow.datasets import DatasetError, load
     from sliceflow.datasets.folders import SUFFIXES, upright
 
-    if not given.exists():
-        raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
     if given.suffix.lower() in (".npy", ".npz"):
+        if resize:
+            raise WrongUsage(f"--resize is for files of pictures, not for {given}", "leave it out")
         try:
             return load(given).images
         except DatasetError as error:
             raise Failed(error.fact, "pass pictures like those that were fitted") from error
-    files = [given]
-    if given.is_dir():
-        files = sorted(file for file in given.iterdir() if file.suffix.lower() in SUFFIXES)
-    if not files:
-        raise Failed(f"{given} holds no pictures", f"put {', '.join(SUFFIXES)} files there")
+    inside = sorted(given.iterdir()) if given.is_dir() else []
+    files = [file for file in inside if file.suffix.lower() in SUFFIXES] if given.is_dir() else [given]
+    if not files or not given.exists():
+        fact = f"{given} holds no pictures" if given.exists() else f"{given} does not exist"
+        raise WrongUsage(fact, f"name a picture, a folder of {', '.join(SUFFIXES)}, an .npy or an .npz")
     out, size = [], (layout.width, layout.height)
     for file in files:
         try:
@@ -237,3 +231,49 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     if layout.n_pixel_values is not None:
         values = (values * (layout.n_pixel_values - 1)).round()
     return np.asarray(values.astype(layout.dtype))
+
+
+def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int = 255) -> Any:
+    """Bytes (rows, columns, h, w[, c]) as one picture, with grey `ground` between them."""
+    n_rows, n_columns, h, w = images.shape[:4]
+    gap = max(1, h // 12)
+    out = np.full((n_rows, h + gap, n_columns, w + gap, *images.shape[4:]), ground, np.uint8)
+    out[:, :h, :, :w] = images.swapaxes(1, 2)
+    flat = out.reshape(n_rows * (h + gap), n_columns * (w + gap), *images.shape[4:])
+    picture = single(flat[:-gap, :-gap])
+    zoom = max(1, round(shown / h))
+    return picture.resize((zoom * picture.width, zoom * picture.height), 0)  # 0: the nearest pixel
+
+
+def by_class(
+    images: np.ndarray, labels: np.ndarray | None, columns: int = 10
+) -> tuple[np.ndarray, list[str]]:
+    """(rows, columns, h, w[, c]) with a row for each class, and the class names."""
+    if labels is None:
+        columns = min(columns, len(images))
+        rows = min(columns, len(images) // columns)
+        return images[: rows * columns].reshape(rows, columns, *images.shape[1:]), []
+    classes, counts = np.unique(labels, return_counts=True)
+    columns = min(columns, int(counts.min()))
+    return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
+
+
+def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> None:
+    """Write samples of a model, or completions of these pictures, as an animation from their start."""
+    side = 8 if pictures.ndim == 3 else 6  # colours make a .gif large
+    how: dict[str, Any] = {"random_state": seed, "n_frames": _FRAMES}
+    if flow.observed is None:
+        way = flow.evolution(side**2, **how)
+    else:
+        some = pictures[np.linspace(0, len(pictures) - 1, side**2).astype(int)]
+        way = flow.evolution(1, **how, X=some)[:, :, 0]
+    values = flow.plan_.layout.n_pixel_values
+    shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
+    first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
+    times = [90] * len(rest) + [2000]  # it pauses at its last frame
+    write_picture(path, first, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+
+
+def write_picture(path: Path, picture: Any, kind: str = "PNG", **how: Any) -> None:
+    """Write a picture to a file, whole or not at all."""
+    write_atomically(path, lambda file: picture.save(file, kind, **how))

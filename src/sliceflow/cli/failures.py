@@ -5,6 +5,7 @@ Errors of the library are translated: a parameter becomes its flag, advice behin
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import sys
@@ -21,7 +22,8 @@ OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules o
 # Parameters of the library that flags set under another name.
 _FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
 _FLAGS |= {"constraints": "constraint", "columns": "column"}
-_KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
+KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 
 
@@ -82,7 +84,8 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
     if isinstance(error.__cause__, ModuleNotFoundError):
         return translated(error.__cause__, flags)
     if isinstance(error, OSError) and error.filename is not None:
-        return Failed(f"{error.filename}: {error.strerror}", "check that path")
+        hint = "free some space, or write elsewhere" if error.errno in _FULL else "check that path"
+        return Failed(f"{error.filename}: {error.strerror}", hint)
     from sliceflow.errors import ParameterError
 
     if isinstance(error, ParameterError) and (name := _FLAGS.get(error.name, error.name)) in flags:
@@ -98,7 +101,7 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
     message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
     fact, _, advice = message.rpartition("; ")
     if known and fact:
-        return Failed(fact, _KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
+        return Failed(fact, KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
     hint = "check the data and the flags; --help shows what each takes"
     return Failed(message, hint if isinstance(error, ValueError) else "--debug shows where it happened")
 
@@ -136,24 +139,3 @@ def _signals_as_interrupt() -> Iterator[None]:
 def _interrupt(_: int, frame: Any) -> None:
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Files are written to the end: Ctrl-C waits until then; a second one does not."""
-    before, asked = signal.getsignal(signal.SIGINT), []
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def remember(*_: object) -> None:
-        asked.append(True)
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if asked:
-        raise KeyboardInterrupt

@@ -10,23 +10,21 @@ import os
 import platform
 import sys
 import time
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.cli import evaluate, progress
-from sliceflow.cli.data import Data, check_source, estimator, labels_of, read
-from sliceflow.cli.failures import Failed, Say, uninterrupted
-from sliceflow.cli.info import installed_version
-from sliceflow.cli.run_folder import Lock, RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, TABLE, Settings
+from sliceflow.cli.data import Data, estimator, labels_of, read
+from sliceflow.cli.failures import Failed, Say, WrongUsage
+from sliceflow.cli.info import installed
+from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.settings import TABLE, Settings
 
 if TYPE_CHECKING:
     from sliceflow.models.ranks import Ranks
 
 _PACKAGES = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow", "pandas")
-_LONG = 120.0  # seconds: for longer fits, a shorter one is suggested
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,70 +40,55 @@ class _Job:
     plan: Any
 
 
-def run(
-    say: Say, *, resume: bool, force: bool, dry_run: bool, **flags: Any
-) -> tuple[dict[str, Any], str] | None:
-    """Fit with the values of all flags."""
-    flags |= {name: tuple(flags[name] or ()) for name in ("drop", "column", "constraint")}
-    flags |= {name: flags[name] and str(flags[name]) for name in ("out", "data_root", "mask")}
-    return fit(Settings(**flags), say, resume=resume, force=force, dry_run=dry_run)
-
-
-def demo(say: Say, out: Path, device: str, force: bool) -> tuple[dict[str, Any], str] | None:
-    """Fit digits by class, and say which page to open."""
-    settings = Settings("digits", str(out), conditional=True, particles=5000, device=device)
-    found = fit(settings, say, force=force)
-    return found and (found[0], f"{found[1]}\nopen {out / 'report.html'} in a browser")
-
-
 def fit(
-    settings: Settings, say: Say, *, resume: bool = False, force: bool = False, dry_run: bool = False
+    say: Say, *, resume: bool = False, dry_run: bool = False, force: bool = False, **flags: Any
 ) -> tuple[dict[str, Any], str] | None:
-    """Fit into a run folder; what was found, and that as text. Ranks but the first return nothing."""
-    with closing(Lock(settings.folder)) as lock, _ranks(settings.device) as ranks:
+    """Fit data into a run folder: model, samples, measures, a report."""
+    if resume and force:
+        raise WrongUsage("--resume and --force exclude each other", "choose one")
+    settings = Settings(**flags)
+    settings.check()  # what is wrong with the data comes before anything wrong with the folder
+    folder = RunFolder(settings.folder)
+    with _ranks(settings.device) as ranks:
         first = ranks is None or ranks.first
         say = say if first else Say(silent=True, progress=False)
-        check_source(settings.source)  # a wrong name comes before anything wrong with the folder
-        settings.check()
-        folder = RunFolder(settings.folder)
-        if first and not dry_run:
-            lock.take()
-            folder.check_usable(force=force, resume=resume)
-            if resume:
-                settings.check_resumes(folder)
-        fitted = resume and not dry_run and folder.fitted
-        if fitted if ranks is None else ranks.broadcast(fitted):
-            if not first:
-                return None
-            say(f"note: the fit in {folder.path} has ended; measuring it now")
-            flow = load_model(folder.path, settings.device)
-            return _finish(settings, folder, flow, read(settings), say)
-        job = _prepare(settings, folder, ranks, say, first)
         if dry_run:
+            job = _prepare(settings, folder, ranks, say)
             return _cost(job) if first else None
+        with folder.locked(force=force, resume=resume) if first else nullcontext():
+            return _fit(settings, folder, ranks, say, resume=resume, force=force)
+
+
+def _fit(
+    settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say, *, resume: bool, force: bool
+) -> tuple[dict[str, Any], str] | None:
+    first = ranks is None or ranks.first
+    if resume and first:
+        settings.check_resumes(folder)
+    fitted = resume and folder.fitted
+    if fitted if ranks is None else ranks.broadcast(fitted):
+        if not first:
+            return None
+        say(f"note: the fit in {folder.path} has ended; measuring it now")
+        flow = load_model(folder.path, settings.device)
+        return _finish(settings, folder, flow, read(settings), say)
+    job = _prepare(settings, folder, ranks, say)
+    if resume and not folder.has_checkpoint:
+        say("note: there is no checkpoint yet; the fit starts from the beginning")
+    try:
+        _run(job, say, replace=force)
+    except BaseException as error:
         if first:
-            folder.create()
-            lock.take()
-            folder.check_usable(force=force, resume=resume)  # again: now nobody else writes to it
-            if force and not resume:
-                folder.remove_checkpoint()
-            if resume and not folder.has_checkpoint:
-                say("note: there is no checkpoint yet; the fit starts from the beginning")
-        try:
-            _run(job, say, replace=force and not resume)
-        except BaseException as error:
-            if first:
-                lock.close()
-                folder.remove_failed()
-            elif isinstance(error, KeyboardInterrupt):  # the first rank prints the message
-                sys.exit(1)
-            if failed := _with_hint(error, settings, folder):
-                raise failed from error
-            raise
-        return _finish(settings, folder, job.flow, (job.train, job.test), say) if first else None
+            folder.remove_failed()
+        elif isinstance(error, KeyboardInterrupt):  # the first rank prints the message
+            sys.exit(1)
+        if failed := _with_hint(error, settings, folder):
+            raise failed from error
+        raise
+    return _finish(settings, folder, job.flow, (job.train, job.test), say) if first else None
 
 
-def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say, first: bool) -> _Job:
+def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say) -> _Job:
     """Read the data, choose the estimator, and make its plan."""
     say(f"reading {settings.source}")
     train, test = read(settings)
@@ -113,16 +96,13 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
     second = "" if train.whole is None else ", by a second fit without them"
     say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
     for note in train.notes:  # even if silent: data are missing from here on
-        say(f"note: {note}", always=first)
+        say(f"note: {note}", always=ranks is None or ranks.first)
     labels = labels_of(settings, train)
     completes = settings.observed or settings.mask
-    if train.kind == PICTURES and train.labels is not None and labels is None and not completes:
+    if train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
     flow = estimator(settings, train)
     plan = flow.plan(train.all_rows, labels)
-    if plan.seconds > _LONG:
-        less = "; --quality draft takes less" if train.kind != TABLE else ""
-        say(f"note: this takes about {progress.seconds_text(plan.seconds)}{less}")
     return _Job(settings, folder, ranks, train, test, flow, plan)
 
 
@@ -150,23 +130,16 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     from sliceflow.devices import resolve_device
 
-    flow, train, ranks = job.flow, job.train, job.ranks
-    labels, config = labels_of(job.settings, train), _config(job)
-    first, x = ranks is None or ranks.first, train.all_rows
+    flow, train, ranks, config = job.flow, job.train, job.ranks, _config(job)
+    labels, x = labels_of(job.settings, train), train.all_rows
+    first = ranks is None or ranks.first
+    if first:
+        job.folder.begin(config, replace=replace)
     if ranks is not None:
         ranks.broadcast("the folder is ready")
         mine = ranks.share(len(x)).slice
         x, labels = x[mine], None if labels is None else labels[mine]
-    begun = False
-
-    def begin(_: object = None) -> None:
-        """Replace an earlier run at the first step: a fit that fails before it replaces nothing."""
-        nonlocal begun
-        if not begun:
-            begun = True
-            job.folder.begin(config, replace=replace)
-
-    listeners: list[Any] = [begin] if first else []
+    listeners: list[Any] = []
     if say.progress:
         stages = getattr(job.plan, "stages", ())  # of pictures: their steps differ in cost
         named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
@@ -178,15 +151,13 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
         return
     if train.kind == TABLE:
         say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
-    with uninterrupted():
-        begin()  # a fit without steps
-        flow.save(job.folder / "model.sliceflow")
-        device, seconds = str(resolve_device(flow.device)), time.perf_counter() - began
-        config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
-        config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
-        config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
-        job.folder.write_json("config.json", config)
-        job.folder.remove_checkpoint()
+    flow.save(job.folder / "model.sliceflow")
+    device, seconds = str(resolve_device(flow.device)), time.perf_counter() - began
+    config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
+    config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
+    config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
+    job.folder.write_json("config.json", config)
+    job.folder.remove_checkpoint()
 
 
 def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> Failed | None:
@@ -200,10 +171,8 @@ def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> F
         return Failed(error.fact, "--force starts again, without the checkpoint")
     if not isinstance(error, KeyboardInterrupt):
         return None
-    if folder.fitted:
-        return _interrupted(settings)
     if not folder.has_checkpoint:
-        return Failed("the fit was stopped before its first step", "run it again")
+        return Failed("the fit was stopped before its first checkpoint", "run it again")
     done = str(error).split(";")[0] or "the fit was stopped"
     return Failed(done, f"to resume it: {settings.command} --resume")
 
@@ -213,17 +182,14 @@ def _finish(
 ) -> tuple[dict[str, Any], str]:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = evaluate.finish(settings, folder, flow, *data, say)
+        measures, text = evaluate.finish(settings, folder, flow, *data, say)
     except KeyboardInterrupt as error:
-        raise _interrupted(settings) from error
+        hint = f"to measure it: {settings.command} --resume"
+        raise Failed("interrupted; the fit itself is done and saved", hint) from error
     files = folder.written
     out = {"run": str(folder.path), "files": files, **folder.read_json("config.json"), **measures}
-    return out, f"{evaluate.as_text(measures)}\nwrote {folder.path}: {', '.join(files)}"
-
-
-def _interrupted(settings: Settings) -> Failed:
-    hint = f"to measure it: {settings.command} --resume"
-    return Failed("interrupted; the fit itself is done and saved", hint)
+    said = f"wrote {folder.path}: {', '.join(files)}\nopen {folder / 'report.html'} in a browser"
+    return out, f"{text}\n{said}"
 
 
 def _config(job: _Job) -> dict[str, Any]:
@@ -232,8 +198,7 @@ def _config(job: _Job) -> dict[str, Any]:
         "command": job.settings.command,
         "settings": asdict(job.settings),
         "data": job.train.about(job.test),
-        "versions": {"python": platform.python_version()}
-        | {package: installed_version(package) for package in _PACKAGES},
+        "versions": installed(*_PACKAGES),
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }

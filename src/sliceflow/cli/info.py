@@ -1,8 +1,7 @@
-"""``sliceflow info`` and ``datasets``: they only look, and write nothing."""
+"""``sliceflow info``: it only looks, and writes nothing."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 from collections.abc import Iterator
@@ -11,74 +10,51 @@ from pathlib import Path
 from typing import Any
 
 from sliceflow import __version__
-from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 
-_EXTRAS = {
-    "images": {"Pillow": "PIL"},
-    "tables": {"pandas": "pandas"},
-    "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
-    "metrics": {"torch-fidelity": "torch_fidelity"},
-    "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
+_EXTRAS = {  # packages beside those that are always installed
+    "images": ("Pillow",),
+    "tables": ("pandas",),
+    "cli": ("typer", "rich", "jinja2"),
+    "metrics": ("torch-fidelity",),
+    "demo": ("matplotlib",),
 }
 _CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
-_SIZES = {
-    "digits": "1297 + 500, 8×8 grey",
-    "mnist": "60,000 + 10,000, 28×28 grey",
-    "fashion-mnist": "60,000 + 10,000, 28×28 grey",
-    "cifar10": "50,000 + 10,000, 32×32 colour",
-    "celeba": "aligned faces, 64×64 colour",
-}
 
 
-def info(run: Path | None) -> tuple[dict[str, Any], str]:
-    """What a run or a model file holds; without one, what is installed."""
+def info(run: Path | None = None) -> tuple[dict[str, Any], str]:
+    """Show what a run or a model file holds; without one: versions, devices, memory, data sets."""
     found = _system() if run is None else _run(run)
     return found, "\n".join(_lines(found))
 
 
-def datasets(data_root: Path | None) -> tuple[dict[str, Any], str]:
-    """The named sets, where they are looked for, and which are found."""
-    from sliceflow.datasets import available, sets
-
-    root = str(sets.root_folder(data_root))
-    there = [{"name": n, "pictures": _SIZES[n], "found": f} for n, f in available(root).items()]
-    found: dict[str, Any] = {"root": root, "sets": there}
-    shown = [f"looked for in {found['root']}"]
-    for one in found["sets"]:
-        shown.append(f"{one['name']:<14} {'found' if one['found'] else 'missing':<8} {one['pictures']}")
-    return found, "\n".join(shown)
-
-
 def _run(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
-    flow = load_model(run, "cpu")
-    path = run / "model.sliceflow" if run.is_dir() else run
+    flow, path = load_model(run, "cpu"), model_file(run)
+    out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
+    out["estimator"] = type(flow).__name__
+    if run.is_dir() and (run / "evaluation.json").exists():
+        found = RunFolder(run).read_json("evaluation.json")
+        out["verdict"] = found["verdict"] or found["note"]
+        out["measures"] = {row["name"]: row["value"] for row in found["numbers"]}
     summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
     keeps = getattr(flow, "keep_rows", True) or summed or near
     held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
-    out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
-    out |= {"estimator": type(flow).__name__, "values of the data": held}
+    out["values of the data"] = held
     out["classes"] = list(map(str, getattr(flow, "classes_", ())))
-    out["kinds"] = getattr(flow, "kinds_", None)
     if type(flow).__name__ == "ImageFlow":
         layout = flow.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
         out["pictures"] = f"{layout.height}×{layout.width}{colour}"
         out["observed"] = flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"
     else:
-        names = getattr(flow, "feature_names_in_", ())
-        out["columns"] = [str(name) for name in names] or flow.n_features_in_
+        out["columns"] = getattr(flow, "kinds_", flow.n_features_in_)
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")
+        out["data"] = config["data"]["what"]
         keys = ("command", "started", "finished", "seconds", "steps", "start", "device", "versions")
         out |= {key: config[key] for key in keys if key in config}
-        out["data"] = config["data"]["what"]
-        out["columns"] = config["data"]["columns"] or out.get("columns")
-    if run.is_dir() and (run / "evaluation.json").exists():
-        found = RunFolder(run).read_json("evaluation.json")
-        out["measures"] = {row["name"]: row["value"] for row in found["numbers"]}
-        out["verdict"] = found["verdict"]
-    return {name: value for name, value in out.items() if value is not None}
+    return {name: value for name, value in out.items() if value not in (None, [], {})}
 
 
 def _lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
@@ -96,6 +72,8 @@ def _system() -> dict[str, Any]:
     """Versions, devices, memory, data sets, and missing extras with the command that installs them."""
     import torch
 
+    from sliceflow.datasets import available
+    from sliceflow.datasets.sets import root_folder
     from sliceflow.devices import free_memory, total_memory
 
     def memory(device: torch.device) -> str:
@@ -108,27 +86,27 @@ def _system() -> dict[str, Any]:
     devices = {cpu: memory(torch.device("cpu"))}
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
-    packages = [*_CORE, *(package for extra in _EXTRAS.values() for package in extra), "triton"]
-    sets, _ = datasets(None)
-    missing = {
-        extra: f'pip install "sliceflow[{extra}]"'
-        for extra, modules in _EXTRAS.items()
-        if any(importlib.util.find_spec(module) is None for module in modules.values())
-    }
+    versions = installed(
+        "sliceflow", *_CORE, *(p for extra in _EXTRAS.values() for p in extra), "triton"
+    )
+    lacking = [e for e, packages in _EXTRAS.items() if any(versions[p] == "missing" for p in packages)]
     return {
-        "versions": {"sliceflow": __version__, "python": platform.python_version()}
-        | {package: installed_version(package) for package in packages},
+        "versions": versions,
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "devices": devices,
-        "data folder": sets["root"],
-        "data sets found": [one["name"] for one in sets["sets"] if one["found"]],
-        "missing extras": missing or "none",
+        f"data sets in {root_folder(None)}": {
+            name: "found" if there else "missing" for name, there in available().items()
+        },
+        "missing extras": f"pip install 'sliceflow[{','.join(lacking)}]'" if lacking else "none",
     }
 
 
-def installed_version(package: str) -> str:
-    """The version that is installed, or "missing"."""
-    try:
-        return __version__ if package == "sliceflow" else version(package)
-    except PackageNotFoundError:
-        return "missing"
+def installed(*packages: str) -> dict[str, str]:
+    """The versions of Python and of packages, or "missing"."""
+    out = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            out[package] = __version__ if package == "sliceflow" else version(package)
+        except PackageNotFoundError:
+            out[package] = "missing"
+    return out

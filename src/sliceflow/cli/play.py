@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,17 +16,17 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli import data
-from sliceflow.cli.failures import Failed, Say, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, Settings
+from sliceflow.cli.draw import read_pictures
+from sliceflow.cli.failures import KIND_IN_PYTHON, Say
+from sliceflow.cli.run_folder import RunFolder, load_model, model_file
+from sliceflow.cli.settings import Settings
 from sliceflow.errors import rows_of_the_file
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
-_KIND_IN_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
-def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
-    """Serve the page until Ctrl-C."""
+def play(runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto") -> None:
+    """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
     gallery, table = Gallery(models, _read_picture), TableTab(TableWork, _example())
     with closing(table), server(gallery, table) as serving:
@@ -78,21 +77,22 @@ class TableWork:
         """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
         from sliceflow.cli import evaluate, report
 
-        column = tuple(f"{name}={kind}" for name, kind in kinds.items())
-        settings, begun = Settings(name, column=column, constraint=tuple(constraints)), time.monotonic()
+        column = [f"{name}={kind}" for name, kind in kinds.items()]
+        settings = Settings(name, column=column or None, constraint=constraints or None)
+        begun = time.monotonic()
         tell(1)
         try:
             whole = data.table(PurePath(name).stem, self._frame, settings)
             flow = data.estimator(settings, whole).fit(self._frame)
         except ValueError as error:
-            raise ValueError(_KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
+            raise ValueError(KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
         seconds = time.monotonic() - begun
         tell(2)
         train, test = data.split(whole, settings.holdout)
         drawn = evaluate.draw(flow, settings, train, test)
         tell(3)
         say = Say(silent=True, progress=False)
-        measures = evaluate.measure_fit(flow, settings, train, test, drawn, say)
+        measures, _ = evaluate.measure_fit(flow, settings, train, test, drawn, say)
         self._flow = flow
         config = {"data": train.about(test), "command": settings.command, "seconds": seconds}
         return report.page(config, measures, flow, train, drawn)
@@ -150,21 +150,14 @@ def _digits(device: str) -> Run:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Runs of pictures in a folder, those of the last fit first."""
-    out = []
-    for model in sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime):
-        kind = PICTURES  # unless config.json says otherwise
-        with suppress(Failed, AttributeError):
-            kind = RunFolder(model.parent).read_json("config.json").get("data", {}).get("kind")
-        out += [model.parent] if kind == PICTURES else []
-    return out
+    """Runs of pictures in a folder, the last first."""
+    runs = [path.parent for path in folder.glob("*/samples.png")]
+    return sorted(runs, key=lambda run: -model_file(run).stat().st_mtime)
 
 
 def run_of(path: Path, device: str = "auto") -> Run:
     """A run folder or a model file, for the page."""
-    model = path / "model.sliceflow" if path.is_dir() else path
-    if not model.is_file():
-        raise WrongUsage(f"{model} does not exist", "name a run folder or a .sliceflow file")
+    model_file(path)  # must be there
 
     def read() -> tuple[Any, Any]:
         if not path.is_dir():
@@ -175,8 +168,6 @@ def run_of(path: Path, device: str = "auto") -> Run:
 
 
 def _read_picture(file: Path, layout: Any) -> np.ndarray:
-    from sliceflow.cli.draw import read_pictures
-
     return read_pictures(file, layout, resize=True)
 
 

@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +16,8 @@ from filelock import FileLock, Timeout
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.models.atomic import write_atomically
 
+LOCK = ".lock"
 _AGAIN = "fit the run again"
-
-
-class Lock:
-    """A lock on a run folder, which the system releases however the process ends."""
-
-    NAME = ".lock"
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / self.NAME
-        self._lock = FileLock(self._path, fallback_to_soft=False)
-
-    def take(self) -> None:
-        """Take the lock, or fail if another process has it. A missing folder has no lock yet."""
-        if self._lock.is_locked or not self._path.parent.is_dir():
-            return
-        try:
-            self._lock.acquire(timeout=0.2)  # time to try again if a holder has just removed the file
-        except Timeout as error:
-            holder = ""
-            with suppress(OSError, ValueError):
-                holder = f": process {int(self._path.read_text())}"
-            fact = f"another fit is writing to {self._path.parent}{holder}"
-            raise Failed(fact, "wait until it has ended, or pass another --out") from error
-        except OSError:  # a folder that cannot be written to fails later, with a better message
-            return
-        with suppress(OSError):
-            self._path.write_text(f"{os.getpid()}\n")
-
-    def close(self) -> None:
-        """Release the lock, and remove its file."""
-        if self._lock.is_locked:
-            with suppress(OSError):
-                self._path.unlink()
-            self._lock.release()
 
 
 class RunFolder:
@@ -80,18 +48,46 @@ class RunFolder:
     def has_checkpoint(self) -> bool:
         return self.checkpoint.is_dir() and any(self.checkpoint.iterdir())
 
-    def check_usable(self, *, force: bool, resume: bool) -> None:
-        """Refuse a folder that is not empty, unless its run may be replaced or resumed."""
-        if self.path.exists() and not self.path.is_dir():
+    @contextmanager
+    def locked(self, *, force: bool, resume: bool) -> Iterator[None]:
+        """Make the folder, and keep other fits out of it. One that is still empty is removed again."""
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        file = self / LOCK
+        lock = FileLock(
+            file, timeout=0.2, fallback_to_soft=False
+        )  # the system releases it, whatever ends
+        if self.path.is_file():
             raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            file.write_text(f"{os.getpid()}\n")
+        except Timeout as error:
+            fact = f"another fit is writing to {self.path}: process {file.read_text().strip()}"
+            raise Failed(fact, "wait until it has ended, or pass another --out") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
+        try:
+            self._check_usable(force, resume)
+            yield
+        finally:
+            with suppress(OSError):  # on Windows it is in use
+                file.unlink()
+            lock.release()
+            with suppress(OSError):  # from the first one that is not empty
+                for path in made:
+                    path.rmdir()
+
+    def _check_usable(self, force: bool, resume: bool) -> None:
+        """Refuse a folder that is not empty, unless its run may be replaced or resumed."""
         unmeasured = self.fitted and "report.html" not in self.written
         if resume:
             if self.fitted and not unmeasured:
                 hint = f"sliceflow evaluate {shlex.quote(str(self.path))} measures it again"
                 raise WrongUsage(f"the run in {self.path} has ended", f"{hint}; --force replaces it")
             return
-        there = sorted(self.path.iterdir()) if self.path.exists() else []
-        files = [path for path in there if path.name != Lock.NAME]
+        files = sorted(path for path in self.path.iterdir() if path.name != LOCK)
         if files and not force:
             hint = "pass another --out, or --force to replace the run"
             if unmeasured or self.has_checkpoint:
@@ -99,35 +95,23 @@ class RunFolder:
                 hint = f"to continue the interrupted run: {command} --resume; or {hint}"
             raise WrongUsage(f"{self.path} is not empty; it holds {files[0].name}", hint)
 
-    def create(self) -> None:
-        """Make the folder, and check that it can be written to."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe = self / ".probe"  # better an error now than after the fit
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
-
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def begin(self, config: dict[str, Any], *, replace: bool) -> None:
         """Write what runs; `replace` first removes the files of an earlier run, and nothing else."""
-        for name in self.FILES if replace else ():
-            (self / name).unlink(missing_ok=True)
+        if replace:
+            self.remove_checkpoint()
+            for name in self.FILES:
+                (self / name).unlink(missing_ok=True)
         self.write_json("config.json", config)
 
     def remove_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if self.has_checkpoint or not self.path.is_dir():
-            return
-        self.remove_checkpoint()
-        if "model.sliceflow" not in self.written:
-            (self / "config.json").unlink(missing_ok=True)
-            if not any(self.path.iterdir()):
-                self.path.rmdir()
+        if not self.has_checkpoint:
+            self.remove_checkpoint()
+            if "model.sliceflow" not in self.written:
+                (self / "config.json").unlink(missing_ok=True)
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -158,13 +142,19 @@ class RunFolder:
             raise WrongUsage(f"the run in {self.path} has not ended", hint)
 
 
-def load_model(run: Path, device: str = "auto") -> Any:
-    """The model of a run folder, or of a .sliceflow file."""
+def model_file(run: Path) -> Path:
+    """The model of a run folder, or the .sliceflow file itself, which must be there."""
     path = run / "model.sliceflow" if run.is_dir() else run
-    if not path.exists():
+    if not path.is_file():
         if (run / "config.json").exists():
             RunFolder(run).check_fitted()
         raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
+    return path
+
+
+def load_model(run: Path, device: str = "auto") -> Any:
+    """The model of a run folder, or of a .sliceflow file."""
+    path = model_file(run)
     import sliceflow
 
     try:

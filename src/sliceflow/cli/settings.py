@@ -1,34 +1,31 @@
-"""The settings of a fit: the values of its flags, and which kinds of data each flag is for."""
+"""The settings of a fit: the values of its flags, and which data each flag is for."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
+from sliceflow.datasets.sets import SETS
 
-PICTURES, VECTORS, TABLE = "pictures", "vectors", "table"
-_TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
-_WORDS = {
-    (PICTURES,): "pictures",
-    (PICTURES, VECTORS): "pictures and tables with --vectors",
-    (VECTORS, TABLE): "tables",
-    (TABLE,): "tables without --vectors",
+NAMES = ("digits", *SETS)
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+PICTURES, TABLE = "pictures", "table"
+Part = Literal["top", "bottom", "left", "right", "border", "center"]
+ONLY = {  # flags that only some data have
+    "pictures": "quality particles conditional observed mask mirror keep_rows",
+    "folders and celeba": "size skip_broken",
+    "named sets": "data_root",
+    "tables": "target drop column constraint",
+    "your own data": "holdout",
 }
-_ONLY = {  # flags that only some kinds of data have
-    (PICTURES,): "conditional size observed mask mirror skip_broken data_root",
-    (PICTURES, VECTORS): "quality particles keep_rows",
-    (VECTORS, TABLE): "drop target vectors",
-    (TABLE,): "column constraint",
-}
-_FOR = {name: kinds for kinds, names in _ONLY.items() for name in names.split()}
 _INSTEAD = {
     "conditional": "sliceflow sample --given column=value draws rows of one class",
     "target": "use --conditional for pictures with labels",
-    "column": "leave it out, or leave --vectors out",
+    "holdout": "it has test pictures of its own",
 }
 _MAY_CHANGE = ("out", "data_root", "checkpoint_every")  # between a run and its resumption
 
@@ -43,43 +40,38 @@ class Settings:
 
     source: str
     out: str | None = None
+    device: str = "auto"
+    seed: int = 0
+    holdout: float = 0.1
+    checkpoint_every: float = 60.0
     quality: str = "standard"
     particles: int | None = None
     conditional: bool = False
-    target: str | None = None
-    drop: tuple[str, ...] = ()
-    column: tuple[str, ...] = ()
-    constraint: tuple[str, ...] = ()
-    vectors: bool = False
-    size: int | None = None
-    observed: str | None = None
+    observed: Part | None = None
     mask: str | None = None
     mirror: bool = False
     keep_rows: bool = False
-    data_root: str | None = None
-    holdout: float = 0.1
+    size: int | None = None
     skip_broken: bool = False
-    device: str = "auto"
-    seed: int = 0
-    checkpoint_every: float = 60.0
+    data_root: str | None = None
+    target: str | None = None
+    drop: list[str] | None = None
+    column: list[str] | None = None
+    constraint: list[str] | None = None
 
     @classmethod
     def from_folder(cls, folder: RunFolder) -> Settings:
         """The settings of the run in a folder."""
         try:
-            values = folder.read_json("config.json")["settings"]
-            lists = {name: tuple(values[name]) for name in ("drop", "column", "constraint")}
-            return cls(**values | lists)
+            return cls(**folder.read_json("config.json")["settings"])
         except (KeyError, TypeError) as error:
             fact = f"{folder / 'config.json'} has no settings of this version: {error}"
             raise Failed(fact, "fit the run again") from error
 
     @property
     def kind(self) -> str:
-        """What is fitted: "pictures", "vectors" or a "table"."""
-        if Path(self.source).suffix.lower() not in _TABLES:
-            return PICTURES
-        return VECTORS if self.vectors else TABLE
+        """What is fitted: "pictures" or a "table"."""
+        return TABLE if Path(self.source).suffix.lower() in TABLES else PICTURES
 
     @property
     def folder(self) -> Path:
@@ -91,41 +83,34 @@ class Settings:
         """The command that repeats the fit."""
         words = ["sliceflow", "fit", self.source]
         for name, value in self.changed().items():
-            for one in value if isinstance(value, tuple) else (value,):
+            for one in value if isinstance(value, list) else (value,):
                 words += [_flag(name)] if one is True else [_flag(name), str(one)]
         return shlex.join(words)
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """Kinds of columns by name: those of --column, and "drop" for those of --drop."""
-        kinds = dict.fromkeys(self.drop, "drop")
-        for text in self.column:
-            name, equals, kind = text.rpartition("=")
-            if not equals:
-                raise WrongUsage(f"--column {text} is not name=kind", "pass --column zip=category, say")
-            kinds[name] = kind
-        return kinds
 
     def changed(self) -> dict[str, Any]:
         """The flags that differ from their defaults."""
         flags = fields(self)[1:]
         return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
 
-    def steps(self, names: tuple[str, ...]) -> str | int:
-        """--quality: one of the names, or a number of steps."""
-        if self.quality in names:
-            return self.quality
-        if self.quality.isascii() and self.quality.isdigit() and int(self.quality) > 0:
-            return int(self.quality)
-        fact = f"--quality {self.quality!r} is not one of {', '.join(names)}"
-        raise WrongUsage(fact, "or pass the number of steps")
-
     def check(self) -> None:
-        """Refuse flags that do nothing for these data, and flags that contradict each other."""
-        for name in self.changed():
-            if self.kind not in _FOR.get(name, (self.kind,)):
-                fact = f"{_flag(name)} is for {_WORDS[_FOR[name]]}, not for {self.source}"
-                raise WrongUsage(fact, _INSTEAD.get(name, "leave it out"))
+        """Refuse what is no data, flags that do nothing for them, and flags that exclude each other."""
+        source, path = self.source, Path(self.source).expanduser()
+        if not source.strip() or not (source in NAMES or path.exists()):
+            hint = f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table"
+            raise WrongUsage(f"{source!r} is neither a known set nor an existing path", hint)
+        here = {
+            "pictures": self.kind == PICTURES,
+            "folders and celeba": source == "celeba" or (source not in NAMES and path.is_dir()),
+            "named sets": source in NAMES,
+            "tables": self.kind == TABLE,
+            "your own data": source == "celeba" or source not in NAMES,
+        }
+        for what, names in ONLY.items():
+            if not here[what] and (
+                useless := [name for name in names.split() if name in self.changed()]
+            ):
+                fact = f"{_flag(useless[0])} is for {what}, not for {source}"
+                raise WrongUsage(fact, _INSTEAD.get(useless[0], "leave it out"))
         exclusive = [_flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)]
         if len(exclusive) > 1:
             raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
@@ -140,3 +125,14 @@ class Settings:
             if old != new and name not in _MAY_CHANGE:
                 fact = f"{_flag(name)} is {new}, but the run in {folder.path} was started with {old}"
                 raise WrongUsage(fact, f"to resume it: {started.command} --resume")
+
+
+def kinds_of(columns: list[str] | None, drop: list[str] | None) -> dict[str, str] | None:
+    """Kinds of columns by name: those of --column, and "drop" for those of --drop."""
+    kinds = dict.fromkeys(drop or (), "drop")
+    for text in columns or ():
+        name, equals, kind = text.rpartition("=")
+        if not equals:
+            raise WrongUsage(f"--column {text} is not name=kind", "pass --column zip=category, say")
+        kinds[name] = kind
+    return kinds or None

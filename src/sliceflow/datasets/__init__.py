@@ -32,7 +32,6 @@ class Pictures:
 def load(
     name_or_path: str | os.PathLike[str], split: str = "train",
     root: str | os.PathLike[str] | None = None, *, size: int | None = None, skip_broken: bool = False,
-    download: bool = False,
 ) -> Pictures:  # fmt: skip
     """Pictures of a named set, a folder, or a .npy or .npz file.
 
@@ -45,7 +44,6 @@ def load(
     root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the user's cache
     size : for folders and CelebA (default 64): the middle square, resized to this side
     skip_broken : skip pictures that cannot be read, with a warning
-    download : download a missing named set with torchvision, if that is installed
 
     Examples
     --------
@@ -58,7 +56,7 @@ def load(
     if size is not None and (name_or_path != "celeba" if named else path.is_file()):
         raise ValueError(f"size={size} is for celeba and folders; {path} is read as it was stored")
     if named:
-        return _named(str(name_or_path), split, sets.root_folder(root), size, skip_broken, download)
+        return _named(str(name_or_path), split, sets.root_folder(root), size, skip_broken)
     if not path.exists():
         known = ", ".join(("digits", *sets.SETS))
         raise DatasetError(f"{str(path)!r} is neither a known set ({known}) nor an existing path")
@@ -82,7 +80,7 @@ def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     return {"digits": True} | {name: sets.is_complete(name, folder) for name in sets.SETS}
 
 
-def _named(name: str, split: str, root: Path, size: int | None, skip: bool, download: bool) -> Pictures:
+def _named(name: str, split: str, root: Path, size: int | None, skip: bool) -> Pictures:
     splits = sets.SETS[name].files if name in sets.SETS else ("train", "test")
     if split not in splits:
         raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(splits)}")
@@ -94,7 +92,7 @@ def _named(name: str, split: str, root: Path, size: int | None, skip: bool, down
         both = train_test_split(images, labels, test_size=500, stratify=labels, random_state=0)
         images, labels = both[::2] if split == "train" else both[1::2]
         return Pictures(images, labels, 17, name)
-    files = sets.fetch(name, root, split, download)
+    files = sets.find(name, root, sets.SETS[name].files[split])
     if name == "celeba":
         return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)
     images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)

@@ -1,12 +1,11 @@
-"""The named sets: the names and places of their files, and how to download them."""
+"""The named sets: the names and places of their files."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sliceflow.errors import AdvisedError
 
@@ -45,7 +44,7 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
     return Path(root or os.environ.get("SLICEFLOW_DATA") or cache).expanduser()
 
 
-def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
+def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     """The wanted files, all from one folder, each with or without the alternative ending."""
     places, ending = [root / folder for folder in SETS[name].folders], SETS[name].ending
     missing = list(wanted)
@@ -55,28 +54,14 @@ def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
     wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
-    hint = (
-        "name the folder above with root= or SLICEFLOW_DATA, or pass download=True (with torchvision)"
-    )
+    made = f"torchvision.datasets.{SETS[name].torchvision}({str(root)!r}, download=True)"
+    hint = f"name the folder above with root= or SLICEFLOW_DATA, or download the set: {made}"
     raise MissingSetError(f"{name}: no {wanted_name} in {', '.join(map(str, places))}", hint)
 
 
 def is_complete(name: str, root: Path) -> bool:
     """Whether all files of all splits are there."""
     try:
-        return all(_find(name, root, files) for files in set(SETS[name].files.values()))
+        return all(find(name, root, files) for files in set(SETS[name].files.values()))
     except FileNotFoundError:
         return False
-
-
-def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
-    """The files of a split; torchvision may download missing ones."""
-    wanted = SETS[name].files[split]
-    try:
-        return _find(name, root, wanted)
-    except FileNotFoundError:
-        if not download or importlib.util.find_spec("torchvision") is None:
-            raise
-    datasets: Any = importlib.import_module("torchvision.datasets")
-    getattr(datasets, SETS[name].torchvision)(str(root), download=True)
-    return _find(name, root, wanted)

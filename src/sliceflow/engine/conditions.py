@@ -22,9 +22,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
 
 __all__ = [
-    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "Offset", "as_array", "default_particles",
-    "even_rows", "extra_codes", "format_label", "infer", "label_key", "moved", "offset_of",
-    "proportional", "repeated", "row_groups", "row_weights",
+    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "as_array", "default_particles",
+    "even_rows", "extra_codes", "format_label", "infer", "label_key", "moved",
+    "proportional", "repeated", "row_groups", "row_weights", "shifted",
 ]  # fmt: skip
 
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
@@ -35,44 +35,33 @@ _IN_ALL = 10_000  # fewer, if all classes together would need more than twice as
 
 
 class Condition(Protocol):
-    """A kind of y: `width` is l, the dimension of θ_y; `encode` refuses a y that does not fit."""
+    """A kind of y: `width` is l, the dimension of θ_y; `encode` refuses a y that does not fit.
+
+    It is `hidden` if the user did not pass it.
+    """
 
     @property
     def width(self) -> int: ...
+
+    @property
+    def hidden(self) -> bool: ...
 
     def encode(self, y: Any) -> Tensor: ...
 
     def decode(self, codes: Tensor) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
-class Offset:
-    """The offset of each projection by the condition, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
+def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
+    """z + ξ·θ_yᵀy for every direction and row, (h, n), with theta = ξ·θ_y (h, l); z without a condition.
 
     A class number stands for a one-hot y: its offset is one column of theta.
     """
-
-    theta: Tensor
-    codes: Tensor
-
-    @property
-    def by_class(self) -> bool:
-        return self.codes.dim() == 1
-
-    def of(self, columns: Tensor | slice) -> Offset:
-        return Offset(self.theta, self.codes[columns])
-
-    def added(self, z: Tensor) -> Tensor:
-        """z + ξ·θ_yᵀy for every direction and row: (h, n)."""
-        if not self.by_class:
-            return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
-        out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
-        return out
-
-
-def offset_of(theta: Tensor | None, codes: Tensor | None) -> Offset | None:
-    """The offset of rows with these codes; None if there is none."""
-    return None if theta is None or codes is None else Offset(theta, codes)
+    if theta is None or codes is None:
+        return z
+    if codes.dim() == 2:
+        return torch.addmm(z, theta, codes.T.to(z.dtype))
+    out: Tensor = kernels.for_tensor(z).add_class_offsets(z, theta, codes)
+    return out
 
 
 @dataclass(frozen=True)
@@ -101,14 +90,11 @@ class Labels:
         return len(self.classes)
 
     def encode(self, y: Any) -> Tensor:
-        """Class numbers (n,) of labels (n,), or the rows of an (n, C) float array of class weights."""
+        """Class numbers (n,) of labels (n,)."""
         array = as_array(y)
-        if array.ndim == 2 and array.shape[1] == self.width:
-            return torch.from_numpy(_finite(array))
-        if array.ndim == 2:
-            known = f"the model was fitted with {self.width} (one-hot labels)"
-            fact = f"y has {array.shape[1]} columns but {known}"
-            raise ValueError(f"{fact}; pass class labels or an (n, {self.width}) array")
+        if array.ndim != 1:
+            fact = f"y has shape {array.shape} but the model was fitted with class labels"
+            raise ValueError(f"{fact}; pass one label for each row, (n,)")
         number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
         try:
@@ -122,9 +108,7 @@ class Labels:
         return torch.tensor(numbers, dtype=torch.int64)
 
     def decode(self, codes: Tensor) -> np.ndarray:
-        """Labels (n,) of class numbers; class weights (n, C) as they are."""
-        numbers = codes.cpu().numpy()
-        return np.asarray(self.classes[numbers] if numbers.ndim == 1 else numbers)
+        return np.asarray(self.classes[codes.cpu().numpy()])
 
 
 @dataclass(frozen=True)
@@ -133,6 +117,7 @@ class Columns:
 
     mean: np.ndarray
     scale: np.ndarray
+    hidden = False
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> Columns:
@@ -166,6 +151,7 @@ class Mixed:
     labels: Labels
     columns: Columns
     labelled: tuple[bool, ...]
+    hidden = False
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> Mixed:
@@ -276,9 +262,8 @@ def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Te
     """
     m, n = len(codes_p), len(codes_q)
     base = max(m, ENOUGH)
-    if codes_q.dim() == 2 or codes_p.dim() == 2:  # no classes, or weights of several
-        codes = codes_q if codes_q.dim() == codes_p.dim() else codes_p
-        return codes[even_rows(len(codes), base - m, seed)]
+    if codes_q.dim() == 2:  # no classes
+        return codes_q[even_rows(n, base - m, seed)]
     size = torch.bincount(codes_q)
     n_classes = int((size > 0).sum())
     least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
@@ -304,14 +289,10 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
     """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared,
     because data and particles have other sets of distinct continuous y.
     """
-    both = data_codes, particle_codes
-    if data_codes.dim() == particle_codes.dim() == 1:
-        return both
-    width = max(c.shape[1] for c in both if c.dim() == 2)
-    one_hot = torch.nn.functional.one_hot
-    rows_q, rows_p = (one_hot(c, width).double() if c.dim() == 1 else c for c in both)
-    groups = _numbered(torch.cat((rows_q, rows_p.to(rows_q.dtype))))
-    groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
+    if data_codes.dim() == 1:
+        return data_codes, particle_codes
+    groups = _numbered(torch.cat((data_codes, particle_codes.to(data_codes.dtype))))
+    groups_q, groups_p = groups[: len(data_codes)], groups[len(data_codes) :]
     same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
     return (groups_q, groups_p) if same else None
 

@@ -6,7 +6,6 @@ A listener is any callable that takes an `Event`. If it returns True, the curren
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 
 __all__ = [
-    "Event", "HeldOut", "History", "Listener", "Listeners", "Progress", "closing", "joined",
+    "Event", "History", "Listener", "Listeners", "Progress", "closing", "joined",
     "listening", "now", "relayed", "tell",
 ]  # fmt: skip
 
@@ -93,117 +91,17 @@ def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> d
 
 
 class Progress:
-    """A progress bar on stderr: tqdm's if it is installed, else a line per tenth of the steps."""
+    """Prints a line on stderr after each tenth of the steps."""
 
-    _bar: Any = None
     _said = 0
 
     def __call__(self, event: Event) -> None:
         done, total = event.steps_done, event.steps_total
-        try:
-            from tqdm.auto import tqdm
-        except ImportError:
-            if done * 10 // total > self._said:
-                self._said = done * 10 // total
-                line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}"
-                print(f"sliceflow: {line}", file=sys.stderr, flush=True)
-            return
-        if self._bar is None:
-            self._bar = tqdm(total=total, unit="step", desc="sliceflow")
-        self._bar.update(done - self._bar.n)
-        if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
+        if done * 10 // total > self._said:  # reading the distance waits for a GPU
+            self._said = done * 10 // total
             moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
-            text = f"{event.stage}, {event.measure} {float(event.distance):.4g}{moving}"
-            self._bar.set_postfix_str(text)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-class HeldOut:
-    """Ends a stage when the particles no longer approach held-out rows.
-
-    After every step it measures SW₂ between the particles and the held-out rows over fixed directions.
-    `n_iter_no_change` steps without a relative improvement of `tol` end the stage. Rows of a class are
-    compared with the particles of that class. Continuous conditions are compared together with x.
-    `joint` gathers the projections (h, n) of the particles of all ranks.
-    """
-
-    def __init__(  # many: two clouds, the rule, and how ranks agree
-        self, rows: Tensor, seed: Seed, codes: Tensor | None = None,
-        particle_codes: Tensor | None = None, *, n_iter_no_change: int = 10, tol: float = 1e-4,
-        n_directions: int = 100, joint: Callable[[Tensor], Tensor] = lambda z: z,
-    ) -> None:  # fmt: skip
-        theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
-        self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
-        target = self.theta @ rows
-        self._offset: Tensor | None = None
-        self._groups: list[tuple[Tensor | slice, Tensor | slice]] = [(slice(None), slice(None))]
-        if codes is not None and particle_codes is not None:
-            codes, particle_codes = codes.to(rows.device), particle_codes.to(rows.device)
-            if codes.dim() == 1 and particle_codes.dim() == 1:
-                self._groups = _same_class(codes, particle_codes)
-            else:
-                target, self._offset = _with_offsets(target, codes, particle_codes, seed.child("y"))
-        self._target = [torch.sort(target[:, of], dim=1).values for of, _ in self._groups]
-        self.n_iter_no_change, self.tol, self._joint = n_iter_no_change, tol, joint
-        self.heard: list[tuple[int, float]] = []
-        self._stage = -1
-
-    def distance(self, particles: Tensor) -> float:
-        """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
-        z = self._joint(self.theta @ particles)
-        z = z if self._offset is None else z + self._offset
-        pairs = zip(self._groups, self._target, strict=True)
-        squares = [(_quantiles(z[:, own], t.shape[1]) - t).square() for (_, own), t in pairs]
-        return float(torch.cat(squares, dim=1).mean().sqrt())
-
-    def __call__(self, event: Event) -> bool:
-        return self.judge(event.stage_index, self.distance(event.particles))
-
-    def judge(self, stage: int, distance: float) -> bool:
-        """Whether the stage should end at this distance."""
-        if stage != self._stage:
-            self._stage, self._best, self._stale = stage, float("inf"), 0
-        self.heard.append((stage, distance))
-        if distance < self._best * (1 - self.tol):
-            self._best, self._stale = distance, 0
-        else:
-            self._stale += 1
-        return self._stale >= self.n_iter_no_change
-
-
-def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | slice, Tensor | slice]]:
-    """The rows and the particles of every class that both have."""
-    both = sorted(set(codes.tolist()) & set(particle_codes.tolist()))
-    pairs: list[tuple[Tensor | slice, Tensor | slice]] = [
-        (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0]) for c in both
-    ]
-    if not pairs:
-        fact = "early_stopping holds out no row of any class that the particles have"
-        raise ValueError(f"{fact}; give more rows of those classes or set early_stopping=False")
-    return pairs
-
-
-def _with_offsets(
-    z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
-) -> tuple[Tensor, Tensor]:
-    """Projected rows z (h, n) plus the part of their conditions, and that of the particles, (h, M)."""
-    both, one_hot = (codes, particle_codes), torch.nn.functional.one_hot
-    width = max(c.shape[1] for c in both if c.dim() == 2)
-    theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
-    rows, particles = ((one_hot(c, width) if c.dim() == 1 else c).double() for c in both)
-    return z + (theta @ rows.T).to(z.dtype), (theta @ particles.T).to(z.dtype)
-
-
-def _quantiles(z: Tensor, n: int) -> Tensor:
-    """Quantiles of z (h, m) at the levels of n sorted values: (h, n)."""
-    z, m = torch.sort(z, dim=1).values, z.shape[1]
-    position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
-    i = position.floor().long().clamp(max=max(m - 2, 0))
-    f = (position - i).to(z.dtype)
-    return z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
+            line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}{moving}"
+            print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 
 def listening(listeners: Listeners) -> tuple[Listener, ...]:

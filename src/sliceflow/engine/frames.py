@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.caches import cached
-from sliceflow.engine.conditions import offset_of
+from sliceflow.engine.conditions import shifted
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 
@@ -72,8 +72,7 @@ class Frame:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
         cloud = cloud.part(columns)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        offset = offset_of(self.theta_y, cloud.y)
-        return z if offset is None else offset.added(z)
+        return shifted(z, self.theta_y, cloud.y)
 
     def move(self, cloud: Cloud, table: Table, size: float) -> None:
         """x += s·Θᵀ(T(z) − z)/c in place, z from `project`."""

@@ -1,101 +1,71 @@
 """The settings of the paper, for `preset="paper"`: the flow of Du et al. (ICML 2023) as printed.
 
 `VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in the paper.
-`tests/test_algorithm1.py` compares the engine with Algorithm 1, step by step.
-
-The remaining differences, where the text gives no value or cannot be followed literally:
+`tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step by step. What still differs:
 
 - η is the dimension of a level of the pyramid, and at most H, as in the authors' script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
 - Particles have classes in exactly the data's proportions; the paper draws classes at random.
 - Offline samples use maps with fewer knots. The paper keeps all particles and data as knots.
-- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use;
-  ``transports.Interpolated(most=…)`` sets it.
+- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see `Interpolated(most=)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sliceflow.engine import transports
 from sliceflow.errors import need
 
-__all__ = ["PICTURES", "VECTORS", "Setting", "values", "with_preset"]
+__all__ = ["PICTURES", "VECTORS", "with_preset"]
 
-N_DIRECTIONS = 10_000
+N_DIRECTIONS = 10_000  # Sec. 6: H
 
-
-class Setting(NamedTuple):
-    """The value of a parameter, and where the paper gives it."""
-
-    value: Any
-    source: str
-
-
-_TRANSPORT = Setting(transports.Interpolated(), "App. C.2: linear interpolation of both sorted samples")
-_AMPLIFIER = Setting(10.0, "Sec. 6.2.1: ξ = 10 for all data sets")
-_NO_TAPER = Setting(0.0, "Algorithm 1: every step has the same size η; Sec. 6: η = d")
-
-VECTORS = {
-    "frame": Setting(
-        "paper",
-        "Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000 for "
-        "pictures. Rows of d columns take 64·d directions, at most 10,000",
-    ),
-    "transport": _TRANSPORT,
-    "amplifier": _AMPLIFIER,
-    "condition": Setting("joint", "Sec. 4: one flow of x and y together"),
-    "entropy": Setting(0.0, "Sec. 3.4, footnote: the Laplacian term is ignored"),
-    "standardize": Setting(False, "Algorithm 1: unscaled data; the start is N(0, I)"),
-    "taper": _NO_TAPER,
-    "n_axis_steps": Setting(0, "Algorithm 1: random directions only"),
-    "smoothing": Setting(0.0, "Algorithm 1: the data themselves"),
-    "shrinkage": Setting(0.0, "Algorithm 1: maps as they were fitted"),
+_BOTH = {
+    "transport": transports.Interpolated(),  # App. C.2: linear interpolation of both sorted samples
+    "amplifier": 10.0,  # Sec. 6.2.1: ξ = 10 for all data sets
+    "taper": 0.0,  # Algorithm 1: every step has the same size η; Sec. 6: η = d
+    "shrinkage": 0.0,  # Algorithm 1: maps as they were fitted
 }
-
-PICTURES = {
-    "schedule": Setting("paper", "Table 2 (`pictures.schedules.paper`)"),
-    "quality": Setting(
-        300,
-        "Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages of Table 2 "
-        "are 10,500, 11,400 and 13,500",
-    ),
-    "patch_basis": Setting("random", "Sec. 5.1: locally-connected projections"),
-    "n_directions": Setting(N_DIRECTIONS, "Sec. 6: H = 10,000"),
-    "transport": _TRANSPORT,
-    "amplifier": _AMPLIFIER,
-    "n_clusters": Setting(1, "Sec. 6.1: one flow for all pictures"),
-    "start": Setting("noise", "Algorithm 1"),
-    "start_noise": Setting(1.0, "Algorithm 1: N(0, I)"),
-    "dequantize": Setting(True, "App. C: dequantised, and rescaled to [−1, 1]"),
-    "dequantize_every": Setting("step", "App. C: dynamically at each step"),
-    "upsampling": Setting("lanczos", "App. C.1: better than nearest neighbours"),
-    "taper": _NO_TAPER,
-    "clip": Setting(False, "not mentioned"),
-    "shrinkage": Setting(0.0, "Algorithm 1: maps as they were fitted"),
+VECTORS = _BOTH | {
+    # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000 for
+    # pictures. Rows of d columns take 64·d directions, at most 10,000
+    "frame": "paper",
+    "condition": "joint",  # Sec. 4: one flow of x and y together
+    "entropy": 0.0,  # Sec. 3.4, footnote: the Laplacian term is ignored
+    "standardize": False,  # Algorithm 1: unscaled data; the start is N(0, I)
+    "n_axis_steps": 0,  # Algorithm 1: random directions only
+    "smoothing": 0.0,  # Algorithm 1: the data themselves
+}
+PICTURES = _BOTH | {
+    "schedule": "paper",  # Table 2
+    # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages of Table 2 are
+    # 10,500, 11,400 and 13,500
+    "quality": 300,
+    "patch_basis": "random",  # Sec. 5.1: locally-connected projections
+    "n_directions": N_DIRECTIONS,
+    "n_clusters": 1,  # Sec. 6.1: one flow for all pictures
+    "start": "noise",  # Algorithm 1
+    "start_noise": 1.0,  # Algorithm 1: N(0, I)
+    "dequantize_every": "step",  # App. C: dynamically at each step
+    "clip": False,  # not mentioned
 }
 
 
 def with_preset(
-    preset: str | None, parameters: dict[str, Any], defaults: dict[str, Any],
-    settings: dict[str, Setting],
-) -> dict[str, Any]:  # fmt: skip
+    preset: str | None, parameters: dict[str, Any], defaults: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
     """The parameters of an estimator; the preset's `settings` replace those left at their `defaults`."""
     need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
         return parameters
     out, options = dict(parameters), parameters["options"]
     default_options = type(options)()
-    for name, value in values(settings).items():
+    for name, value in settings.items():
         if name in defaults:
             if parameters[name] is defaults[name] or parameters[name] == defaults[name]:
                 out[name] = value
         elif getattr(options, name) == getattr(default_options, name):
             options = replace(options, **{name: value})
     return out | {"options": options}
-
-
-def values(settings: dict[str, Setting]) -> dict[str, Any]:
-    """The values, without their sources."""
-    return {name: setting.value for name, setting in settings.items()}

@@ -85,20 +85,13 @@ class GridTable:
     counts: Tensor | None = None
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for projections z (h, n) of the points `cloud`; mixed classes take a weighted mean."""
-        kernel, table, h = kernels.for_tensor(z), (self.lo, self.hi, self.values), len(z)
-        if len(self.lo) == h:
+        """T(z) − z for projections z (h, n) of the points `cloud`."""
+        kernel, table = kernels.for_tensor(z), (self.lo, self.hi, self.values)
+        runs = None if cloud is None else cloud.runs
+        if runs is None or len(runs) == 1:
             out: Tensor = kernel.displace_grid(z, *table)
-        elif cloud is not None and cloud.runs is not None:
-            out = kernel.displace_runs(z, *table, cloud.runs.starts)
         else:
-            assert cloud is not None
-            assert cloud.y is not None
-            out = z.new_zeros(z.shape)
-            for c, weight in enumerate(cloud.y.T.to(z.dtype)):
-                if bool(weight.any()):
-                    own = (part[c * h : (c + 1) * h] for part in table)
-                    out.addcmul_(weight, kernel.displace_grid(z, *own))
+            out = kernel.displace_runs(z, *table, runs.starts)
         return out
 
 

@@ -9,20 +9,18 @@ one.
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import copies, lookalikes, nearest_pictures, nn_ratio, strays
 from sliceflow.metrics.distances import (
-    DensityCoverage,
-    density_coverage,
-    energy_distance,
+    coverage,
+    fid,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
     two_sample_accuracy,
 )
-from sliceflow.metrics.fidelity import fid
 from sliceflow.metrics.pairs import nearest
 from sliceflow.metrics.reports import Number, Report, report
 
 __all__ = [
-    "Calibration", "DensityCoverage", "Number", "Report", "calibration", "copies", "density_coverage",
-    "energy_distance", "fid", "frechet_distance", "frechet_distance_pca", "lookalikes", "nearest",
-    "nearest_pictures", "nn_ratio", "report", "sliced_wasserstein", "strays", "two_sample_accuracy",
+    "Calibration", "Number", "Report", "calibration", "copies", "coverage", "fid", "frechet_distance",
+    "frechet_distance_pca", "lookalikes", "nearest", "nearest_pictures", "nn_ratio", "report",
+    "sliced_wasserstein", "strays", "two_sample_accuracy",
 ]  # fmt: skip

@@ -137,17 +137,12 @@ def nearest_pictures(
     >>> found.shape, distances[:, 0]
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
-    both = np.stack(_ways(train, mirror))  # (1 or 2, N, h, w[, c])
-    found = [nearest(images, way, k, device=device) for way in both]
-    distances = np.concatenate([d for d, _ in found], axis=1)
-    number = np.concatenate([i for _, i in found], axis=1)
-    way = np.repeat(np.arange(len(both)), k)
-    chosen = np.empty((len(images), k), int)  # a picture may be found both ways: the nearer counts
-    for row, order in enumerate(np.argsort(distances, axis=1, kind="stable")):
-        first = np.sort(np.unique(number[row][order], return_index=True)[1])[:k]
-        chosen[row] = order[first]
-    at = np.take_along_axis(number, chosen, 1)
-    return both[way[chosen], at], np.take_along_axis(distances, chosen, 1)
+    both, n = np.concatenate(_ways(train, mirror)), len(train)
+    distances, index = nearest(images, both, min((1 + mirror) * k, len(both)), device=device)
+    chosen = np.empty((len(images), k), int)
+    for row, found in enumerate(index % n):  # a picture may be found both ways: the nearer counts
+        chosen[row] = np.sort(np.unique(found, return_index=True)[1])[:k]
+    return both[np.take_along_axis(index, chosen, 1)], np.take_along_axis(distances, chosen, 1)
 
 
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:

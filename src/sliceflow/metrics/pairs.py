@@ -1,16 +1,15 @@
-"""Distances between the rows of two arrays: all pairs in blocks, and the nearest, on any device."""
+"""The nearest rows of an array, in blocks, on any device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
+from sliceflow.devices import resolve_device
 from sliceflow.errors import from_tensor, is_int, need
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BLOCK_NUMBERS = 1 << 24  # numbers in a block of rows: 128 MiB of float64
 _BLOCK_ROWS = 4096  # so two blocks make at most 16 million pairs
@@ -53,52 +52,12 @@ def blocks(rows: np.ndarray) -> Iterator[slice]:
         yield slice(first, min(first + size, len(rows)))
 
 
-def _parts(
-    rows: np.ndarray, centre: np.ndarray, device: str, dtype: str = "float64"
-) -> Iterator[tuple[slice, Tensor]]:
+def _centred(
+    rows: np.ndarray, centre: np.ndarray, device: torch.device
+) -> Iterator[tuple[slice, torch.Tensor]]:
     """Blocks of rows less a centre, subtracted in float64 so that float32 loses less."""
-    import torch
-
-    from sliceflow.devices import resolve_device
-
-    there = {"device": resolve_device(device), "dtype": getattr(torch, dtype)}
     for part in blocks(rows):
-        yield part, torch.from_numpy(rows[part] - centre).to(**there)
-
-
-def _squared(a: Tensor, b: Tensor) -> Tensor:
-    """|a_i − b_j|² as |a_i|² + |b_j|² − 2·a_iᵀb_j, never below 0; (n, m)."""
-    sums = a.square().sum(1)[:, None] + b.square().sum(1)[None]
-    return sums.addmm_(a, b.T, alpha=-2).clamp_(min=0)
-
-
-def mean_distance(a: np.ndarray, b: np.ndarray, device: str = "auto") -> float:
-    """The mean of |a_i − b_j| over all pairs, in float64."""
-    a, b = as_rows(a, "a"), as_rows(b, "b")
-    same_width(a, b, "a and b")
-    centre, total = b.mean(axis=0, dtype=np.float64), 0.0
-    for _, x in _parts(a, centre, device):
-        total += sum(float(_squared(x, y).sqrt_().sum()) for _, y in _parts(b, centre, device))
-    return total / (len(a) * len(b))
-
-
-def balls(
-    points: np.ndarray, centres: np.ndarray, radii: np.ndarray, device: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The number of closed balls around each point, and whether each ball holds a point."""
-    import torch
-
-    within, holds = np.zeros(len(points), np.int64), np.zeros(len(centres), bool)
-    centre = centres.mean(axis=0, dtype=np.float64)
-    for j, y in _parts(centres, centre, device):
-        # Slack for rounding: a point at exactly the radius is inside.
-        reach = torch.from_numpy(radii[j]).to(y.device).square() * (1 + 1e-9)
-        reach += 1e-12 * y.square().sum(1)
-        for i, x in _parts(points, centre, device):
-            inside = _squared(x, y) <= reach
-            within[i] += inside.sum(1).cpu().numpy()
-            holds[j] |= inside.any(0).cpu().numpy()
-    return within, holds
+        yield part, torch.from_numpy(rows[part] - centre).to(device, torch.float32)
 
 
 def nearest(
@@ -121,8 +80,6 @@ def nearest(
     >>> distances.round(3), index
     (array([[0.1, 0.9]]), array([[1, 0]]))
     """
-    import torch
-
     rows, data = as_rows(rows, "rows"), as_rows(data, "data")
     same_width(rows, data, "rows and data")
     if leave_out_itself and len(rows) != len(data):
@@ -132,11 +89,11 @@ def nearest(
     need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
     wanted = min(k + _SPARE, there)
     distances, index = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-    centre = data.mean(axis=0, dtype=np.float64)
-    for i, x in _parts(rows, centre, device, "float32"):
+    centre, where = data.mean(axis=0, dtype=np.float64), resolve_device(device)
+    for i, x in _centred(rows, centre, where):
         best = x.new_empty(len(x), 0)
         number = best.long()
-        for j, y in _parts(data, centre, device, "float32"):
+        for j, y in _centred(data, centre, where):
             score = torch.addmm(y.square().sum(1)[None], x, y.T, alpha=-2)  # less |x|², alike for all
             if leave_out_itself:
                 same = np.arange(max(i.start, j.start), min(i.stop, j.stop))

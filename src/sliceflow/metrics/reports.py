@@ -24,7 +24,6 @@ _EASILY = 0.65  # the accuracy or AUC above which samples are easily told apart
 # The ideal value of each number, and what it says.
 _MEANING = {
     "sliced distance": ("floor", "sliced 2-Wasserstein distance to held-out rows"),
-    "energy distance": ("floor", "energy distance to held-out rows"),
     "FD-PCA32": ("floor", "Fréchet distance to held-out pictures, in 32 principal components"),
     "coverage": ("floor", "share of held-out rows that have a sample near"),
     "two-sample accuracy": ("0.5", "how often a random forest tells samples from held-out rows"),
@@ -104,20 +103,22 @@ class Report:
         return "\n".join((self.verdict, *map(str.rstrip, lines), note))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"verdict": self.verdict}
+        """For JSON: None where there is no number."""
+        numbers = [{k: None if v != v else v for k, v in asdict(n).items()} for n in self.numbers]
+        return asdict(self) | {"numbers": numbers, "verdict": self.verdict}
 
 
 def report(
-    samples: Any, train: Any, test: Any, *, y: Any = None, kind: str = "auto",
-    max_rows: int | None = None, device: str = "auto",
+    samples: Any, train: Any, test: Any, *, y: Any = None, kind: str = "auto", device: str = "auto",
+    tell: Callable[[str], object] = lambda what: None,
 ) -> Report:  # fmt: skip
     """Compare samples with held-out rows, and see whether they copy training rows.
 
     The floor of a number is what training rows score in place of the samples; that of NN ratio is one
     half of the held-out rows against the other, that of copies and lookalikes what new real rows score
     on average. Columns of vectors are divided by their standard deviations. Mirror images of training
-    pictures count as training pictures. The same input gives the same report.
+    pictures count as training pictures. Of each kind of rows at most 2,000 are compared, 10,000 on a GPU;
+    copies are searched among all training rows. The same input gives the same report.
 
     Parameters
     ----------
@@ -126,9 +127,8 @@ def report(
     y : of DataFrames, the column that `utility` predicts; None takes the last that varies. Of arrays,
         the classes of (samples, train, test); None leaves `recognised` out
     kind : "vectors", "pictures" or "tables"; "auto" sees it from the shapes
-    max_rows : the most rows of each that are compared, except training rows that are searched; None is
-        10,000 on a GPU and 2,000 without one
     device : "cpu", "cuda", or "auto": a GPU if there is one
+    tell : is called with what is done next, to show progress
 
     Examples
     --------
@@ -156,12 +156,10 @@ held-out rows (two-sample accuracy 0.49)
     if min(counts.values()) < _FEWEST:
         raise ValueError(f"there are too few rows, {counts}; pass {_FEWEST} or more of each")
     device = str(resolve_device(device))
-    most = max_rows or (2_000 if device == "cpu" else 10_000)
-    found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
-    shown = [name for name in _MEANING if name in found]
-    rows = ((name, *found[name], *_MEANING[name]) for name in shown)
-    numbers = tuple(Number(*row) for row in rows)
-    return Report(kind, numbers, counts, details)
+    compare = _Comparison(2_000 if device == "cpu" else 10_000, device, tell)
+    found, details = getattr(compare, kind)(*given.values(), y)
+    rows = ((name, *found[name], *said) for name, said in _MEANING.items() if name in found)
+    return Report(kind, tuple(Number(*row) for row in rows), counts, details)
 
 
 _Scores = dict[str, tuple[float, float]]  # value and floor
@@ -173,6 +171,7 @@ class _Comparison:
 
     most: int
     device: str
+    tell: Callable[[str], object]
 
     def vectors(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
         unit = train.std(axis=0, dtype=np.float64)
@@ -182,8 +181,7 @@ class _Comparison:
         def score(x: np.ndarray) -> dict[str, float]:
             return {
                 "sliced distance": distances.sliced_wasserstein(x, held),
-                "energy distance": distances.energy_distance(x, held, device=self.device),
-                "coverage": distances.density_coverage(x, held, device=self.device).coverage,
+                "coverage": distances.coverage(x, held, device=self.device),
                 "two-sample accuracy": distances.two_sample_accuracy(x, held, n_trees=_TREES),
             }
 
@@ -200,7 +198,7 @@ class _Comparison:
         def score(x: np.ndarray) -> dict[str, float]:
             return {
                 "FD-PCA32": distances.frechet_distance(x, held),
-                "coverage": distances.density_coverage(x, held, device=self.device).coverage,
+                "coverage": distances.coverage(x, held, device=self.device),
             }
 
         out = self.score(score, features[0], features[1]) | self.recognised(features, y)
@@ -263,7 +261,11 @@ class _Comparison:
     def score(self, score: Callable[..., dict[str, float]], samples: Any, train: Any) -> _Scores:
         """Scores of samples and of equally many training rows: metrics depend on the counts."""
         n = min(self.most, len(samples), len(train))
-        ours, floor = score(subsample(samples, n)), score(subsample(train, n, seed=1))
+        self.tell(f"measuring {n} samples")
+        ours = score(subsample(samples, n))
+        self.tell(f"measuring {n} training rows in their place, for the floor")
+        floor = score(subsample(train, n, seed=1))
+        self.tell("searching for copies")
         return {name: (ours[name], floor[name]) for name in ours}
 
     def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:

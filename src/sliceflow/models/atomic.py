@@ -32,9 +32,11 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):  # Windows removes no file that is read-only; what went wrong counts
             beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:  # a full disk names no file
+            error.filename = os.fspath(path)
         raise
     if os.name == "posix":  # flush the name, too
         folder = os.open(target.parent, os.O_RDONLY)

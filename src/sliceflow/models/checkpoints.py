@@ -30,9 +30,10 @@ from sliceflow.errors import AdvisedError, is_real, need
 from sliceflow.models.codec import Array, Between
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.ranks import LostRank, Ranks
-from sliceflow.models.stored import FLOATS, Count, History
+from sliceflow.models.stored import FLOATS, Count, SavedHistory
 
 _NAME = "fit.checkpoint"
+_POSITION = ("stage", "step", "done", "spared", "seconds")  # of a `Run`, in a `_State`
 
 
 class OtherFitError(AdvisedError, ValueError):
@@ -41,30 +42,28 @@ class OtherFitError(AdvisedError, ValueError):
 
 @dataclass(frozen=True)
 class _State:
-    """A fit after a step, with the particles of all ranks and their `coordinates` in the stage's space."""
+    """A flow after a step, with the particles of all ranks and their `coordinates` in the stage's space."""
 
     identity: dict[str, str]
     seed: Seed
+    model: tuple[ModelStep, ...]
+    history: SavedHistory
+    x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
+    coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
     stage: Count
     step: Count
     done: Count
     spared: Count
     seconds: Annotated[float, Between()]
-    model: tuple[ModelStep, ...]
-    history: History
-    heard: tuple[tuple[int, float], ...] | None
-    x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
-    coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
 
 
-class _Fit(NamedTuple):
+class Running(NamedTuple):
     """What changes while a flow runs. `first` is the number of this rank's first particle."""
 
     run: Run
     particles: Cloud
     history: events.History
-    rule: events.HeldOut | None
-    first: int
+    first: int = 0
 
 
 @contextmanager
@@ -89,7 +88,7 @@ def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
 
 
 class Checkpoints:
-    """Writes the checkpoints of one fit to a folder, which all ranks see, and reads the last one.
+    """Writes the checkpoints of one flow to a folder, which all ranks see, and reads the last one.
 
     A checkpoint with another `identity` is an error; its seed replaces a random one. `part` names this
     flow where the fit has several: what is done stays in a folder of its own until `remove`.
@@ -107,15 +106,14 @@ class Checkpoints:
     ) -> None:
         need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
         self._given, self._part, self._every = os.fspath(folder), part, every
-        self._folder, self._identity, self._ranks = Path(folder, part), identity, ranks
-        self._path = self._folder / _NAME
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
+        self._identity, self._ranks, self._path = identity, ranks, Path(folder, part, _NAME)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        for partial in self._path.parent.glob(f".{_NAME}.*.part"):  # of a fit killed while writing
             partial.unlink(missing_ok=True)
         self.resumes = self._path.exists()
-        self.seed = self._read("cpu").seed if self.resumes else seed
+        self.seed = self._read().seed if self.resumes else seed
 
-    def _read(self, device: torch.device | str) -> _State:
+    def _read(self, device: torch.device | str = "cpu") -> _State:
         try:
             state: _State = load(self._path, (_State,), device, sys.maxsize)
         except ModelFileError as error:
@@ -130,24 +128,16 @@ class Checkpoints:
         return state
 
     @contextmanager
-    def running(
-        self,
-        run: Run,
-        particles: Cloud,
-        history: events.History,
-        rule: events.HeldOut | None = None,
-        first: int = 0,
-    ) -> Iterator[Callable[[], None]]:
+    def running(self, flow: Running) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends removes its
         checkpoint, but for one of several flows: calling what this gives keeps its state until
         `remove`.
         """
-        fit = _Fit(run, particles, history, rule, first)
         if self.resumes:
-            self._restore(fit)
-        written, ranks = events.now(), self._ranks
+            self._restore(flow)
+        written, ranks, run = events.now(), self._ranks, flow.run
         try:
             with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
 
@@ -157,14 +147,14 @@ class Checkpoints:
                     due = events.now() - written >= self._every
                     wish = ranks.maximum(2 if ctrl_c.is_set() else int(due))
                     if wish == 2:
-                        self._write(fit)
+                        self._write(flow)
                         self._stop(run)
                     if wish == 1:
-                        self._write_or_warn(fit)
+                        self._write_or_warn(flow)
                         written = events.now()
 
                 run.after = after
-                yield lambda: self._write_or_warn(fit) if self._part else None
+                yield lambda: self._write_or_warn(flow) if self._part else None
         except LostRank as error:
             last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             advice = last if self._path.exists() else "there is no checkpoint yet: start it again"
@@ -178,7 +168,7 @@ class Checkpoints:
         """Remove the checkpoint, and its folder if it is empty then."""
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
-            self._folder.rmdir()
+            self._path.parent.rmdir()
 
     def _stop(self, run: Run) -> None:
         which = f" of {self._part}" if self._part else ""
@@ -186,21 +176,22 @@ class Checkpoints:
         fact = f"the fit was stopped after {run.done} steps{which}"
         raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
-    def _write_or_warn(self, fit: _Fit) -> None:
+    def _write_or_warn(self, flow: Running) -> None:
         try:
-            self._write(fit)
+            self._write(flow)
         except OSError as error:  # a full disk is no reason to lose the run
             fact = f"no checkpoint could be written to {self._path} ({error})"
             warnings.warn(f"{fact}; the fit continues with the last one", RuntimeWarning, stacklevel=3)
 
-    def _write(self, fit: _Fit) -> None:
-        run, heard, failure = fit.run, None if fit.rule is None else tuple(fit.rule.heard), ""
-        clouds = (self._gathered(fit.particles.x), self._gathered(run.coordinates))
+    def _write(self, flow: Running) -> None:
+        run, failure = flow.run, ""
+        clouds: Any = (self._gathered(flow.particles.x), self._gathered(run.coordinates))
         if self._ranks.first:
-            position = (run.stage, run.step, run.done, run.spared, run.seconds)
-            rest: Any = (tuple(run.model), fit.history.as_columns(), heard, *clouds)
+            history = SavedHistory(**flow.history.as_columns())
+            position = (getattr(run, name) for name in _POSITION)
+            state = _State(self._identity, self.seed, tuple(run.model), history, *clouds, *position)
             try:
-                save(self._path, _State(self._identity, self.seed, *position, *rest))
+                save(self._path, state)
             except OSError as error:
                 failure = str(error)
         if failure := self._ranks.broadcast(failure):
@@ -214,23 +205,16 @@ class Checkpoints:
         parts = [part.cpu() if first else part[:, :0].cpu() for _, part in self._ranks.columns(t)]
         return torch.cat(parts, 1).numpy()
 
-    def _restore(self, fit: _Fit) -> None:
-        run, x = fit.run, fit.particles.x
-        state, own = self._read(x.device), slice(fit.first, fit.first + x.shape[1])
+    def _restore(self, flow: Running) -> None:
+        run, x, state = flow.run, flow.particles.x, self._read(flow.particles.x.device)
+        own = slice(flow.first, flow.first + x.shape[1])
         known, total = torch.from_numpy(state.x), self._ranks.maximum(own.stop)
-        problem = ""
         if known.dtype != x.dtype or known.shape != (len(x), total):
-            problem = f"it holds particles of shape {tuple(known.shape)} and type {known.dtype}"
-        elif (state.heard is None) != (fit.rule is None):
-            problem = "it does not say what the stopping rule heard"
-        if problem:
-            problem = f"{self._path} is damaged: {problem}"
-            raise ModelFileError(f"{problem}. Delete it to start the fit again")
+            fact = f"it holds particles of shape {tuple(known.shape)} and type {known.dtype}"
+            raise ModelFileError(f"{self._path} is damaged: {fact}. Delete it to start the fit again")
         x.copy_(known[:, own])
         if state.coordinates is not None:
             run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
-        run.stage, run.step, run.done, run.spared = state.stage, state.step, state.done, state.spared
-        run.seconds, run.model = state.seconds, list(state.model)
-        fit.history.before = state.history
-        for stage, distance in state.heard or ():
-            fit.rule.judge(stage, distance)  # type: ignore[union-attr]
+        for name in _POSITION:
+            setattr(run, name, getattr(state, name))
+        run.model, flow.history.before = list(state.model), state.history.columns()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,8 +19,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sliceflow.devices import resolve_device
+from sliceflow.devices import need_memory, resolve_device
 from sliceflow.engine import conditions, events
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.distances import sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.models.checkpoints import Checkpoints
@@ -50,7 +52,6 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     _kinds: tuple[type, type, type]  # of the plan, the fitted state and the rows: what a file holds
     _model: Model
     _waiting: Any = None  # rows that wait for the next refresh
-    _file: str  # which the model was loaded from
 
     def _space(self, like_fitted: bool = False) -> Any:
         """The space, with checked parameters; with `like_fitted`, of rows like those of the model."""
@@ -84,11 +85,15 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             ``ranks.gather(flow.particles_)`` gives all
         """
         call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
-        return self._fit(self._space(), X, y, call)
+        space, ranks = self._space(), call.ranks
+        about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
+        same_on_all(ranks, *about, checkpoint_dir)
+        return self._fit_rows(space, space.read(X, y, ranks), call)
 
     def plan(self, X: Any, y: Any = None) -> Any:
         """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
-        return self._plan(self._space(), X, y)
+        space = self._space()
+        return space.prepare(space.read(X, y, Ranks()), self._seed_copy(), Ranks()).plan
 
     def partial_fit(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
@@ -114,34 +119,23 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         an unknown row is an error. If anything fails or is interrupted, the model stays as it was. With
         `refresh` False, the maps are still those of all rows until the next refresh.
         """
-        known, space = self._need_rows(), self._space(like_fitted=True)
+        known, space = self._known_rows(needed=True), self._space(like_fitted=True)
         return self._renew(space, without(known, space.read(X, y, Ranks())), refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
         """Fit all rows that the model keeps, with the same seed and today's parameters."""
-        return self._renew(self._space(), self._need_rows(), True, listeners)
-
-    def _need_rows(self) -> Any:
-        if (known := self._known_rows()) is None:
-            raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
-        return known
-
-    def _fit(self, space: Any, X: Any, y: Any, call: Call) -> Self:
-        about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
-        same_on_all(call.ranks, *about, call.checkpoint_dir, **space.digests())
-        return self._fit_rows(space, space.read(X, y, call.ranks), call)
-
-    def _plan(self, space: Any, X: Any, y: Any) -> Any:
-        return space.prepare(space.read(X, y, Ranks()), self._seed_copy(), Ranks()).plan
+        return self._renew(self._space(), self._known_rows(needed=True), True, listeners)
 
     def _seed_copy(self) -> Seed:
         return Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
 
-    def _known_rows(self) -> Any:
-        """The rows of the model and those that wait; None before the first fit."""
+    def _known_rows(self, needed: bool = False) -> Any:
+        """The rows of the model and those that wait; None before the first fit, if none are `needed`."""
         if self._waiting is not None:
             return self._waiting
         if "_model" not in vars(self):
+            if needed:
+                raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
             return None
         if self._model.rows is None:
             advice = "fit it with keep_rows=True, or start a new one with partial_fit"
@@ -165,20 +159,20 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         job = space.prepare(rows, seed, ranks)
         checkpoints: list[Checkpoints] = []
         if call.checkpoint_dir is not None:
-            about = (type(self).__name__, job.plan.settings(), torch.device(job.plan.device))
-            data = rows.digests(ranks) | space.digests()
-            known = identity(*about, seed if fixed else None, **data)
+            settings = self.get_params(deep=False) | job.plan.settings()
+            about = (type(self).__name__, settings, torch.device(job.plan.device))
+            known = identity(*about, seed if fixed else None, **rows.digests(ranks))
             where, n = (call.checkpoint_dir, call.checkpoint_every, known, seed, ranks), len(job.parts)
             names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
             checkpoints = [Checkpoints(*where, part=name) for name in names]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
             if found != seed:
                 seed, job = found, space.prepare(rows, found, ranks)
-        listeners: list[events.Listener] = [*ranks.agreeing(call.listeners)]
+        listeners = list(call.listeners)
         if self.verbose and ranks.first:
             listeners.append(events.Progress())
         with events.closing(listeners):
-            results, history = run_parts(job.parts, listeners, checkpoints)
+            results, history = run_parts(job.parts, ranks.agreeing(listeners), checkpoints)
         fitted, particles, y = job.finish(results)
         own = rows if keep else None
         if own is None and (getattr(self, "keep_rows", True) or fitted.needs_rows):
@@ -186,12 +180,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, own), particles, y)
         if shown := job.copies(results):
-            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=4)
+            level = 4 if keep else 3  # the user's call
+            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=level)
         return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         """Replace the fitted attributes by those of a new model."""
-        for name in ("_file", "_waiting", "classes_", *_BATCHED):
+        for name in ("_waiting", "classes_", *_BATCHED):
             self.__dict__.pop(name, None)
         self._model, self.plan_, self.history_ = model, model.fitted.plan, model.history
         self.n_iter_ = len(model.history["step"])
@@ -212,8 +207,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         n : number of samples
         y : one condition for all samples, or several: then n must be 1 (one sample of each) or their
-            number. None takes conditions in the data's proportions. Labels may also be an (n, C) array
-            of class weights
+            number. None takes conditions in the data's proportions
         random_state : int, RandomState, Generator or None (new samples on every call)
         return_y : also return the conditions of the samples
 
@@ -249,8 +243,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if codes is None:
             _, drawn = self._codes_for(fitted, times * n, None, seed)
         fresh = fitted.columns(fitted.draw(times * n, drawn, seed))
-        rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else drawn)
-        return -rule.distance(fresh)
+        samples = Cloud(fresh, None if codes is None else drawn)
+        return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
 
     def _fitted_state(self) -> Any:
         """The fitted state; raises sklearn's NotFittedError before a fit."""
@@ -281,8 +275,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return len(requested), requested
 
     def _need_memory(self, fitted: Any, n: int) -> None:
-        plan = replace(fitted.plan, nbytes=fitted.sample_bytes(n), device=str(fitted.device))
-        plan.need_memory(f"n={n} samples need", "draw fewer at a time")
+        what = f"n={n} samples need"
+        need_memory(fitted.sample_bytes(n), fitted.device, what, "draw fewer at a time")
 
     # Files
 
@@ -305,8 +299,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
         def __getattr__(self, name: str) -> Any:
-            if name in _BATCHED and "_file" in self.__dict__:
-                fact = f"{name} is not in {self.__dict__['_file']}, which was saved without"
+            if name in _BATCHED and "_model" in self.__dict__:
+                fact = f"{name} is not in the file of this model, which was saved without"
                 raise AttributeError(f"{fact}; draw with sample(), or save with particles=True")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

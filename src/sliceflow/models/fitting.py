@@ -4,8 +4,10 @@ What a space provides, step by step, in frozen dataclasses that a file can hold:
 
 - `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
   are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
-- `digests()` identifies what else the fit is given. `prepare(rows, seed, ranks)` plans a job: its `plan`
-  and its `parts`, one or one for each class. `part.begin()` allocates particles and data: see `Begun`.
+- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`, one or one for each class, with
+  `name`, `n_stages` and `n_steps`. `part.begin()` allocates data and `particles`, of which the `first`
+  has this number among those of all ranks. Its `move(run, listeners)` does the steps that can be
+  resumed, and `finish(run, listeners)` what follows.
 - `job.finish(results)` gives the fitted state, the batched samples in the form of X, and their y.
   `job.copies(results)` says what shows that particles copy rows; it is empty if nothing does.
 - The fitted state has its `plan`, `device`, `condition` (the kind of y) and `codes` of the training rows.
@@ -17,41 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from sliceflow.engine import events
-from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
-from sliceflow.models.checkpoints import Checkpoints
-
-
-class Part(Protocol):
-    """One flow of a fit, with its planned stages and steps; the name is "" if there is only one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def n_stages(self) -> int: ...
-    @property
-    def n_steps(self) -> int: ...
-    def begin(self) -> Begun: ...
-
-
-class Begun(Protocol):
-    """A part at its start: `move` does the steps that can be resumed, and `finish` what follows."""
-
-    @property
-    def particles(self) -> Cloud: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def rule(self) -> events.HeldOut | None: ...
-    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None: ...
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Any: ...
+from sliceflow.models.checkpoints import Checkpoints, Running
 
 
 def run_parts(
-    parts: Sequence[Part], listeners: Sequence[events.Listener], checkpoints: Sequence[Checkpoints] = ()
+    parts: Sequence[Any], listeners: Sequence[events.Listener], checkpoints: Sequence[Checkpoints] = ()
 ) -> tuple[list[Any], dict[str, list[Any]]]:
     """Run the parts; returns their results and the joint history."""
     results: list[Any] = []
@@ -77,13 +53,12 @@ def run_parts(
 
 
 def _run(
-    part: Part, history: events.History, heard: Sequence[events.Listener], keeper: Checkpoints | None
+    part: Any, history: events.History, heard: Sequence[events.Listener], keeper: Checkpoints | None
 ) -> Any:
     begun, run = part.begin(), Run()
-    rules = [] if begun.rule is None else [begun.rule]
-    state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext() if keeper is None else keeper.running(*state) as keep:
-        begun.move(run, [history, *heard, *rules])
+    state = Running(run, begun.particles, history, begun.first)
+    with nullcontext() if keeper is None else keeper.running(state) as keep:
+        begun.move(run, [history, *heard])
         if keep is not None:
             keep()
         return begun.finish(run, [history, *heard])

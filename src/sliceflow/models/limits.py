@@ -6,13 +6,14 @@ A few bytes of a file can stand for many in memory. So everything is counted bef
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import CompactTable
+from sliceflow.engine.compact import CompactTable, ModelStep
+from sliceflow.engine.flow import Flow
+from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.plan import in_bytes
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
@@ -50,63 +51,55 @@ class Allowance:
         raise ValueError(f"{what} {in_bytes(count)} of memory, and {given}; {advice}")
 
 
-def check_reach(
-    stages: Sequence[tuple[float, Sequence[Any]]],
+def check_steps(  # many: what a flow does with a model, and what moves
+    flow: Flow,
+    steps: Sequence[ModelStep],
+    n_maps: Callable[[int, int], int],
     d: int,
     dtype: torch.dtype,
-    *,
+    codes: Tensor | None = None,
     start: float = 1.0,
-    entropy: float = 0.0,
-    offset: float = 0.0,
 ) -> float:
-    """The largest distance from 0 that a particle can reach; a ValueError if `dtype` cannot hold it.
+    """The largest distance from 0 that a particle in d columns can reach by the steps of a model.
 
-    A step moves a particle along every direction by at most twice the largest number in its maps.
-    `stages` has step sizes and steps, `start` is the deviation of the d columns at the start, `entropy`
-    is λ.
+    Raises a ValueError unless these are the first steps of every stage, in order, with `n_maps` maps,
+    and `dtype` can hold what they reach. A step moves a particle along every direction by at most twice
+    the largest number in its maps. `start` is the deviation of the columns at the start.
     """
+    done, last = [0] * len(flow.stages), 0
     reach, most = _FARTHEST * start, torch.finfo(dtype).max / 4
-    for size, steps in stages:
-        noise = _FARTHEST * math.sqrt(2 * entropy * size * d)
-        reach += len(steps) * (2 * size * _farthest(steps) * d + noise)
+    for step in steps:
+        i, k = step.stage, step.step
+        if not last <= i < len(done) or k != done[i] or k >= flow.stages[i].n_steps:
+            raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
+        size = step.table.n_maps if isinstance(step.table, CompactTable) else len(step.table.values)
+        if size != n_maps(i, k):
+            raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
+        last, done[i], eta = i, k + 1, flow.stages[i].step_size
+        reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(2 * flow.entropy * eta * d)
+    offset = 0.0
+    if flow.n_shared and codes is not None:  # the condition shifts projections
+        offset = (
+            flow.amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1)
+        )
     if not (d * reach < most and offset < most):
         fact = f"maps, steps and conditions reach {reach + offset:.1e}, and {dtype} ends at {most:.1e}"
         raise ValueError(f"its samples may not stay finite: {fact}")
     return reach
 
 
-def by_stage(stages: Sequence[Any], steps: Sequence[Any]) -> list[tuple[float, list[Any]]]:
-    """Step size and model steps of each stage, for `check_reach`."""
-    return [(s.step_size, [step for step in steps if step.stage == i]) for i, s in enumerate(stages)]
-
-
-def _farthest(steps: Iterable[Any]) -> float:
-    """An upper bound of the numbers in the maps of some steps."""
+def _farthest(table: KnotTable | GridTable | CompactTable) -> float:
+    """An upper bound of the numbers in maps."""
+    parts = [table.knots] if isinstance(table, KnotTable) else [table.lo, table.hi]
     most = 0.0
-    for table in (step.table for step in steps):
-        parts = [table.lo, table.hi] if hasattr(table, "lo") else [table.knots]
-        if isinstance(table, CompactTable):
-            most = max(most, math.ldexp(1.0, table.exponent + 15))
-        else:
-            parts.append(table.values)
-        most = max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
-    return most
+    if isinstance(table, CompactTable):
+        most = math.ldexp(1.0, table.exponent + 15)
+    else:
+        parts.append(table.values)
+    return max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
 
 
-def offset_of(amplifier: float, codes: Tensor | None) -> float:
-    """The largest offset of a projection by a condition with these codes."""
-    if codes is None or math.isinf(amplifier):
-        return 0.0
-    return amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0)
-
-
-def rotation_bytes(d: int) -> int:
-    """Bytes of the pool of rotations, of making it, and of a block of rotations (`frames`)."""
-    steps = max(1, min(32, (1 << 22) // (d * d)))
-    return 8 * d * d * (24 + 4 * steps)
-
-
-def grid_bytes(steps: Iterable[Any]) -> int:
+def grid_bytes(steps: Iterable[ModelStep]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
     compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
     return max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)

@@ -1,70 +1,73 @@
-"""Arrays made small by zlib, and back: the same bits, or a ValueError before anything large is made."""
+"""Arrays as bytes, made small by zlib, and back: the same bits, or a ValueError."""
 
 from __future__ import annotations
 
 import math
 import os
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 _BLOCK = 1 << 22  # bytes that are packed at a time, side by side: zlib takes longer than a fit on a GPU
 _MOST_RATIO = 1032  # zlib cannot expand its bytes by more
-_Shape = tuple[int, ...]
+Form = tuple[np.dtype, tuple[int, ...]]  # the type and the shape of an array
 
 
-def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]:
-    """Bytes that `unpack` reads, and the size of each of their blocks. The arrays have one dtype.
+def pack(arrays: Sequence[np.ndarray], way: str) -> np.ndarray:
+    """Bytes that `unpack` reads.
 
-    "planes" puts the lowest bytes of all numbers first, then the next; "delta" does so with the
-    differences along the last axis. "pictures" (n, c, h, w) stores v − left − above + (left above), and
-    of three channels the first and the last as differences from the middle one.
+    "" is the arrays as they are, of any types. The other ways take arrays of one type, and put the
+    lowest bytes of all numbers first, then the next: "planes" those of the numbers, "delta" of their
+    differences along the last axis, and "pictures" (n, c, h, w) of v − left − above + (left above),
+    where the first and the last of three channels are differences from the middle one.
     """
-    if way == "delta":
-        groups: dict[int, list[np.ndarray]] = {}  # rows by their length, in order
-        for array in arrays:
-            rows = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
-            groups.setdefault(array.shape[-1], []).append(rows)
-        whole = b"".join(_delta_bytes(np.concatenate(group)) for group in groups.values())
-    elif way == "pictures":
-        whole = b"".join(map(_picture_bytes, arrays))
-    else:
-        whole = _planes(np.concatenate([np.ascontiguousarray(array).reshape(-1) for array in arrays]))
+    if way:
+        arrays = [_FILTERS[way][0](array) for array in arrays]
+    little = (a.astype(a.dtype.newbyteorder("<"), copy=False) for a in arrays)
+    parts = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in little]
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if not way:
+        return whole
+    planes = whole.reshape(-1, arrays[0].itemsize).T.tobytes()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        starts = range(0, len(whole), _BLOCK)
-        blocks = list(pool.map(lambda i: _deflated(whole[i : i + _BLOCK]), starts))
-    return np.frombuffer(bytearray(b"".join(blocks)), np.uint8), [len(block) for block in blocks]
+        starts = range(0, len(planes), _BLOCK)
+        blocks = list(pool.map(lambda i: _deflated(planes[i : i + _BLOCK]), starts))
+    sizes = np.array([len(block) for block in blocks], "<u4").tobytes()
+    return np.frombuffer(b"".join([sizes, *blocks]), np.uint8)
 
 
-def unpack(
-    packed: np.ndarray, sizes: Sequence[int], way: str, shapes: Sequence[_Shape], dtype: np.dtype
-) -> list[np.ndarray]:
-    """The arrays of these shapes; a ValueError if anything does not fit."""
-    total = dtype.itemsize * sum(map(math.prod, shapes))
-    total += len({shape[-1] for shape in shapes}) if way == "delta" else 0
+def unpack(packed: np.ndarray, way: str, forms: Sequence[Form]) -> list[np.ndarray]:
+    """The arrays of these types and shapes; a ValueError if anything does not fit."""
+    ends = [0, *accumulate(dtype.itemsize * math.prod(shape) for dtype, shape in forms)]
+    if way and len({dtype for dtype, _ in forms}) != 1:
+        raise ValueError("packed arrays are not of one type")
+    whole = _planes(packed, ends[-1], forms[0][0].itemsize) if way else packed
+    if len(whole) != ends[-1]:
+        raise ValueError(f"there are {len(whole)} bytes instead of {ends[-1]}")
+    out = []
+    for (first, end), (dtype, shape) in zip(pairwise(ends), forms, strict=True):
+        part = whole[first:end]
+        little = part != 0 if dtype.kind == "b" else part.view(dtype.newbyteorder("<"))
+        array = np.require(little, dtype, ["A", "W"]).reshape(shape)
+        out.append(_FILTERS[way][1](array) if way else array)
+    return out
+
+
+def _planes(packed: np.ndarray, total: int, width: int) -> np.ndarray:
+    """The `total` bytes of numbers of `width` bytes each."""
     lengths = [min(_BLOCK, total - first) for first in range(0, total, _BLOCK)]
-    if len(sizes) != len(lengths) or sum(sizes) != len(packed):
-        raise ValueError(f"{len(packed)} bytes in {len(sizes)} blocks, not in {len(lengths)}")
-    if total > _MOST_RATIO * len(packed):
+    if 4 * len(lengths) > len(packed) or total > _MOST_RATIO * len(packed):
         raise ValueError(f"{len(packed)} bytes cannot hold {total}")
-    parts = [packed[a:b].tobytes() for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
+    sizes, blocks = packed[: 4 * len(lengths)].view("<u4").tolist(), packed[4 * len(lengths) :]
+    if sum(sizes) != len(blocks):
+        raise ValueError(f"{len(blocks)} bytes instead of {sum(sizes)}")
+    parts = [blocks[a:b].tobytes() for a, b in pairwise([0, *accumulate(sizes)])]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         whole = np.frombuffer(bytearray().join(pool.map(_inflated, parts, lengths)), np.uint8)
-    if way == "delta":
-        return _restore_deltas(whole, shapes, dtype)
-    ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
-    flat = whole if way == "pictures" else _from_planes(whole, dtype)
-    out = [flat[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
-    return list(map(_restore_pictures, out)) if way == "pictures" else out
-
-
-def unpacked_bytes(shapes: Sequence[_Shape], dtype: np.dtype) -> int:
-    """Memory that `unpack` takes: the bytes, their planes and the arrays."""
-    return 3 * dtype.itemsize * sum(map(math.prod, shapes))
+    return whole.reshape(width, -1).T.reshape(-1)
 
 
 def _deflated(whole: bytes) -> bytes:
@@ -84,58 +87,33 @@ def _inflated(packed: bytes, size: int) -> bytes:
     return whole
 
 
-def _planes(flat: np.ndarray) -> bytes:
-    """The lowest bytes of all numbers, then the next."""
-    flat = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
-    return flat.view(np.uint8).reshape(-1, flat.itemsize).T.tobytes()
+def _unchanged(array: np.ndarray) -> np.ndarray:
+    return array
 
 
-def _from_planes(planes: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    wide = np.ascontiguousarray(planes.reshape(dtype.itemsize, -1).T)
-    return wide.reshape(-1).view(dtype.newbyteorder("<")).astype(dtype, copy=False)
+def _differences(array: np.ndarray) -> np.ndarray:
+    """Differences along the last axis, where 0, −1, 1, −2, … are 0, 1, 2, 3, …"""
+    signed = np.ascontiguousarray(array).view(f"i{array.itemsize}")
+    rises = np.diff(signed, axis=-1, prepend=signed.dtype.type(0))  # modulo 2^bits
+    return np.asarray((rises << 1) ^ (rises >> (8 * array.itemsize - 1)))
 
 
-def _delta_bytes(rows: np.ndarray) -> bytes:
-    """A byte that says whether differences have signs, and the differences."""
-    bits = 8 * rows.itemsize
-    signed = rows.view(f"i{rows.itemsize}")
-    rises = np.diff(signed, axis=1, prepend=signed.dtype.type(0))  # modulo 2^bits
-    falls = bool((rises < 0).any())
-    if falls:  # 0, −1, 1, −2, … as 0, 1, 2, 3, …
-        rises = (rises << 1) ^ (rises >> (bits - 1))
-    return bytes([falls]) + _planes(np.ascontiguousarray(rises.T).reshape(-1))
+def _sums(differences: np.ndarray) -> np.ndarray:
+    codes = differences.view(f"u{differences.itemsize}")
+    rises = (codes >> 1) ^ (~(codes & 1) + codes.dtype.type(1))
+    return np.cumsum(rises, axis=-1, dtype=codes.dtype).view(differences.dtype)
 
 
-def _restore_deltas(whole: np.ndarray, shapes: Sequence[_Shape], dtype: np.dtype) -> list[np.ndarray]:
-    unsigned, rows = np.dtype(f"u{dtype.itemsize}"), Counter[int]()
-    for shape in shapes:
-        rows[shape[-1]] += math.prod(shape[:-1])
-    at, found = 0, dict[int, np.ndarray]()
-    for width, count in rows.items():
-        end = at + 1 + width * count * dtype.itemsize
-        rises = _from_planes(whole[at + 1 : end], unsigned).reshape(width, count)
-        if whole[at]:
-            rises = (rises >> 1) ^ (~(rises & 1) + unsigned.type(1))
-        values = np.cumsum(rises, axis=0, dtype=unsigned)
-        found[width], at = np.ascontiguousarray(values.T).view(dtype), end
-    out, used = [], Counter[int]()
-    for shape in shapes:
-        first, width = used[shape[-1]], shape[-1]
-        used[width] += math.prod(shape[:-1])
-        out.append(found[width][first : used[width]].reshape(shape))
-    return out
-
-
-def _picture_bytes(pictures: np.ndarray) -> bytes:
+def _from_neighbours(pictures: np.ndarray) -> np.ndarray:
     stored = pictures.swapaxes(0, 1).copy()  # channel by channel
     if len(stored) == 3:
         stored[::2] -= stored[1]
     for axis in (2, 3):
         stored = np.diff(stored, axis=axis, prepend=np.uint8(0))  # modulo 256
-    return stored.tobytes()
+    return stored
 
 
-def _restore_pictures(stored: np.ndarray) -> np.ndarray:
+def _pictures(stored: np.ndarray) -> np.ndarray:
     """Pictures (n, c, h, w) from values that are in the order (c, n, h, w)."""
     n, c, h, w = stored.shape
     stored = stored.reshape(c, n, h, w)
@@ -144,3 +122,10 @@ def _restore_pictures(stored: np.ndarray) -> np.ndarray:
     if c == 3:
         stored[::2] += stored[1]
     return np.ascontiguousarray(stored.swapaxes(0, 1))
+
+
+_FILTERS = {  # what is packed instead of an array, and the array again
+    "planes": (_unchanged, _unchanged),
+    "delta": (_differences, _sums),
+    "pictures": (_from_neighbours, _pictures),
+}

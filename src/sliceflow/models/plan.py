@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 
 from sliceflow.devices import need_memory, resolve_device
+from sliceflow.errors import is_bool, is_int, need
 
 _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not change what a fit does
 
@@ -41,9 +42,10 @@ class Plan:
         threads = torch.get_num_threads() if kind == "cpu" else 1
         return 1e-9 * nanoseconds.get(kind, 1.0) * values / (threads * self.n_ranks)
 
-    def need_memory(self, what: str, advice: str) -> None:
-        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        need_memory(self.nbytes, resolve_device(self.device), what, advice)
+    def taking(self, nbytes: int, seconds: float, what: str, advice: str) -> Self:
+        """The plan with what it takes; a `NotEnoughMemoryError` if the device cannot hold the fit."""
+        need_memory(nbytes, resolve_device(self.device), what, advice)
+        return replace(self, nbytes=nbytes, seconds=seconds)
 
     def __str__(self) -> str:
         where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
@@ -53,6 +55,26 @@ class Plan:
         shown = [(name, str(value)) for name, value in rows if value != ""]
         width = max(len(name) for name, _ in shown)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
+
+
+def check_shared(
+    parameters: Mapping[str, Any], flags: Sequence[str], options: Any, transports: Collection[str]
+) -> None:
+    """Raise a `ParameterError` for the first invalid parameter of those that all flows share."""
+    m, verbose, own = parameters["n_particles"], parameters["verbose"], parameters["options"]
+    need(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
+    ok = is_bool(verbose) or is_int(verbose, 0)
+    need(ok, "verbose", verbose, "a bool, or an int of at least 0")
+    for name in flags:
+        need(is_bool(parameters[name]), name, parameters[name], "True or False")
+    ok = own is None or isinstance(own, options)
+    need(ok, "options", own, f"None or a sliceflow.{options.__name__}")
+    (own or options()).check()
+    transport = parameters["transport"]
+    ok = hasattr(transport, "fit") and hasattr(transport, "most")
+    ok = transport in transports if isinstance(transport, str) else ok
+    what = f"one of {list(transports)} or a transport from sliceflow.transports"
+    need(ok, "transport", transport, what)
 
 
 def in_bytes(count: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import ALL, Batch, Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import row_weights
-from sliceflow.engine.events import Event, Listener, tell
+from sliceflow.engine.events import Listener, tell
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
@@ -40,13 +39,6 @@ __all__ = [
 ]  # fmt: skip
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
-_PATIENCE = 3.0  # seconds to wait for torchrun's signal
-_LOSS = re.compile(  # messages of Gloo, NCCL and torch's store; not those of sizes and memory
-    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
-    r"|timed? ?out|pair closure|no route to host|network error|socket"
-    r"|remote ?error|remote process exited|communicator was aborted",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -150,10 +142,6 @@ class Ranks:
             yield first, part
             first += count
 
-    def joint(self, t: Tensor) -> Tensor:
-        """The columns (…, n) of all ranks side by side."""
-        return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
-
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
         """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
         if self.size == 1:
@@ -169,14 +157,10 @@ class Ranks:
         if self.size == 1:
             return rows
         if isinstance(rows, Tensor):
-            return self.joint(rows.movedim(0, -1)).movedim(-1, 0).contiguous()
-        form = Form.of(rows)
-        if form is not None:
-            return form.made(self.gather(np.asarray(rows)))
-        if rows.dtype.kind not in "fiub":  # strings of any length
-            return np.concatenate(self.all_gather(rows))
-        as_bytes = torch.from_numpy(np.ascontiguousarray(rows)).reshape(-1).view(torch.uint8)
-        return self.joint(as_bytes).numpy().view(rows.dtype).reshape(-1, *rows.shape[1:])
+            parts = [part for _, part in self.columns(rows.movedim(0, -1))]
+            return torch.cat(parts, -1).movedim(-1, 0).contiguous()
+        form, whole = Form.of(rows), np.concatenate(self.all_gather(np.asarray(rows)))
+        return whole if form is None else form.made(whole)
 
     def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
@@ -206,48 +190,25 @@ class Ranks:
 
     def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
         """Listeners that end a stage on all ranks as soon as one listener, on any rank, asks to."""
-        if self.maximum(len(listeners)) == 0 or self.size == 1:
+        if self.size == 1 or self.maximum(len(listeners)) == 0:
             return list(listeners)
-
-        class Agreed:
-            def __call__(_, event: Event) -> bool:
-                return self.maximum(int(tell(listeners, event))) > 0
-
-            def close(_) -> None:
-                for listener in listeners:
-                    getattr(listener, "close", lambda: None)()
-
-        return [Agreed()]
+        return [lambda event: self.maximum(int(tell(listeners, event))) > 0]
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
-        """Raise `LostRank` where torch reports that a rank does not answer; pass on other errors."""
         try:
             yield
+        except (LostRank, torch.OutOfMemoryError):
+            raise
         except RuntimeError as error:
-            lost = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
-            lost = lost or _LOSS.search(str(error)) is not None
-            if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not lost:
-                raise
-            _outlive_torchrun()
-            which = f"rank {self.rank} of {self.size}"
-            raise LostRank(f"{which} has lost another rank, which died or does not answer") from error
+            fact = (
+                f"rank {self.rank} of {self.size} has lost another rank, which died or does not answer"
+            )
+            raise LostRank(f"{fact}: {error}") from error
 
 
 class LostRank(RuntimeError):
     """Another rank no longer answers, or the job was ended from outside."""
-
-
-def _outlive_torchrun() -> None:
-    """Wait for torchrun's SIGTERM, which would end this rank before its error is reported; ignore it."""
-    if threading.current_thread() is not threading.main_thread() or not dist.is_torchelastic_launched():
-        return
-    heard = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
-    try:
-        heard.wait(_PATIENCE)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def under_torchrun() -> bool:
@@ -296,6 +257,10 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
     before: Any = signal.signal(signal.SIGTERM, ended) if in_main else None
     try:
         yield ranks
+    except LostRank:
+        if dist.is_torchelastic_launched():  # whose signal would end this rank before its error is told
+            before = signal.SIG_IGN
+        raise
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)

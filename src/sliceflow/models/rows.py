@@ -20,6 +20,8 @@ from sliceflow.models.codec import Array
 from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 
+_LARGEST = 1e50  # of a standardised condition: its squares and their sums stay finite
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -61,6 +63,8 @@ class Conditions:
             raise ValueError(f"a class number is not below {labels.width}")
         if numbers is not None and numbers.shape[1] != columns.width:
             raise ValueError(f"there are {numbers.shape[1]} columns of numbers, not {columns.width}")
+        if numbers is not None and not (np.abs(columns.encode(numbers).numpy()) < _LARGEST).all():
+            raise ValueError(f"y has numbers beyond {_LARGEST:.0e} standard deviations")
 
     @cached_property
     def codes(self) -> Tensor:

@@ -7,8 +7,8 @@ makes maps that can be applied. Importing this module tells the codec of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,36 +18,19 @@ from torch import Tensor
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.models.codec import Array, Between, Label, Record, store_as
+from sliceflow.models.codec import Array, Between, Label, store_as
 from sliceflow.neighbours.local import LocalSettings
 
 FLOATS = (torch.float32, torch.float64)
 Count = Annotated[int, Between(0, 1 << 32)]
-_LISTS = dict.fromkeys(("distance", "moving", "seconds"), list[float])
-History = Annotated[dict[str, list[Any]], Record({"stage": list[str], "step": list[int], **_LISTS})]
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _SLACK = 1e-5  # averages of equal numbers may differ in the last digit
 _MOST_LABELS = 1 << 28  # bytes of class labels
 
 
-def _twin(kind: type[Any]) -> Callable[[type[Any]], type[Any]]:
-    """Store `kind` as the decorated dataclass, by its `from_engine` and `to_engine` or field by field."""
-
-    def register(twin: type[Any]) -> type[Any]:
-        def to(value: Any, new: type[Any] = twin) -> Any:
-            return new(**{f.name: getattr(value, f.name) for f in fields(twin)})
-
-        back = getattr(twin, "to_engine", lambda value: to(value, kind))
-        store_as(kind, twin, getattr(twin, "from_engine", to), back)
-        return twin
-
-    return register
-
-
 # Maps
 
 
-@_twin(KnotTable)
 @dataclass(frozen=True)
 class _Knots:
     knots: Annotated[Tensor, Array("h k", FLOATS)]
@@ -59,7 +42,6 @@ class _Knots:
         _check_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
 
-@_twin(GridTable)
 @dataclass(frozen=True)
 class _Grid:
     lo: Annotated[Tensor, Array("h", FLOATS)]
@@ -78,7 +60,6 @@ def _check_ascending(before: Tensor, after: Tensor) -> None:
         raise ValueError("maps have knots that do not ascend")
 
 
-@_twin(CompactTable)
 @dataclass(frozen=True)
 class _Compact:
     """Only the maps that move anything, and only the `inner` knots: the ends are at 0 and `n_bins`."""
@@ -120,7 +101,6 @@ class _Compact:
         return CompactTable(self.lo, self.hi, at, self.levels, *about)
 
 
-@_twin(ModelStep)
 @dataclass(frozen=True)
 class _Step:
     stage: Count
@@ -136,35 +116,11 @@ class _Step:
             raise ValueError("the fitted directions of a step are not orthonormal")
 
 
-def check_steps(
-    model: Sequence[ModelStep], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
-) -> None:
-    """Raise a ValueError unless a model has the first steps of every stage, in order, with `n_maps` maps."""
-    done = [0] * len(n_steps)
-    for last, step in zip([0, *(step.stage for step in model)], model, strict=False):
-        i, k, table = step.stage, step.step, step.table
-        if not last <= i < len(n_steps) or k != done[i] or k >= n_steps[i]:
-            raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
-        done[i] += 1
-        size = table.n_maps if isinstance(table, CompactTable) else len(table.values)
-        if n_maps is not None and size != n_maps(i, k):
-            raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
-
-
-# Frames and transports are plain. A file holds no others.
-
-store_as(transports.Table, KnotTable | GridTable | CompactTable)
-store_as(frames.FrameKind, frames.Random | frames.Orthogonal | frames.Axis | frames.MaxSliced)
-_LINES = transports.Sorted | transports.Interpolated
-store_as(transports.Transport, _LINES | transports.Histogram | transports.Auto)
-
-
 # Conditions
 
 _FLOAT_ROW = Annotated[np.ndarray, Array("l", torch.float64)]
 
 
-@_twin(conditions.Columns)
 @dataclass(frozen=True)
 class _Columns:
     mean: _FLOAT_ROW
@@ -175,7 +131,6 @@ class _Columns:
             raise ValueError("a condition has no columns, or a scale that is not positive")
 
 
-@_twin(conditions.Labels)
 @dataclass(frozen=True)
 class _Labels:
     dtype: str
@@ -214,7 +169,6 @@ def _plain(classes: np.ndarray) -> list[Any]:
     return [label.item() if isinstance(label, np.generic) else label for label in plain]
 
 
-@_twin(conditions.Mixed)
 @dataclass(frozen=True)
 class _Mixed:
     labels: conditions.Labels
@@ -228,13 +182,48 @@ class _Mixed:
             raise ValueError("the labels and columns of a condition do not fit together")
 
 
-store_as(conditions.Condition, conditions.Labels | conditions.Columns | conditions.Mixed)
-
-
-@_twin(LocalSettings)
 @dataclass(frozen=True)
 class _LocalSettings:
     k: Annotated[int, Between(1, 1 << 32)]
     spread: Annotated[float, Between(0, 100)]
     projection: Annotated[Tensor, Array("f m", torch.float64)]
     n_features: Annotated[int, Between(0, 1 << 16)]
+
+
+@dataclass(frozen=True)
+class SavedHistory:
+    """The history of a fit, by columns; see `events.History`."""
+
+    stage: Sequence[str]
+    step: Sequence[Count]
+    distance: Sequence[float]
+    moving: Sequence[float]
+    seconds: Sequence[float] | None = None  # not of a model: the same fit gives the same file
+
+    def check(self) -> None:
+        if len({len(column) for column in self.columns().values()}) != 1:
+            raise ValueError("the columns of a history have different lengths")
+
+    def columns(self) -> dict[str, list[Any]]:
+        return {name: list(column) for name, column in vars(self).items() if column is not None}
+
+
+for kind, twin in (
+    (KnotTable, _Knots),
+    (GridTable, _Grid),
+    (CompactTable, _Compact),
+    (ModelStep, _Step),
+    (conditions.Columns, _Columns),
+    (conditions.Labels, _Labels),
+    (conditions.Mixed, _Mixed),
+    (LocalSettings, _LocalSettings),
+    (conditions.Condition, conditions.Labels | conditions.Columns | conditions.Mixed),
+    # frames and transports are plain; a file holds no others
+    (transports.Table, KnotTable | GridTable | CompactTable),
+    (frames.FrameKind, frames.Random | frames.Orthogonal | frames.Axis | frames.MaxSliced),
+    (
+        transports.Transport,
+        transports.Sorted | transports.Interpolated | transports.Histogram | transports.Auto,
+    ),
+):
+    store_as(kind, twin)

@@ -1,18 +1,153 @@
-"""Draws along neighbours: Gaussians with the shape of a neighbourhood, and their linear correction."""
+"""Draws near a condition y₀: rows moved there along linear regressions, and Gaussians along them.
+
+A mixture of K regressions, x = a + B(y − y₀) + noise, is fitted by expectation maximisation, with K by
+BIC. Every row moves along that of its component: xᵢ − B(yᵢ − y₀) (Beaumont, Zhang and Balding, 2002).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.regressions import Adjusted
 from sliceflow.neighbours.search import pick
 
+COMPONENTS = 4  # the most regressions of a neighbourhood
+_ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
+_LEARNT = 500  # rows of a neighbourhood that these see
+_RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 NEAR = 20  # adjusted rows whose covariance a draw has
 MEASURED = 48  # the least draws of a condition that measure how far draws spread
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """Neighbourhoods of q conditions, moved to them."""
+
+    x: Tensor  # (q, k, d), adjusted rows
+    weight: Tensor  # (q, k); those of a condition sum to 1
+    component: Tensor  # (q, k), the regressions to which rows belong
+    rows: Tensor  # (q, k), their numbers
+    inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
+    log_density: Tensor  # (q,), of the mixture at a point that was asked for; else empty
+
+
+def adjust(
+    x: Tensor, offset: Tensor, weight: Tensor, rows: Tensor, most: int, at: Tensor | None = None
+) -> Adjusted:
+    """Rows x (q, k, d) at y₀ + offset (q, k, l), moved along the mixture of up to `most` with the best BIC."""
+    (q, k), out = weight.shape, x.clone()
+    best = torch.full((q,), math.inf, dtype=x.dtype)
+    component, left = torch.zeros(q, k, dtype=torch.int64), torch.arange(q)
+    log_density = torch.zeros(q if at is not None else 0, dtype=x.dtype)
+    for n in range(1, most + 1):
+        mix, bic, own = _fit_mixture(x[left], offset[left], weight[left], n)
+        better = bic < best[left]
+        if not bool(better.any()):
+            break
+        if at is not None:
+            there = _joined(at[left, None] - mix.mean, torch.zeros_like(offset[left, :1]))
+            log_density[left[better]] = torch.logsumexp(mix.log_density(there)[better, :, 0], 1)
+        left, own, slopes = left[better], own[better], mix.slopes[better]
+        best[left], component[left] = bic[better], own
+        moves = [(own == c)[..., None] * (offset[left] @ slopes[:, c, 1:]) for c in range(n)]
+        out[left] = x[left] - sum(moves)
+    count = 1 / weight.square().sum(1)
+    coefficients = (component.amax(1) + 1) * (offset.shape[2] + 1)
+    inflation = (count / torch.maximum(count - coefficients, count / 2)).sqrt()
+    return Adjusted(out, weight, component, rows, inflation, log_density)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """n regressions of x − mean (q, 1, d) on (1, offset), with their slopes (q, n, l + 1, d).
+
+    `whitening` (q, n, d, f) times z = (1, offset, x − mean) are residuals in units of their noise.
+    `constant` (q, n) is the log of a component's share and of the density's factor.
+    """
+
+    mean: Tensor
+    slopes: Tensor
+    whitening: Tensor
+    constant: Tensor
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Log of share times density, (q, n, k), at the columns of z (q, f, k)."""
+        q, n, d, f = self.whitening.shape
+        rest = (self.whitening.reshape(q, n * d, f) @ z).view(q, n, d, -1)
+        return self.constant[..., None] - 0.5 * rest.square_().sum(2)
+
+
+def _joined(x: Tensor, offset: Tensor) -> Tensor:
+    return torch.cat((torch.ones_like(offset[..., :1]), offset, x), 2).mT.contiguous()
+
+
+def _fit_mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int) -> tuple[_Mixture, Tensor, Tensor]:
+    """n regressions of x (q, k, d) on the offset (q, k, l), their BIC, and rows' components (q, k)."""
+    k, d = x.shape[1:]
+    count = 1 / weight.square().sum(1)  # rows of equal weight that would say as much
+    weight = weight * count[:, None]
+    mean = (weight[..., None] * x).sum(1, keepdim=True) / count[:, None, None]
+    z = _joined(x - mean, offset)
+    share = torch.ones_like(weight)[:, None]
+    if n > 1:
+        some = slice(None, None, -(-k // _LEARNT))  # the rows are sorted by distance
+        few, lighter = z[:, :, some].contiguous(), weight[:, some]
+        share = _clusters((x - mean)[:, some], lighter, n)
+        for _ in range(_ITERATIONS):
+            mix = _regressions(few, share * lighter[:, None], mean)
+            share = torch.softmax(mix.log_density(few), 1)
+        share = torch.softmax(mix.log_density(z), 1)
+    mix = _regressions(z, share * weight[:, None], mean)
+    n_parameters = n * (d * (offset.shape[2] + 1) + d * (d + 1) / 2 + 1) - 1
+    log_p = mix.log_density(z)
+    likelihood = (weight * torch.logsumexp(log_p, 1)).sum(1)
+    return mix, n_parameters * count.log() - 2 * likelihood, log_p.argmax(1)
+
+
+def _regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
+    """Regressions of the last d rows of z (q, f, k) on the others, with the rows' mass (q, n, k)."""
+    (q, f, k), n, d = z.shape, mass.shape[1], mean.shape[2]
+    products = ((mass[:, :, None] * z[:, None]).reshape(q, n * f, k) @ z.mT).view(q, n, f, f)
+    size, at = products[:, :, 0, 0], f - d
+    gram, cross, square = products[:, :, :at, :at], products[:, :, :at, at:], products[:, :, at:, at:]
+    penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + 1e-9
+    penalty[..., 0] = 1e-12
+    slopes = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
+    both = slopes.mT @ cross
+    spread = square - both - both.mT + slopes.mT @ gram @ slopes
+    # One more row, which has the variance of all components, keeps a covariance from collapsing.
+    total = size.sum(1)[:, None]
+    pooled = torch.diagonal(spread, dim1=2, dim2=3).sum(1, keepdim=True).clamp(min=0)
+    floor = 1e-9 * torch.diagonal(square, dim1=2, dim2=3).sum(1, keepdim=True) + 1e-100
+    one = ((pooled + floor) / total[..., None]).expand(-1, n, -1)
+    root = torch.linalg.cholesky((spread + torch.diag_embed(one)) / (size + 1)[..., None, None])
+    residual = torch.cat((-slopes.mT, torch.eye(d, dtype=z.dtype).expand(q, n, d, d)), 3)
+    whitening = torch.linalg.solve_triangular(root, residual, upper=False)
+    constant = ((size + 1) / (total + n)).log() - torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
+    return _Mixture(mean, slopes, whitening, constant - 0.5 * d * math.log(2 * math.pi))
+
+
+def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
+    """Clusters (q, n, k) of rows, as zeros and ones: the best of some starts of k-means."""
+    (q, k, d), share = x.shape, (weight / weight.sum(1, keepdim=True))[..., None]
+    x = x - (share * x).sum(1, keepdim=True)
+    z = x / ((share * x.square()).sum(1, keepdim=True) + 1e-300).sqrt()
+    best, own = x.new_full((q,), math.inf), torch.zeros(q, k, dtype=torch.int64)
+    for start in range(_STARTS):
+        u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
+        centre = z.gather(1, pick(weight, u)[..., None].expand(-1, -1, d))
+        for _ in range(_LLOYD):
+            nearest = torch.cdist(z, centre).argmin(2)
+            mass = torch.nn.functional.one_hot(nearest, n).to(x.dtype) * weight[..., None]
+            centre = mass.mT @ z / (mass.sum(1)[..., None] + 1e-9)
+        distance, nearest = torch.cdist(z, centre).min(2)
+        cost = (weight * distance.square()).sum(1)
+        own, best = torch.where((cost < best)[:, None], nearest, own), torch.minimum(best, cost)
+    return torch.nn.functional.one_hot(own, n).to(x.dtype).mT.contiguous()
 
 
 def noise_along(around: Tensor, w: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
 
 The k nearest rows, by columns of y or what they predict (`views`), get Epanechnikov's weights, move to
-y₀ along linear regressions (`regressions`), and samples are drawn along them (`draws`).
+y₀ along linear regressions, and samples are drawn along them (`draws`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.bandwidth import choose_spread
-from sliceflow.neighbours.draws import MEASURED, NEAR, centred, draw_near
-from sliceflow.neighbours.regressions import COMPONENTS, Adjusted, adjust
-from sliceflow.neighbours.search import build_search, find_nearest, inverse_deviation, kernel_weights
+from sliceflow.neighbours.draws import COMPONENTS, MEASURED, NEAR, Adjusted, adjust, centred, draw_near
+from sliceflow.neighbours.search import (
+    build_search,
+    choose_spread,
+    find_nearest,
+    inverse_deviation,
+    kernel_weights,
+)
 from sliceflow.neighbours.views import View, moments, project, relevance, ridge
 
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that are tried
@@ -45,10 +49,10 @@ class LocalSettings:
 
     def check(self, n: int, columns: int) -> None:
         """Raise a ValueError if these cannot be the settings of n rows with so many columns of y."""
-        shape, f64 = tuple(self.projection.shape), self.projection.dtype == torch.float64
-        ok = 1 <= self.k <= n and 0 <= self.spread <= 100 and 0 <= self.n_features <= _FEATURES
-        if not (ok and f64 and len(shape) == 2 and shape[0] == columns + self.n_features and shape[1]):
-            own = f"k={self.k}, spread={self.spread}, n_features={self.n_features}, projection {shape}"
+        width, m = self.projection.shape
+        fits = 1 <= self.k <= n and 0 <= self.n_features <= _FEATURES and m > 0
+        if not fits or width != columns + self.n_features:
+            own = f"k={self.k}, n_features={self.n_features}, projection ({width}, {m})"
             raise ValueError(f"local settings do not fit {n} rows with {columns} columns of y: {own}")
 
 
@@ -85,12 +89,8 @@ class LocalRows:
 
     def check(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
-        n, columns = self.y.shape if self.y.ndim == 2 else (0, 0)
-        if self.x.ndim != 2 or len(self.x) != n or not n or self.x.dtype != torch.float64:
-            raise ValueError(f"local has {tuple(self.x.shape)} rows for {tuple(self.y.shape)} of y")
-        self.settings.check(n, columns)
-        small = bool((self.x.abs() < _LARGEST).all() and (self.y.abs() < _LARGEST).all())
-        if not small or not bool((self._seen.abs() < _LARGEST).all()):
+        self.settings.check(*self.y.shape)
+        if not all(bool((t.abs() < _LARGEST).all()) for t in (self.x, self.y, self._seen)):
             raise ValueError(f"local has numbers beyond {_LARGEST:.0e}, or that are none")
 
     @property
@@ -145,12 +145,23 @@ class LocalRows:
         offset = (self._seen[rows] - seen[:, None]) / radius[..., None]
         return adjust(self.x[rows], offset, weight, rows, most, at)
 
-    def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
-        """n samples for each condition of y0, (q, n, d), by its index and the seed, not by the others."""
-        return self.draw(y0, n, seed)[0]
+    def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
+        """One sample (q, d) for each condition of y0; equal ones share a neighbourhood."""
+        distinct, own, counts = torch.unique(y0, dim=0, return_inverse=True, return_counts=True)
+        order, first = torch.argsort(own, stable=True), torch.cumsum(counts, 0) - counts
+        out = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
+        for n in torch.unique(counts).tolist():  # conditions that are there equally often
+            some = torch.nonzero(counts == n)[:, 0]
+            rows = order[(first[some][:, None] + torch.arange(n)).flatten()]
+            out[rows] = self.draw(distinct[some], n, seed.child(n))[0].flatten(0, 1)
+        return out
 
     def draw(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
-        """Samples as `sample` gives them by at most `most` regressions, and the row (q, n) of each."""
+        """n samples for each condition of y0, (q, n, d), and the row (q, n) around which each is drawn.
+
+        A condition's samples follow from its index and the seed, not from the others. Rows are moved by
+        at most `most` regressions.
+        """
         y0, k, d = _float64(y0), self.settings.k, self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
         around = torch.empty(len(y0), n, dtype=torch.int64)
@@ -173,11 +184,6 @@ def _float64(values: Any) -> Tensor:
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
 
 
-def work_bytes(n: int, columns: int) -> int:
-    """Memory of choosing the settings of n rows, beside the rows."""
-    return (1 << 27) + 8 * 2 * n * columns
-
-
 def _by_relevance(x: Tensor, y: Tensor) -> LocalRows:
     """Rows with distances of the columns of y, weighted by relevance."""
     projection = torch.diag(relevance(x, View.fit_to(y)(y)))
@@ -196,8 +202,7 @@ def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRow
 def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
     """The least k under which rows left out are about most likely, and their log likelihoods.
 
-    Doubles k up to 2,000 rows, or until the mean log likelihood has fallen twice. Of those within half
-    a standard error of the best, takes the smallest: it is the fastest, and sees the least of others.
+    k doubles until the mean has fallen twice. About: within half a standard error of the best.
     """
     n, columns = len(local.x), local._seen.shape[1] + local.x.shape[1]
     k, most = max(_FEWEST, 2 * columns), min(n - 1, _MOST)

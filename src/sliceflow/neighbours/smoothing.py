@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.bandwidth import choose_spread
 from sliceflow.neighbours.draws import noise_along, transport_map
-from sliceflow.neighbours.search import build_search, find_nearest
+from sliceflow.neighbours.search import build_search, choose_spread, find_nearest
 
 _TRIED = 2_000  # draws whose distances choose h
 _NUMBERS = 1 << 22  # numbers in memory at a time

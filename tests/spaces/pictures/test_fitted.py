@@ -161,8 +161,12 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path):
         flow.save(tmp_path / "model")
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
         assert np.array_equal(loaded.inpaint(test, middle, n=2, y=own, random_state=0), done)
-        with pytest.raises(ValueError, match="unknown label 'flat'"):
-            flow.inpaint(test[:2], "left", y="flat")
+        for y, message in (
+            ("flat", "unknown label 'flat'"),
+            (own[:3], "y has 3 labels for 2 pictures"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                flow.inpaint(test[:2], "left", y=y)
 
 
 def test_what_cannot_be_completed_is_refused(fitted, top):

@@ -5,12 +5,16 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import MASKS, Layout, mask_of
+from sliceflow.spaces.pictures.layout import MASKS, Layout, part_of
+
+
+def columns(layout, images):
+    return layout.columns(torch.from_numpy(layout.read(images)))
 
 
 def there_and_back(images, n_pixel_values=256, dequantize=True):
     layout = Layout.infer(images, n_pixel_values)
-    x = layout.encode(layout.read(images), Seed(0), dequantize=dequantize)
+    x = layout.encode(columns(layout, images), Seed(0) if dequantize else None)
     assert x.shape == (layout.dimension, len(images))
     assert x.dtype == torch.float32
     assert -1 <= float(x.min()) <= float(x.max()) <= 1
@@ -52,7 +56,7 @@ def test_every_layout_comes_back_as_it_was(shape, kind):
     back = there_and_back(kind(images))
     assert isinstance(back, torch.Tensor if kind is torch.from_numpy else np.ndarray)
     assert np.array_equal(np.asarray(back), images)
-    raw = Layout.infer(images, 256).read(images)  # channel by channel
+    raw = columns(Layout.infer(images, 256), images)  # channel by channel
     wide = images.reshape(*shape[:3], -1)
     assert np.array_equal(raw.numpy(), wide.transpose(3, 1, 2, 0).reshape(-1, len(images)))
 
@@ -60,14 +64,14 @@ def test_every_layout_comes_back_as_it_was(shape, kind):
 def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed():
     images = np.full((1000, 2, 2), 3, np.uint8)
     layout = Layout.infer(images, 8)
-    raw = layout.read(images)
+    raw = columns(layout, images)
     a, b, other = (layout.encode(raw, Seed(s)) for s in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, other)
     u = (a + 1) * 4 - 3
     assert 0 <= float(u.min()) < 0.01 < 0.99 < float(u.max()) < 1
     assert float(u.mean()) == pytest.approx(0.5, abs=0.02)
-    middle = layout.encode(raw, Seed(0), dequantize=False)
+    middle = layout.encode(raw)
     assert torch.equal(middle, torch.full_like(middle, 3.5 / 4 - 1))
     part = layout.encode(raw[:, [2, 3, 7]], Seed(0), total=1000, runs=[slice(2, 4), slice(7, 8)])
     assert torch.equal(part, a[:, [2, 3, 7]])  # a picture's noise depends on its number
@@ -87,15 +91,16 @@ def test_values_beyond_the_range_are_written_as_its_ends_and_others_than_numbers
 def test_mirror_images_follow_the_pictures(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     layout = Layout.infer(images, 256)
-    both = layout.mirrored(layout.read(images))
-    written = layout.write(layout.encode(both, Seed(0), dequantize=False))
+    both = layout.mirrored(columns(layout, images))
+    written = layout.write(layout.encode(both))
     assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
 
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("channels", [None, 3])
 def test_masks_by_name_cover_what_they_say(name, channels):
-    mask = mask_of(name, Layout(8, 12, channels, "uint8", 256)).view(-1, 8, 12).numpy()
+    layout = Layout(8, 12, channels, "uint8", 256)
+    mask = layout.known(part_of(name, layout), "cpu").view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
     halves = {"top": row < 4, "bottom": row >= 4, "left": column < 6, "right": column >= 6}
@@ -107,10 +112,11 @@ def test_masks_by_name_cover_what_they_say(name, channels):
 def test_masks_and_their_opposites_share_the_pixels_of_odd_pictures():
     layout = Layout(7, 5, None, "uint8", 256)
     for a, b in (("top", "bottom"), ("left", "right"), ("border", "center")):
-        assert torch.equal(mask_of(a, layout), ~mask_of(b, layout))
+        assert np.array_equal(part_of(a, layout), ~part_of(b, layout))
     own = np.random.default_rng(0).random((7, 5)) < 0.5
     for mask in (own, own.tolist(), torch.from_numpy(own)):
-        assert np.array_equal(mask_of(mask, layout).view(7, 5).numpy(), own)
+        assert np.array_equal(part_of(mask, layout), own)
+    assert layout.known(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):
@@ -137,7 +143,7 @@ def zeros(*shape, dtype=np.uint8):
 )
 def test_pictures_that_cannot_be_fitted_are_refused(images, message):
     with pytest.raises(ValueError, match=message):
-        Layout.infer(images, 17)
+        Layout.infer(images, 17).read(images)
 
 
 def test_pictures_of_another_kind_than_the_models_are_refused():
@@ -157,4 +163,4 @@ def test_pictures_of_another_kind_than_the_models_are_refused():
 )
 def test_masks_that_do_not_fit_are_refused(mask):
     with pytest.raises(ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"):
-        mask_of(mask, Layout(8, 8, None, "uint8", 256))
+        part_of(mask, Layout(8, 8, None, "uint8", 256))

@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from models import picture_plan
+from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Noise, Run, Step, replay, simulate
@@ -12,31 +14,21 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import PATCH_BASES, LevelFlow, Painted, evolution
+from sliceflow.spaces.pictures.levels import LevelFlow, Painted, evolution
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
-LAYOUT = Layout(6, 6, None, "uint8", 17)
+HISTOGRAM = Histogram(16)  # of the plan
 
 
-def levels(schedule="2[2] 6[3] 6[1]=1", steps=2, known=None, **changes):
-    settings = dict(
-        layout=LAYOUT,
-        stages=schedules.from_string(schedule, 6, 6, steps),
-        seed=Seed(0),
-        n_conditions=0,
-        amplifier=10.0,
-        known=known,
-        upsampling="lanczos",
-        patch_basis="pixels",
-        clip=True,
-        taper=0.5,
-        budget=1 << 20,
-        precision=torch.float16,
-        n_directions=30,
+def levels(schedule="2[2] 6[3] 6[1]=1", known=None, device="cpu", clip=True, **changes):
+    """The flow of pictures of 6×6 pixels, two steps a stage."""
+    stages, options = (
+        schedules.from_string(schedule, 6, 6, 2),
+        PictureOptions(n_directions=30, clip=clip),
     )
-    return LevelFlow(**settings | changes)
+    plan = picture_plan(stages=tuple(stages), options=options, **changes)
+    return LevelFlow(plan, Seed(0), torch.device(device), known)
 
 
 def clouds(m=40, n=30):
@@ -44,7 +36,7 @@ def clouds(m=40, n=30):
     return Cloud(start.T.contiguous()), Cloud(data.T.contiguous())
 
 
-@pytest.mark.parametrize("patch_basis", PATCH_BASES)
+@pytest.mark.parametrize("patch_basis", ["pixels", "cosines", "random"])
 def test_stages_have_the_directions_of_their_level(patch_basis):
     made = levels("2[2] 6[3]", patch_basis=patch_basis)
     flow, x = made.flow(), torch.zeros(36, 1)
@@ -53,22 +45,21 @@ def test_stages_have_the_directions_of_their_level(patch_basis):
         cloud = Cloud(flow.stages[i].space.down(x))
         frames = [Step(flow, i, k, 0, cloud, Cloud(x)).frame() for k in range(5)]
         assert [f.n_directions for f in frames] == [made.count_directions(i, k) for k in range(5)]
-        assert max(f.n_directions for f in frames) <= made.directions(i).most_directions
-        # The products of random patches are dense: nothing would add up half precision in float32.
-        half = torch.float32 if patch_basis == "random" else torch.float16
-        assert frames[0].theta.dtype == half
+        assert max(f.n_directions for f in frames) <= made.plan.directions[i]
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
-    shrunk = [stage.transport for stage in levels().flow(Histogram(16), 12, lambda t: "shrunk").stages]
-    assert shrunk == ["shrunk", "shrunk", AlignedHistogram(32, Histogram(16).most, (-1.0, 64 / 17 - 1))]
-    coarse, fine, single = levels().flow(Histogram(16), 12).stages
+    coarse, fine, single = levels(shrinkage=2.0).flow((0.1,)).stages
+    shrunk = Shrunk(HISTOGRAM, 2.0, (0.1,))
+    aligned = AlignedHistogram(32, HISTOGRAM.most, (-1.0, 64 / 17 - 1))
+    assert [stage.transport for stage in (coarse, fine, single)] == [shrunk, shrunk, aligned]
     assert [stage.n_knots for stage in (coarse, fine, single)] == [12, 12, 512]
     assert [stage.taper for stage in (coarse, fine, single)] == [0, 0.5, 0]
     assert [stage.space.clip for stage in (coarse, fine, single)] == [False, False, True]
-    assert single.frame.precision is None
-    assert levels().flow(Sorted(), 12).stages[-1].transport == Sorted()
-    assert [stage.n_knots for stage in levels().flow(Histogram(16)).stages] == [0, 0, 0]
+    assert levels(transport=Sorted()).flow().stages[-1].transport == Sorted()
+    assert [stage.n_knots for stage in levels(n_knots=0).flow().stages] == [0, 0, 0]
+    half = [stage.frame.precision for stage in levels(device="meta").flow().stages]
+    assert half == [torch.float16, torch.float16, None]
 
 
 def test_few_random_patches_take_small_steps():
@@ -77,7 +68,7 @@ def test_few_random_patches_take_small_steps():
 
 
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
-    flow, (particles, data) = levels().flow(Sorted(), 12), clouds()
+    flow, (particles, data) = levels(transport=Sorted()).flow(), clouds()
     start, space = particles.x.clone(), Subspace(1, 6, 6, 2, 2)
     simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), n_stages=1)
     change = particles.x - start
@@ -90,7 +81,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 def test_observed_pixels_never_move_and_the_others_do():
     known = (torch.arange(36) < 18)[:, None]
-    flow, (particles, data) = levels(known=known, clip=False).flow(Sorted(), 12), clouds()
+    flow, (particles, data) = levels(known=known, clip=False, transport=Sorted()).flow(), clouds()
     start = particles.x.clone()
     model = simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
     assert all(isinstance(stage.frame, Painted) for stage in flow.stages)
@@ -103,7 +94,7 @@ def test_observed_pixels_never_move_and_the_others_do():
 
 
 def test_evolution_starts_at_the_start_and_ends_where_replay_does():
-    flow, (particles, data) = levels().flow(Sorted(), 12), clouds()
+    flow, (particles, data) = levels(transport=Sorted()).flow(), clouds()
     model = simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
     fresh, same = clouds()[0], clouds()[0]
     frames = evolution(flow, model, fresh, Noise(Seed(0)), 4)
@@ -115,9 +106,9 @@ def test_evolution_starts_at_the_start_and_ends_where_replay_does():
     assert len(evolution(flow, model, clouds()[0], Noise(Seed(0)), 100)) == len(model) + 1
 
 
-def test_classes_apart_and_shrinkage_reach_the_engine():
-    made = levels(n_conditions=3, amplifier=math.inf)
-    flow = made.flow(Histogram(16), 4, lambda t: Shrunk(t, 1.0, (0.1,) * 3))
-    assert (made.apart, flow.apart, flow.n_shared) == (3, True, 0)
-    assert isinstance(flow.stages[0].transport, Shrunk)
-    assert isinstance(flow.stages[-1].transport, AlignedHistogram)
+def test_classes_apart_and_shared_maps_reach_the_engine():
+    apart, shared = (
+        levels(n_conditions=3, amplifier=xi, shrinkage=1.0).flow((0.1,)) for xi in (math.inf, 5.0)
+    )
+    assert (apart.apart, apart.n_shared, apart.stages[0].transport.n_shared) == (True, 0, 0)
+    assert (shared.apart, shared.n_shared, shared.stages[0].transport.n_shared) == (False, 3, 3)

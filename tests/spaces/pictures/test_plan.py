@@ -33,13 +33,13 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
 
 
 def test_stages_are_those_of_the_schedule():
-    plan = ImageFlow(schedule="mnist", quality=1, device="cpu").plan(np.zeros((20, 28, 28), np.uint8))
+    plan = ImageFlow(schedule="paper", quality=1, device="cpu").plan(np.zeros((20, 28, 28), np.uint8))
     assert len(plan.stages) == 35
     flow = pictures().fit(PICTURES)
     assert list(dict.fromkeys(flow.history_["stage"])) == [stage.name for stage in flow.plan_.stages]
     for schedule, message in (
         ("1[1] 8x[3]", r"schedule entry '8x\[3\]' is not of the form"),
-        ("cifar10", "schedule has resolution 6 but the pictures are 5×4"),
+        ("1[1] 6[3]", "schedule has resolution 6 but the pictures are 5×4"),
     ):
         with pytest.raises(ValueError, match=message):
             pictures(schedule=schedule).plan(PICTURES)
@@ -64,7 +64,7 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
     }
     assert {of: choose_amplifier("auto", *of) for of in choices} == choices
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
-    bins = {xi: choose_transport("histogram", xi).n_bins for xi in (0.0, 10.0, math.inf)}
+    bins = {xi: choose_transport("histogram", xi, 9).n_bins for xi in (0.0, 10.0, math.inf)}
     assert bins == {0.0: 128, 10.0: 1024, math.inf: 128}
 
 

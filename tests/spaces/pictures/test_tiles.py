@@ -1,4 +1,7 @@
-"""Local frames: Parseval at every stage and border, reproducible; one whole tile is `Orthogonal`."""
+"""Local frames: Parseval for every shape and offset, reproducible; one whole tile is `Orthogonal`.
+
+`tests/engine/test_algorithm1.py` writes out the directions of `RandomPatches`.
+"""
 
 import pytest
 import torch
@@ -7,22 +10,11 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, simulate
-from sliceflow.engine.frames import Orthogonal, rotation
+from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Sorted
-from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
-
-CPU = torch.device("cpu")
-
-
-def tiles_of(preset, full, channels):
-    """The kinds of frame of all stages of a preset, without repetitions."""
-    levels = schedules.from_string(schedules.PRESETS[preset], full, full)
-    few = [level for level in levels if channels == 1 or level.patch < 8]  # large ones take long
-    return list(dict.fromkeys(Tiles(channels, level.h, level.w, level.patch) for level in few))
 
 
 def dimension(kind):
@@ -36,20 +28,6 @@ def pixels(d):
 def matrix(frame, d):
     """Θ as a dense (h, d) matrix."""
     return frame.project(Cloud(torch.eye(d).double()))
-
-
-@pytest.mark.parametrize(("preset", "full", "channels"), [("mnist", 28, 1), ("cifar10", 32, 3)])
-def test_tiles_are_parseval_at_every_stage_of_every_preset(preset, full, channels):
-    """In float32, as the flow runs them, for every pixel of the picture: the borders too."""
-    for kind in tiles_of(preset, full, channels):
-        d = dimension(kind)
-        x = Seed(2).normal(d, 2, dtype=torch.float32)
-        frame = kind.draw(Seed(1), 3, x)
-        z = frame.project(Cloud(x))
-        assert frame.parseval == 1
-        assert z.shape == (frame.n_directions, 2)
-        assert float((frame.lift(z) - x).abs().max()) < 1e-5, kind
-        assert torch.allclose(z.norm(dim=0), x.norm(dim=0), rtol=1e-5)
 
 
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(0, 20))
@@ -93,17 +71,6 @@ def test_a_tile_as_large_as_the_picture_stays_where_it_is():
     assert {frame.geometry.grid for frame in frames} == {(1, 1)}
 
 
-@pytest.mark.parametrize("d", [1, 9, 64, 65, 243])
-def test_rotations_are_orthogonal_also_out_of_the_pool(d):
-    theta = rotation(Seed(0).child(4), 0, d)
-    assert float((theta @ theta.T - torch.eye(d).double()).abs().max()) < 1e-12
-
-
-def test_rotations_out_of_the_pool_differ_from_step_to_step():
-    thetas = [rotation(Seed(0), step, 81) for step in range(40)]
-    assert len({float(theta[0, 0]) for theta in thetas}) == 40
-
-
 @pytest.mark.parametrize(
     "kind", [Tiles(3, 6, 7, 3), Tiles(1, 12, 12, 9), RandomPatches(1, 6, 7, 3, 20)], ids=str
 )
@@ -127,59 +94,11 @@ def test_a_condition_does_not_change_the_tiles():
     assert torch.equal(matrix(plain, 49), matrix(conditional, 49))
 
 
-def test_random_patches_are_unit_vectors_of_one_patch():
-    kind = RandomPatches(2, 9, 7, 4, 200)
-    frame = kind.draw(Seed(0), 0, pixels(126), 0)
-    assert frame.parseval == 200 / 126
-    assert torch.allclose(frame.theta.norm(dim=1), torch.ones(200).double())
-    for direction in frame.theta.view(200, 2, 9, 7):
-        rows, columns = (direction != 0).any(0).nonzero().T
-        assert int(rows.max() - rows.min()) < 4
-        assert int(columns.max() - columns.min()) < 4
-
-
-@pytest.mark.parametrize(
-    ("shape", "patch", "full"),
-    [((2, 9, 7), 4, None), ((1, 4, 4), 4, (12, 10)), ((3, 5, 6), 3, (11, 11)), ((1, 1, 1), 1, (6, 6))],
-)
-@pytest.mark.parametrize("n_conditions", [0, 3])
-def test_random_patches_are_those_of_a_loop_over_directions(shape, patch, full, n_conditions):
-    """Each patch put into its place by itself, then upsampled by the plain kernel, then normalised."""
-    (c, h, w), h_full, w_full = shape, *(full or shape[1:])
-    frame = RandomPatches(c, h, w, patch, 40, full).draw(Seed(2), 5, pixels(c * h * w), n_conditions)
-    seed = Seed(2).child(5)
-    patches = seed.child("x").normal(40, c * patch**2).view(40, c, patch, patch)
-    centres = (seed.child("centre").uniform(40, 2) * torch.tensor([h, w])).long().tolist()
-    subspace = Subspace(c, h_full, w_full, h, w)
-    for i, (row, column) in enumerate(centres):
-        picture = torch.zeros(c, h, w).double()
-        for r in range(patch):
-            for t in range(patch):
-                y, x = row - patch // 2 + r, column - patch // 2 + t
-                if 0 <= y < h and 0 <= x < w:
-                    picture[:, y, x] = patches[i, :, r, t]
-        large = torch.einsum("Yy,cyx,Xx->cYX", plain(h_full, h), picture, plain(w_full, w))
-        unit = large.flatten() / large.norm() / (2**0.5 if n_conditions else 1)
-        assert torch.allclose(subspace.up(frame.theta[i][:, None])[:, 0], unit, atol=1e-12)
-    if n_conditions:
-        assert torch.allclose(frame.theta_y.norm(dim=1), torch.full((40,), 0.5).double().sqrt())
-
-
-def plain(full, small):
-    """The matrix that upsamples by Lanczos' kernel, its rows summing to 1; nothing orthonormal."""
-    if full == small:
-        return torch.eye(full).double()
-    t = ((torch.arange(full).double() + 0.5) * small / full - 0.5)[:, None] - torch.arange(small)
-    weights = torch.where(t.abs() < 5, torch.sinc(t) * torch.sinc(t / 5), 0.0)
-    return weights / weights.sum(1, keepdim=True)
-
-
 def test_random_patches_do_not_depend_on_how_many_are_placed_at_a_time(monkeypatch):
-    whole = RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, pixels(60), 2).theta
+    kind = RandomPatches(2, 6, 5, 3, 30, (12, 12))
+    whole = kind.draw(Seed(0), 1, pixels(60), 2).theta
     monkeypatch.setattr("sliceflow.spaces.pictures.tiles._NUMBERS", 7 * 60)
-    assert torch.equal(
-        RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, pixels(60), 2).theta, whole
-    )
+    assert torch.equal(kind.draw(Seed(0), 1, pixels(60), 2).theta, whole)
 
 
 def test_random_patches_are_parseval_on_average_away_from_the_borders():
@@ -189,19 +108,6 @@ def test_random_patches_are_parseval_on_average_away_from_the_borders():
     inner = torch.arange(81).view(9, 9)[2:-2, 2:-2].flatten()
     assert torch.allclose(mean[inner][:, inner], torch.eye(25), atol=0.05)
     assert float(mean.trace()) == pytest.approx(81, rel=1e-4)
-
-
-def test_random_patches_reach_every_pixel():
-    frame = RandomPatches(1, 6, 8, 3, 1000).draw(Seed(0), 0, pixels(48), 0)
-    assert bool((frame.theta != 0).any(0).all())
-
-
-def test_random_patches_are_normalised_together_with_the_condition():
-    frame = RandomPatches(1, 6, 6, 3, 50).draw(Seed(0), 0, pixels(36), 4)
-    assert frame.theta.shape == (50, 36)
-    assert frame.theta_y.shape == (50, 4)
-    joint = torch.cat((frame.theta, frame.theta_y), dim=1)
-    assert torch.allclose(joint.norm(dim=1), torch.ones(50).double())
 
 
 @pytest.mark.parametrize("n_conditions", [0, 3])

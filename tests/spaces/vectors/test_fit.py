@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits, make_moons
 
 from models import LABELS, X, vectors
-from problems import clouds, gaussian, mixture
+from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks
@@ -117,8 +117,7 @@ def test_steps_that_look_at_few_columns_end_near_the_data(transport):
     labels = np.repeat([0, 1], 1000)
     rows = np.random.default_rng(0).normal(size=(2000, 3)) * [1, 0.5, 2] + 6 * labels[:, None]
     flow = flow_of(n_particles=2000, n_steps=30, transport=transport)
-    flow.fit(rows, labels, particle_conditions=labels[::-1])  # sorted: a run is not a fair sample
-    assert np.array_equal(flow.particle_conditions_, labels[::-1])
+    flow.fit(rows, labels)  # sorted: a run is not a fair sample
     for label in (0, 1):
         ours = flow.particles_[flow.particle_conditions_ == label]
         assert metrics.sliced_wasserstein(ours, rows[labels == label]) < 0.15
@@ -175,29 +174,6 @@ def test_a_joint_condition_moves_the_samples():
         assert ours.std() < 0.6  # 0.1 in truth, 1.7 without the condition
 
 
-def test_particle_conditions_may_be_chosen():
-    x, y = two_places()
-    wanted = np.repeat(["high", "low"], [300, 100])
-    flow = SlicedWassersteinFlow(n_steps=40, random_state=0).fit(x, y, particle_conditions=wanted)
-    assert flow.particle_conditions_.tolist() == wanted.tolist()
-    assert np.mean((flow.particles_.mean(1) > 3) == (wanted == "high")) > 0.98
-    assert SlicedWassersteinFlow(n_steps=1).plan(x, y, particle_conditions=wanted).n_particles == 400
-    for given_y, conditions, message in (
-        (None, wanted, "particle_conditions was given without y"),
-        (y, ["high", "no"], "unknown label 'no'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SlicedWassersteinFlow().fit(x, given_y, particle_conditions=conditions)
-    with pytest.raises(ValueError, match="particle_conditions has 400 rows but n_particles=40"):
-        SlicedWassersteinFlow(n_particles=40).fit(x, y, particle_conditions=wanted)
-    rare = np.array(["rare", *y[1:]])
-    held = VectorOptions(validation_fraction=0.9)
-    with pytest.raises(ValueError, match="'rare', but early_stopping holds out all its rows"):
-        SlicedWassersteinFlow(early_stopping=True, options=held, random_state=0).fit(
-            x, rare, particle_conditions=["rare"] * 9
-        )
-
-
 def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit():
     blind, plain = vectors(amplifier=0).fit(X, LABELS), vectors().fit(X)
     assert np.array_equal(blind.particles_, plain.particles_)
@@ -223,7 +199,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, transport):
 def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._space().read(np.zeros((len(labels), 1)), labels, Ranks())
-    assigned = assign_conditions(rows, m, None, 10.0, Seed(seed))
+    assigned = assign_conditions(rows, m, 10.0, Seed(seed))
     counts = np.bincount(assigned.y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
@@ -242,7 +218,7 @@ def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
         {},
         dict(transport=transports.Histogram(16, most=40)),
         dict(frame=frames.Random(7), entropy=0.01),
-        dict(standardize=False, early_stopping=True),
+        dict(standardize=False),
     ],
     ids=str,
 )
@@ -259,10 +235,9 @@ def test_every_class_is_the_flow_of_its_rows_alone(changes):
         assert np.array_equal(drawn[labels == name], alone)
 
 
-def test_a_class_without_particles_or_with_one_row_is_sampled():
+def test_a_class_with_one_row_is_sampled():
     x, y = np.concatenate((X, [[100.0, -7.0, 3.0]])), np.append(LABELS, 3)
-    flow = vectors(n_particles=None, amplifier=math.inf).fit(x, y, particle_conditions=[0] * 20)
-    assert len(flow.particles_) == flow.plan_.n_particles == 20
+    flow = vectors(amplifier=math.inf).fit(x, y)
     assert np.allclose(flow.sample(4, y=3), [100, -7, 3])
     assert np.abs(flow.sample(500, y=1, random_state=0).mean(0) - X[LABELS == 1].mean(0)).max() < 0.4
 
@@ -329,17 +304,7 @@ def test_copies_are_warned_of_and_shrinkage_prevents_them():
         if kappa:
             flow.fit(x)
         else:
-            with pytest.warns(UserWarning, match=r"the particles copy rows of X \(.*\); VectorOptions"):
+            with pytest.warns(UserWarning, match=r"copy rows of X \(.*\); more smoothing than 0 \("):
                 flow.fit(x)
         ratios.append(metrics.nn_ratio(flow.particles_, x, new))
     assert ratios[0] < 0.65 < 0.8 < ratios[1] < 1.2
-
-
-def test_early_stopping_ends_the_flow_and_needs_rows():
-    options = VectorOptions(n_iter_no_change=2, tol=0.1)
-    flow = SlicedWassersteinFlow(
-        n_particles=500, n_steps=60, early_stopping=True, random_state=0, options=options
-    ).fit(mixture(300, 3))
-    assert flow.history_["stage"].count("flow") < 60
-    with pytest.raises(ValueError, match="holds out 1 of 1 rows and leaves none to fit"):
-        vectors(early_stopping=True).fit(X[:1])

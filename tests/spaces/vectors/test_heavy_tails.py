@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.rows import Units
 
 HEAVY = {
     "normal": lambda rng: rng.normal(size=2000),
@@ -72,23 +72,3 @@ def test_units_go_there_and_back(dtype):
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
     np.testing.assert_allclose(back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        np.arange(1000.0),
-        np.random.default_rng(0).normal(size=1000),
-        np.random.default_rng(0).exponential(size=1000),
-        np.eye(1, 1000)[0] * 16,  # a pixel that is black in all pictures but one
-        np.repeat([0.0, 1.0], [999, 1]),
-    ],
-    ids=["even", "normal", "exponential", "rare pixel", "rare code"],
-)
-def test_ordinary_columns_are_only_shifted_and_scaled(column):
-    assert not Units.fit_to(column[:, None], standardize=True).heavy_tailed.any()
-
-
-def test_most_zeros_and_a_heavy_rest_is_heavy():
-    column = np.r_[np.zeros(900), np.exp(3 * np.random.default_rng(0).normal(size=100))]
-    assert Units.fit_to(column[:, None], standardize=True).heavy_tailed.all()

@@ -21,7 +21,7 @@ from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
 from sliceflow.spaces.pictures.layout import part_of
 from sliceflow.spaces.pictures.options import PictureOptions
-from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters, choose_operands
+from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
 
 __all__ = ["ImageFlow"]
@@ -32,7 +32,7 @@ class ImageFlow(FlowEstimator):
 
     Parameters
     ----------
-    schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
+    schedule : "auto", "paper" (its Table 2), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
     n_particles : number of particles to keep; None takes twice the number of pictures (without mirror
         images), or the smallest multiple of this that is at least 10,000. The fit may move more
@@ -61,7 +61,7 @@ class ImageFlow(FlowEstimator):
     preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
         defaults take the paper's values: slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
-    verbose : 1 shows a progress bar
+    verbose : 1 prints how far the fit is
 
     Attributes
     ----------
@@ -138,30 +138,30 @@ class ImageFlow(FlowEstimator):
             return fitted.completions(X, n, seed)[0]
         if mask is None:
             raise ValueError("pass mask=, what is known of the pictures, such as mask='left'")
-        like, like_codes = self._kept_pictures(fitted)
-        layout, known = fitted.layout, part_of(mask, fitted.layout, "mask")
-        pictures, labels = without_hidden(X, known), dict[str, Any]()
+        known, codes = part_of(mask, fitted.layout, "mask"), None
+        pictures, like = without_hidden(X, known), self._kept_pictures(fitted)
         if y is not None:
-            if fitted.condition is None or fitted.condition.hidden:
+            if fitted.given is None or fitted.given.condition.hidden:
                 raise ValueError("y was given but the model was fitted without labels; omit y")
-            names = conditions.repeated(fitted.condition, y, len(pictures))
-            codes = fitted.condition.encode(names)
-            labels = {"y": codes.numpy(), "like_y": like_codes}
-        values = layout.n_pixel_values or 256
-        done = complete_pictures(pictures, known, like, n=n, n_pixel_values=values, seed=seed, **labels)
-        return torch.from_numpy(done) if layout.tensor else done
+            condition, learnt = fitted.given.condition, fitted.given.codes[: len(like)]
+            asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
+            if len(asked) != len(pictures):
+                raise ValueError(
+                    f"y has {len(asked)} labels for {len(pictures)} pictures; pass one each"
+                )
+            codes = asked.numpy(), learnt.cpu().numpy()
+        done = complete_pictures(fitted.layout, pictures, known, like, n=n, seed=seed, codes=codes)
+        return torch.from_numpy(done) if fitted.layout.tensor else done
 
-    def _kept_pictures(self, fitted: FittedPictures) -> tuple[np.ndarray, np.ndarray | None]:
-        """The pictures that the model keeps, and their class numbers."""
-        codes = None if fitted.codes is None else fitted.codes.numpy()
+    def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
+        """The pixels (n, c, h, w) of the pictures that the model keeps."""
         rows: PictureRows | None = self._model.rows
         if rows is not None:
-            return rows.pictures, None if codes is None else codes[: len(rows)]
+            return rows.values
         if fitted.mosaics is None:
             fact = "mask needs a model that keeps its pictures, and this one keeps none"
             raise ValueError(f"{fact}; fit it with keep_rows=True, or for one mask with observed=")
-        kept = fitted.mosaics.pictures(replace(fitted.layout, tensor=False))
-        return kept, None if codes is None else codes[: len(kept)]
+        return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
 
     def evolution(
         self, n: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20, X: Any = None
@@ -199,21 +199,13 @@ class ImageFlow(FlowEstimator):
         frames = fitted.frames(n, codes, seed, n_frames)
         return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
 
-    def _codes_for(
-        self, fitted: FittedPictures, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
-        if fitted.observed is not None:
-            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
-        fitted.need_maps()
-        return super()._codes_for(fitted, n, y, seed)
-
     def use_precision(self, precision: str) -> Self:
         """Change the precision for sampling on a GPU."""
         options = replace(self.options or PictureOptions(), precision=precision)
         options.check()
         self.set_params(options=options)
         fitted: FittedPictures = self._fitted_state()
-        plan = replace(fitted.plan, precision=choose_operands(precision, fitted.device))
+        plan = replace(fitted.plan, options=replace(fitted.plan.options, precision=precision))
         self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,30 +17,34 @@ from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even
 from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrunk, noise_rates
-from sliceflow.engine.transports import Auto, Transport
+from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
+from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures import plan as plans
+from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.layout import Layout, mask_of
-from sliceflow.spaces.pictures.mosaics import Mosaics, start
+from sliceflow.spaces.pictures.layout import Layout, part_of
+from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictures
 
 __all__ = ["PictureJob", "PictureSpace"]
 
 
+_FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
+
+
 def assign_labels(data: PictureData, m: int, amplifier: float, model: bool, seed: Seed) -> Assigned:
     """The classes of m particles, in the data's proportions, each at least once."""
-    codes = data.codes
-    if codes is None:
+    codes, given = data.codes, data.given
+    if codes is None or given is None:
         return Assigned()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
-    assigned = Assigned(None if data.names is None else data.names[rows.numpy()], moved)
+    assigned = Assigned(None if given.condition.hidden else given.y[rows.numpy()], moved)
     if amplifier == 0 or len(moved) == m:
         return assigned
     return assigned.shuffled(seed.child("mixed"))  # mixes the additional particles with the others
@@ -62,87 +66,72 @@ class PictureSpace:
             raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
         return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
 
-    def digests(self) -> dict[str, str]:
-        return {}  # the mask is one of the parameters
-
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
-        data = PictureData.from_rows(rows, self.device)
-        if parameters["mirror"]:
-            data = data.with_mirror_images()
-        m = plans.choose_particles(parameters, data.n, data.condition, self.device)
-        if data.condition is None and observed is None:
-            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape, self.device)
-            if k > 1:
-                upsampling = parameters["options"].upsampling
-                data = data.clustered(k, seed.child("data"), upsampling, ranks)
-        mask = None if observed is None else mask_of(observed, data.layout)
+        data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
+        m = plans.choose_particles(parameters, data.n, data.n_classes, self.device)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-        plan = self._plan(data, m, ranks)
-        model = plan.n_knots > 0
-        assigned = assign_labels(data, m, plan.amplifier, model, seed.child("conditions"))
-        plan = self._complete(plan, data, assigned.n_moved(m, model), ranks)
+        xi, transport, n = parameters["amplifier"], parameters["transport"], data.n
+        if data.given is None and observed is None:
+            k = plans.choose_clusters(parameters, m, n, data.layout.shape, self.device)
+            if k > 1:
+                data, xi = data.clustered(k, seed.child("data"), ranks), math.inf
+        mask = None if observed is None else part_of(observed, data.layout).copy()
+        xi = plans.choose_amplifier(xi, transport, m, n, data.n_classes)
+        model = parameters["options"].n_knots != 0
+        assigned = assign_labels(data, m, xi, model, seed.child("conditions"))
+        plan = self._plan(data, m, assigned.n_moved(m, model), xi, ranks)
         return PictureJob(plan, data, assigned, mask, seed, ranks)
 
-    def _plan(self, data: PictureData, m: int, ranks: Ranks) -> PicturePlan:
-        """The plan, without what depends on the number of particles that are moved."""
+    def _plan(
+        self, data: PictureData, m: int, moved: int, amplifier: float, ranks: Ranks
+    ) -> PicturePlan:
+        """The plan for m particles, of which the fit moves `moved`."""
         parameters, options, layout = self.parameters, self.parameters["options"], data.layout
-        condition, observed, n = data.condition, parameters["observed"], data.n
-        amplifier, width = 0.0, 0 if condition is None else condition.width
-        if condition is not None:
-            xi = math.inf if condition.hidden else parameters["amplifier"]
-            amplifier = plans.choose_amplifier(xi, parameters["transport"], m, n, width)
+        given, observed, n, width = data.given, parameters["observed"], data.n, data.n_classes
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
-        basis = plans.choose_patch_basis(parameters["patch_basis"], data, ranks)
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
-        kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
-        return PicturePlan(
+        (c, h, w), text = layout.shape, parameters["schedule"]
+        text = {"auto": schedules.auto(h, w, c), "paper": schedules.paper(h, w)}.get(text, text)
+        size = (m if apart else moved) + n, ranks.size
+        kind: Any = "none" if given is None else "clusters" if given.condition.hidden else "labels"
+        plan = PicturePlan(
             device=str(self.device),
             n_ranks=ranks.size,
             n_pictures=n,
             layout=layout,
-            mirror=bool(parameters["mirror"]),
+            mirror=data.mirrored,
             n_particles=m,
-            n_moved=m,
+            n_moved=moved,
             condition="observed" if observed is not None else kind,
             n_conditions=width,
             amplifier=amplifier,
-            stages=tuple(plans.choose_stages(parameters["schedule"], layout, steps)),
-            patch_basis=basis,
-            transport=plans.choose_transport(parameters["transport"], amplifier),
-            n_looked_at=None,
+            stages=tuple(schedules.from_string(text, h, w, steps)),
+            patch_basis=plans.choose_patch_basis(parameters["patch_basis"], data, ranks),
+            transport=plans.choose_transport(parameters["transport"], amplifier, *size),
             n_knots=plans.choose_knots(options.n_knots, m, amplifier, width),
-            precision=plans.choose_operands(options.precision, self.device),
             n_summed=n_summed,
-            locality=float(options.locality) if n_summed else 0.0,
             shrinkage=plans.choose_shrinkage(options.shrinkage, different, steps, n_summed > 0),
             options=options,
         )
-
-    def _complete(self, plan: PicturePlan, data: PictureData, moved: int, ranks: Ranks) -> PicturePlan:
-        """The plan for this number of moved particles, with what it takes."""
-        n, transport, apart = data.n, plan.transport, plan.apart
-        if isinstance(transport, Auto):
-            transport = transport.choose((plan.n_particles if apart else moved) + n, ranks.size)
-        looked_at = None
-        if ranks.size == 1:
-            looked_at = columns_looked_at(transport.most, max(plan.directions), self.device)
-        by_stage = self.device.type == "cpu" and plan.options.dequantize_every == "stage"
-        if by_stage and looked_at is not None:
-            looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
-        if looked_at is not None and looked_at >= max(moved, n):
-            looked_at = None  # all of them
-        plan = replace(plan, n_moved=moved, transport=transport, n_looked_at=looked_at)
+        plan = replace(plan, n_looked_at=None if ranks.size > 1 else self._looked_at(plan))
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
-        nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
-        plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        what = f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model"
+        what = f"n_particles={m_here}, {n_here} pictures of {layout.dimension} values and a model"
         advice = "lower n_particles, quality or n_knots (0 keeps no model)"
-        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
-        return plan
+        takes = plan.fit_bytes(n_here, m_here), plan.fit_seconds()
+        return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
+
+    def _looked_at(self, plan: PicturePlan) -> int | None:
+        """The most particles, and the most pictures, that a step looks at; None is all of them."""
+        most = columns_looked_at(plan.transport.most, max(plan.directions), self.device)
+        if most is None:
+            return None
+        if self.device.type == "cpu" and plan.options.dequantize_every == "stage":
+            most = min(most, max(plan.n_moved, _FEWEST_LOOKED_AT))
+        return most if most < max(plan.n_moved, plan.n_pictures) else None
 
 
 @dataclass(frozen=True)
@@ -152,7 +141,7 @@ class PictureJob:
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
     assigned: Assigned  # the particles' classes
-    mask: Tensor | None  # (d, 1) observed pixels
+    observed: np.ndarray | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
     name: str = ""
@@ -170,74 +159,7 @@ class PictureJob:
         return self.plan.n_steps
 
     def begin(self) -> MovingPictures:
-        """Particles at their start, the batches of data, and the flow between them."""
-        plan, data, seed, ranks = self.plan, self.data, self.seed, self.ranks
-        device, apart, share = data.device, plan.apart, ranks.share(plan.n_moved)
-        codes = None if data.codes is None else data.codes.to(device)
-        codes_p, column = (
-            None if t is None else t.to(device) for t in (self.assigned.codes, self.assigned.column)
-        )
-        runs = None
-        if apart and codes_p is not None:
-            codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
-            column = sorted_column if column is None else sorted_column[column]
-            runs = all_runs.part(share.slice)
-        parts = self._parts()
-        batches = Batches() if parts else self._batches(codes, codes_p, runs)
-        mosaics = Mosaics.from_data(plan, data, codes, ranks) if plan.n_summed else None
-        noise = Noise(seed.child("particles"), share.first)
-        own = None if codes_p is None else codes_p[share.slice]
-        x = start(plan, mosaics, share.count, own, noise, device)
-        if self.known is not None:
-            x = torch.where(self.known, self._observed(share), x)
-        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
-        how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
-        rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
-        cloud = Cloud(x, own, runs)
-        return MovingPictures(self, cloud, column, batches, parts, noise, share, mosaics, rates)
-
-    @property
-    def known(self) -> Tensor | None:
-        """The mask on the device. A mask without pixels is the unconditional flow."""
-        empty = self.mask is None or not bool(self.mask.any())
-        return None if empty or self.mask is None else self.mask.to(self.data.device)
-
-    def _parts(self) -> list[Tensor]:
-        """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""
-        plan, data, most = self.plan, self.data, self.plan.n_looked_at
-        shared = 0 < plan.amplifier < math.inf
-        if data.device.type != "cpu" or most is None or plan.n_moved > most or data.n <= most or shared:
-            return []  # else even the encoding of all pictures would take long
-        order = self.seed.child("batches", "order").permutation(data.n)
-        runs = Runs((0, data.n))
-        if plan.apart and data.own_codes is not None:
-            order = order[torch.argsort(data.own_codes[order], stable=True)]
-            runs = Runs.from_codes(data.own_codes, plan.apart)
-        return [order[columns] for columns in even_parts(runs, most, data.device)[0]]
-
-    def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
-        """The columns that each step uses; `runs` are those of this rank's particles, if apart."""
-        plan, data, seed = self.plan, self.data, self.seed.child("batches")
-        codes_p = None if plan.amplifier == 0 else codes_p
-        if self.ranks.size > 1:  # a step uses all columns
-            if runs is not None and data.own_codes is not None:
-                own_runs = Runs.from_codes(data.own_codes, plan.apart)
-                order = torch.argsort(data.own_codes, stable=True)
-                return Batches(order=order, runs=[(runs, own_runs)])
-            return weighted_batches(codes, codes_p, data.own_numbers, data.device)
-        if plan.apart and codes is not None and codes_p is not None:
-            return divide_apart(plan.n_looked_at, codes_p, codes, plan.apart, seed)
-        return divide(plan.n_moved, data.n, plan.n_looked_at, codes_p, codes, seed, data.device)
-
-    def _observed(self, share: Place) -> Tensor:
-        """The particles' observed pixels. Kept and other particles use each picture equally often."""
-        data, seed, n_kept = self.data, self.seed, self.plan.n_particles
-        seeds = seed.child("conditions"), seed.child("conditions", "further")
-        pairs = zip((n_kept, share.total - n_kept), seeds, strict=True)
-        numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
-        raw = data.picked(numbers.to(data.device), self.ranks)
-        how: Any = dict(dequantize=self.plan.options.dequantize, total=share.total)
-        return data.layout.encode(raw, seed.child("observed"), runs=[share.slice], **how)
+        return MovingPictures(self)
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
         ((fitted, pixels),), y = results, self.assigned.y
@@ -245,7 +167,7 @@ class PictureJob:
         return fitted, self.data.layout.write(pixels), y
 
     def copies(self, results: Sequence[Any]) -> str:
-        if self.ranks.size > 1 or self.mask is not None:
+        if self.ranks.size > 1 or self.observed is not None:
             return ""
         ((_, pixels),), layout = results, replace(self.data.layout, tensor=False)
         particles = layout.write(pixels).reshape(pixels.shape[1], -1)
@@ -256,49 +178,86 @@ class PictureJob:
         return shown and f"{shown}); {more}, or a lower quality, help"
 
 
-@dataclass
 class MovingPictures:
     """A fit whose particles stand at their start, or are on their way."""
 
-    job: PictureJob
-    particles: Cloud  # of this rank
-    column: Tensor | None  # of each particle, the kept ones first; None if they are in that order
-    batches: Batches
-    parts: list[Tensor]  # pictures that stages look at, in turn; none if all stages see all
-    noise: Noise
-    share: Place  # this rank's part of all moved particles
-    mosaics: Mosaics | None  # where the particles started; None is noise
-    rates: tuple[float, ...]  # of the noise of the maps
-    rule: events.HeldOut | None = None
+    def __init__(self, job: PictureJob) -> None:
+        plan, data, device, ranks = job.plan, job.data, job.data.device, job.ranks
+        self.job, self.share = job, ranks.share(plan.n_moved)  # this rank's part of all particles
+        self.known, apart, runs = data.layout.known(job.observed, device), plan.apart, None
+        assigned = data.codes, job.assigned.codes, job.assigned.column
+        codes, codes_p, column = (None if t is None else t.to(device) for t in assigned)
+        if apart and codes_p is not None:
+            codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
+            column = sorted_column if column is None else sorted_column[column]
+            runs = all_runs.part(self.share.slice)
+        self.column = column  # of each particle, the kept ones first; None if they are in that order
+        self.parts = self._parts()
+        self.batches = Batches() if self.parts else self._batches(codes, codes_p, runs)
+        self.pixels = kept_pictures(data, ranks) if plan.n_summed else None  # of mosaics
+        self.noise = Noise(job.seed.child("particles"), self.share.first)
+        own = None if codes_p is None else codes_p[self.share.slice]
+        at = self.share.count, own, self.noise, device
+        x = start(plan, mosaics_of(plan, self.pixels, codes, device), *at)
+        if self.known is not None:
+            x = torch.where(self.known, self._observed(), x)
+        self.particles = Cloud(x, own, runs)
+        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
+        how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
+        self.rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
 
     @property
     def first(self) -> int:
         return self.share.first
 
-    def _shrunk(self, transport: Transport) -> Transport:
-        """The transport with shrunk maps, if the plan has shrinkage."""
-        plan = self.job.plan
-        n_shared = plan.n_conditions if 0 < plan.amplifier < math.inf else 0
-        shrunk = Shrunk(transport, plan.shrinkage, self.rates, n_shared)
-        return shrunk if plan.shrinkage else transport
+    def _parts(self) -> list[Tensor]:
+        """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""
+        plan, data, most = self.job.plan, self.job.data, self.job.plan.n_looked_at
+        if most is None or plan.n_moved > most or data.n <= most:
+            return []
+        if data.device.type != "cpu" or plan.shared:
+            return []  # else even the encoding of all pictures would take long
+        order, runs = self.job.seed.child("batches", "order").permutation(data.n), Runs((0, data.n))
+        if plan.apart and data.own_codes is not None:
+            order = order[torch.argsort(data.own_codes[order], stable=True)]
+            runs = Runs.from_codes(data.own_codes, plan.apart)
+        return [order[columns] for columns in even_parts(runs, most, data.device)[0]]
+
+    def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
+        """The columns that each step uses; `runs` are those of this rank's particles, if apart."""
+        plan, data, seed = self.job.plan, self.job.data, self.job.seed.child("batches")
+        codes_p = None if plan.amplifier == 0 else codes_p
+        if self.job.ranks.size > 1:  # a step uses all columns
+            if runs is not None and data.own_codes is not None:
+                own_runs = Runs.from_codes(data.own_codes, plan.apart)
+                order = torch.argsort(data.own_codes, stable=True)
+                return Batches(order=order, runs=[(runs, own_runs)])
+            return weighted_batches(codes, codes_p, data.own_numbers, data.device)
+        if plan.apart and codes is not None and codes_p is not None:
+            return divide_apart(plan.n_looked_at, codes_p, codes, plan.apart, seed)
+        return divide(plan.n_moved, data.n, plan.n_looked_at, codes_p, codes, seed, data.device)
+
+    def _observed(self) -> Tensor:
+        """The particles' observed pixels. Kept and other particles use each picture equally often."""
+        job, share, data, n_kept = self.job, self.share, self.job.data, self.job.plan.n_particles
+        seeds = job.seed.child("conditions"), job.seed.child("conditions", "further")
+        pairs = zip((n_kept, share.total - n_kept), seeds, strict=True)
+        numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
+        raw, seed = data.picked(numbers.to(data.device), job.ranks), job.seed.child("observed")
+        return data.layout.encode(raw, seed, total=share.total, runs=[share.slice])
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         job, plan = self.job, self.job.plan
-        data, options = replace(job.data, order=self.batches.order), plan.options
-        levels = plan.levels(job.seed, data.device, job.known)
-        flow = across_ranks(levels.flow(plan.transport, plan.n_knots, self._shrunk), job.ranks)
-        every_step = options.dequantize and options.dequantize_every == "step"
-        parts: list[slice] = []
-        if self.parts:  # side by side in memory
-            data = data.part(torch.cat(self.parts))
-            ends = list(accumulate(map(len, self.parts), initial=0))
-            parts = [slice(*pair) for pair in pairwise(ends)]
+        levels = LevelFlow(plan, job.seed, job.data.device, self.known)
+        flow = across_ranks(levels.flow(self.rates), job.ranks)
+        every_step = plan.options.dequantize_every == "step"
 
         def draw(*place: int) -> Cloud:
-            numbers = place if every_step else place[:1]
-            of_stage = data.part(parts[place[0] % len(parts)]) if parts else data
-            cloud = of_stage.cloud(job.seed.child("data", *numbers), options.dequantize)
-            if parts and plan.apart and cloud.y is not None:
+            seed = job.seed.child("data", *(place if every_step else place[:1]))
+            if not self.parts:
+                return job.data.cloud(seed).part(self.batches.order)
+            cloud = job.data.cloud(seed, self.parts[place[0] % len(self.parts)])
+            if plan.apart and cloud.y is not None:
                 cloud.runs = Runs.from_codes(cloud.y, plan.apart)
             return cloud
 
@@ -309,5 +268,5 @@ class MovingPictures:
         """The fitted state, and the pixels (d, n) of this rank's kept particles."""
         job, data, m = self.job, self.job.data, self.job.plan.n_particles
         x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
-        model = job.plan, job.seed, tuple(run.model), data.condition, data.codes
-        return FittedPictures(*model, job.mask, self.mosaics, data.device), x
+        model = job.plan, job.seed, tuple(run.model), data.given
+        return FittedPictures(*model, job.observed, self.pixels, data.device), x

@@ -18,12 +18,11 @@ from scipy.sparse.linalg import splu
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.draws import draw_near
 from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.neighbours.views import View, project, ridge
-from sliceflow.spaces.pictures.layout import Layout, as_array, mask_of, part_of
+from sliceflow.spaces.pictures.layout import Layout, as_array
 
 __all__ = ["complete_pictures", "without_hidden"]
 
@@ -35,60 +34,48 @@ _DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side b
 _COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
 
 
-def complete_pictures(  # many: two sets of pictures, with their labels
-    X: Any, known_mask: Any, like: Any, *, n: int = 1, y: Any = None, like_y: Any = None,
-    n_pixel_values: int = 256, seed: Seed,
-) -> np.ndarray:  # fmt: skip
-    """Complete pictures X from any known part, by at least 10 pictures `like`: (m, n, h, w[, c]).
+Codes = tuple[np.ndarray, np.ndarray] | None  # class numbers of pictures to complete, and to learn from
 
-    With labels y of X and `like_y` of `like`, a completion uses pictures of its own class.
+
+def complete_pictures(
+    layout: Layout, X: np.ndarray, mask: np.ndarray, like: np.ndarray, *, n: int, seed: Seed,
+    codes: Codes = None,
+) -> np.ndarray:  # fmt: skip
+    """Complete pictures X (m, h, w[, c]) from what a mask (h, w) knows: (m, n, h, w[, c]).
+
+    It learns from at least 10 pixels `like` (N, c, h, w). With `codes`, a completion uses its own class.
     """
-    layout = Layout.infer(like, n_pixel_values)
-    known = mask_of(known_mask, layout, "mask")[:, 0].numpy()
-    if known.all() or not known.any():
-        every = "every pixel is" if known.all() else "no pixel is"
+    if mask.all() or not mask.any():
+        every = "every pixel is" if mask.all() else "no pixel is"
         raise ValueError(f"{every} known in mask; pass some of them, not all")
-    top, X = (layout.n_pixel_values or 2) - 1, without_hidden(X, part_of(known_mask, layout, "mask"))
-    raw = layout.read(X).T.numpy()
-    rows, given = (r.astype(np.float32) / np.float32(top) for r in (layout.read(like).T.numpy(), raw))
-    if len(rows) < 10:
-        raise ValueError(f"there are {len(rows)} pictures to learn from; pass at least 10")
+    if len(like) < 10:
+        raise ValueError(f"there are {len(like)} pictures to learn from; pass at least 10")
+    (c, h, w), top = layout.shape, (layout.n_pixel_values or 2) - 1
+    known, raw = np.tile(mask.ravel(), c), layout.read(X).reshape(len(X), -1)
+    like = like.reshape(len(like), -1)
+    rows, given = (r.astype(np.float32) / np.float32(top) for r in (like, raw))
     pictures = _Pictures(rows, known, layout.shape, seed.child("tones"))
     pixels = np.empty((len(given), n, int((~known).sum())))
-    for i, (some, own) in enumerate(_classes(y, like_y, len(given), len(rows))):
+    asked, learnt = codes or (np.zeros(len(given), int), np.zeros(len(rows), int))
+    for i, code in enumerate(np.unique(asked)):
+        some, own = (np.flatnonzero(numbers == code) for numbers in (asked, learnt))
         pixels[some] = pictures.draw(given[some], n, own, seed.child("class", i))
     pixels = (pixels if layout.n_pixel_values is None else (pixels * top).round()).clip(0, top)
     out = np.repeat(raw[:, None], n, 1)
     out[..., ~known] = pixels
-    c, h, w = layout.shape
     done = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(X.dtype)
     return done.reshape(len(given), n, *X.shape[1:])
 
 
 def without_hidden(X: Any, known: np.ndarray) -> np.ndarray:
     """A copy of pictures whose hidden pixels are 0, whatever they were: NaN, masked, out of range."""
-    fits = np.shape(X)[1:3] == known.shape  # else `Layout.check` says what is wrong
+    fits = np.shape(X)[1:3] == known.shape  # else `Layout.read` says what is wrong
     if fits and isinstance(X, np.ma.MaskedArray) and not np.ma.getmaskarray(X)[:, known].any():
         X = X.filled(0)
     pictures: np.ndarray = np.array(as_array(X))
     if fits:
         pictures[:, ~known] = 0
     return pictures
-
-
-def _classes(y: Any, like_y: Any, m: int, n: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The numbers of each class among m pictures to complete, and among n to learn from."""
-    if (y is None) != (like_y is None):
-        raise ValueError("y and like_y go together; pass both, or neither")
-    if y is None:
-        return [(np.arange(m), np.arange(n))]
-    asked, learnt = conditions.as_array(y), conditions.as_array(like_y)
-    for labels, count in ((asked, m), (learnt, n)):
-        if labels.shape != (count,):
-            raise ValueError(f"y has shape {labels.shape}; pass a label for each of {count} pictures")
-    classes = conditions.Labels.fit_to(learnt)
-    codes, known = classes.encode(asked).numpy(), classes.encode(learnt).numpy()
-    return [(np.flatnonzero(codes == c), np.flatnonzero(known == c)) for c in np.unique(codes)]
 
 
 class _Pictures:

@@ -19,7 +19,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
 from sliceflow.models.codec import Between
 
-__all__ = ["MASKS", "Layout", "as_array", "mask_of", "part_of"]
+__all__ = ["MASKS", "Layout", "as_array", "part_of"]
 
 _DTYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def infer(cls, images: Any, n_pixel_values: int) -> Layout:
-        """The layout of `images`; raises a ValueError if they are not valid."""
+        """The layout of `images`; a ValueError if they are no pictures."""
         array = as_array(images)
         fact = f"pictures have shape {array.shape}"
         if array.ndim not in (3, 4):
@@ -62,9 +62,7 @@ class Layout:
         if array.dtype.kind != "f":  # a value above the type's maximum would wrap around
             kind = min(n_pixel_values, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
         (_, h, w), tensor = array.shape[:3], isinstance(images, Tensor)
-        layout = cls(h, w, channels, str(array.dtype), kind, tensor)
-        layout.check_pictures(array)
-        return layout
+        return cls(h, w, channels, str(array.dtype), kind, tensor)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,77 +73,74 @@ class Layout:
     def dimension(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def raw_dtype(self) -> torch.dtype | None:
-        """The dtype of integer pixels as columns; None for floats, which keep theirs."""
-        if self.n_pixel_values is None:
-            return None
-        return torch.uint8 if self.n_pixel_values <= 256 else torch.int32
-
-    def check_pictures(self, array: np.ndarray) -> None:
+    def _check_pictures(self, array: np.ndarray) -> None:
         """Raise a ValueError for pictures of another shape or with values out of range."""
         expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
         if array.shape[1:] != expected:
             raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {expected}")
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
-        if (array.dtype.kind == "f") != (self.n_pixel_values is None):
-            values = self.n_pixel_values
+        values = self.n_pixel_values
+        if (array.dtype.kind == "f") != (values is None):
             kind = "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
             raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
         low, high = array.min(), array.max()
-        if self.n_pixel_values is None:
-            if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
-                fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
-                raise ValueError(f"{fact}; divide by the largest value, or pass integers")
-        elif low < 0 or high >= self.n_pixel_values:
-            most = self.n_pixel_values - 1
-            fact = f"integer pictures must be in 0..{most} but range from {low} to {high}"
+        if values is None and not 0 <= low <= high <= 1:  # nor NaN
+            fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
+            raise ValueError(f"{fact}; divide by the largest value, or pass integers")
+        if values is not None and (low < 0 or high >= values):
+            fact = f"integer pictures must be in 0..{values - 1} but range from {low} to {high}"
             raise ValueError(f"{fact}; set n_pixel_values= to one more than the largest possible value")
 
-    def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
-        """The raw values as columns (C·H·W, n), on `device`."""
+    def read(self, images: Any) -> np.ndarray:
+        """The pictures, checked, as (n, C, H, W): integers as bytes or int32, floats as they are."""
         array = as_array(images)
-        self.check_pictures(array)
-        array = np.require(array, requirements=["C", "W"])  # torch warns about other layouts
-        tensor = torch.from_numpy(array)
-        if self.raw_dtype is not None and tensor.dtype != torch.uint8:
-            tensor = tensor.to(self.raw_dtype)
-        tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
-        return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
+        self._check_pictures(array)
+        pixels = array.reshape(len(array), self.height, self.width, -1).transpose(0, 3, 1, 2)
+        kind: Any = np.uint8 if (self.n_pixel_values or 0) <= 256 else np.int32
+        if self.n_pixel_values is None:
+            kind = np.promote_types(array.dtype, np.float32)  # no float16
+        return np.require(pixels.astype(kind, copy=False), requirements=["C", "W"])  # for torch
+
+    def columns(self, pixels: Tensor) -> Tensor:
+        """Pixels (n, C, H, W) as columns (C·H·W, n)."""
+        return pixels.permute(1, 2, 3, 0).reshape(self.dimension, len(pixels))
 
     def encode(
-        self, raw: Tensor, seed: Seed, *, dequantize: bool = True, total: int | None = None,
+        self, raw: Tensor, seed: Seed | None = None, *, total: int | None = None,
         runs: Sequence[slice] = (),
     ) -> Tensor:  # fmt: skip
-        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
+        """Columns of pixels to values in [-1, 1]; without `seed`, integers are at the middle of their step.
 
         A picture's noise depends on its number. The columns may be the slices `runs` of `total`.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
-        if dequantize:
+        if seed is None:
+            x += 0.5
+        else:
             # One row of numbers per pixel, as the pictures are stored: no transposition.
             d, n = len(raw), raw.shape[1] if total is None else total
             kind: Any = dict(dtype=torch.float32, device=raw.device)
             parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
             u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
-        else:
-            x += 0.5
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
     def write(self, x: Tensor) -> Any:
         """Columns of values to pictures in the user's dtype and layout."""
-        (c, h, w), n = self.shape, x.shape[1]
+        values, shape = self.n_pixel_values, (*self.shape, x.shape[1])
         need_finite(x, "use an amplifier and start_noise closer to the defaults")
-        if self.n_pixel_values is None:
+        if values is None:
             x = ((x + 1) / 2).clamp(0, 1)
         else:
-            x = ((x + 1) * (self.n_pixel_values / 2)).floor_().clamp_(0, self.n_pixel_values - 1)
-            x = x.to(self.raw_dtype)  # less to transpose and copy
-        array = x.view(c, h, w, n).permute(3, 1, 2, 0).contiguous().cpu().numpy()
+            x = ((x + 1) * (values / 2)).floor_().clamp_(0, values - 1)
+            x = x.to(torch.uint8 if values <= 256 else torch.int32)  # less to transpose and copy
+        return self.as_given(x.view(shape).permute(3, 1, 2, 0).contiguous().cpu().numpy())
+
+    def as_given(self, array: np.ndarray) -> Any:
+        """Pictures (n, H, W, C) in the user's dtype and layout."""
         array = array.astype(self.dtype, copy=False)
         array = array if self.channels else array[..., 0]
         return torch.from_numpy(array) if self.tensor else array
@@ -153,6 +148,12 @@ class Layout:
     def mirrored(self, raw: Tensor) -> Tensor:
         """The pictures followed by their mirror images, flipped left to right."""
         return torch.cat((raw, raw.view(*self.shape, -1).flip(2).reshape(raw.shape)), dim=1)
+
+    def known(self, mask: np.ndarray | None, device: torch.device) -> Tensor | None:
+        """Which values of a picture a mask (H, W) knows, (C·H·W, 1); None if it knows none."""
+        if mask is None or not mask.any():
+            return None
+        return torch.tensor(mask, device=device).view(1, -1).repeat(self.shape[0], 1).view(-1, 1)
 
 
 def as_array(images: Any) -> np.ndarray:
@@ -166,23 +167,19 @@ def as_array(images: Any) -> np.ndarray:
         raise ValueError("pictures have different sizes; resize them to one size first") from error
 
 
-def _box(h: int, w: int, *at: slice) -> np.ndarray:
+def _middle(h: int, w: int) -> np.ndarray:
     mask = np.zeros((h, w), bool)
-    mask[at] = True
+    mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
     return mask
 
 
-def _center(h: int, w: int) -> np.ndarray:
-    return _box(h, w, slice(h // 4, h - h // 4), slice(w // 4, w - w // 4))
-
-
 MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
-    "top": lambda h, w: _box(h, w, slice(h // 2)),
-    "bottom": lambda h, w: _box(h, w, slice(h // 2, h)),
-    "left": lambda h, w: _box(h, w, slice(h), slice(w // 2)),
-    "right": lambda h, w: _box(h, w, slice(h), slice(w // 2, w)),
-    "border": lambda h, w: ~_center(h, w),  # the centre is missing
-    "center": _center,  # the border is missing
+    "top": lambda h, w: np.arange(h)[:, None].repeat(w, 1) < h // 2,
+    "bottom": lambda h, w: np.arange(h)[:, None].repeat(w, 1) >= h // 2,
+    "left": lambda h, w: np.arange(w)[None].repeat(h, 0) < w // 2,
+    "right": lambda h, w: np.arange(w)[None].repeat(h, 0) >= w // 2,
+    "border": lambda h, w: ~_middle(h, w),  # the centre is missing
+    "center": _middle,  # the border is missing
 }
 
 
@@ -198,9 +195,3 @@ def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray
         fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
         raise ValueError(f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known")
     return mask
-
-
-def mask_of(observed: Any, layout: Layout, name: str = "observed") -> Tensor:
-    """The same as `part_of`, for every value of a picture: (C·H·W, 1)."""
-    part = torch.from_numpy(part_of(observed, layout, name).copy())
-    return part.view(1, -1).repeat(layout.shape[0], 1).view(-1, 1)

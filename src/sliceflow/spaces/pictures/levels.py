@@ -6,29 +6,27 @@ Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Columns
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow, Noise, Step, replay
 from sliceflow.engine.frames import AnyFrame, FrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import AlignedHistogram, Auto, Histogram, Table, Transport
-from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.engine.shrinkage import Shrunk
+from sliceflow.engine.transports import AlignedHistogram, Histogram, Table, Transport
+from sliceflow.spaces.pictures.plan import SINGLE_PIXEL_BINS, PicturePlan
 from sliceflow.spaces.pictures.pyramid import Subspace
-from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted", "evolution"]
-
-SINGLE_PIXEL_BINS = 512  # of single pixels
-PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
+__all__ = ["LevelFlow", "Painted", "evolution"]
 
 
 @dataclass(frozen=True)
@@ -39,82 +37,71 @@ class LevelFlow:
     pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
     """
 
-    layout: Layout
-    stages: list[PictureStage]
-    seed: Seed
-    n_conditions: int
-    amplifier: float
-    known: Tensor | None
-    upsampling: str
-    patch_basis: str
-    clip: bool
-    taper: float
-    budget: int
-    precision: torch.dtype | None
-    n_directions: int = 1000
+    plan: PicturePlan
+    seed: Seed  # of the fit
+    device: torch.device
+    known: Tensor | None = None  # (d, 1) marks the observed pixels
 
-    @property
-    def apart(self) -> int:
-        """The number of classes with separate maps; 0 if all classes share maps."""
-        return self.n_conditions if math.isinf(self.amplifier) else 0
-
-    def flow(
-        self,
-        transport: Transport = Auto(),  # noqa: B008, it is frozen
-        n_knots: int = 0,
-        shrunk: Callable[[Transport], Transport] = lambda transport: transport,
-    ) -> Flow:
-        """The flow of the engine; `shrunk` wraps the transports of stages that are not exact."""
-        stages = [self._stage(i, transport, n_knots, shrunk) for i in range(len(self.stages))]
-        return Flow(stages, self.seed, self.n_conditions, self.amplifier, budget=self.budget)
+    def flow(self, rates: tuple[float, ...] = ()) -> Flow:
+        """The flow of the engine; a fit shrinks its maps by the `rates` of their noise."""
+        plan, transport = self.plan, self.plan.transport
+        if rates and plan.shrinkage:
+            n_shared = plan.n_conditions if plan.shared else 0
+            transport = Shrunk(transport, plan.shrinkage, rates, n_shared)
+        stages = [self._stage(i, transport) for i in range(len(plan.stages))]
+        condition, budget = (plan.n_conditions, plan.amplifier), projection_budget(self.device)
+        return Flow(stages, self.seed.child("flow"), *condition, budget=budget)
 
     def directions(self, i: int) -> Tiles | RandomPatches:
         """The frames of stage i, on the coefficients of its level."""
-        level, (c, h, w) = self.stages[i], self.layout.shape
-        if self.patch_basis == "random":
-            full = (h, w), self.upsampling
-            return RandomPatches(c, level.h, level.w, level.patch, self.n_directions, *full)
+        plan, level, (c, h, w) = self.plan, self.plan.stages[i], self.plan.layout.shape
+        size = c, level.h, level.w, level.patch
+        if plan.patch_basis == "random":
+            return RandomPatches(*size, plan.options.n_directions, (h, w))
+        name, precision = plan.options.precision, None
         # Single pixels become exact, which takes the particles' precision.
-        precision = None if self._single_pixels(i) else self.precision
-        return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines", precision)
+        if self.device.type != "cpu" and not self._single_pixels(i):
+            precision = getattr(torch, "float16" if name == "auto" else name)
+        return Tiles(*size, plan.patch_basis == "cosines", precision)
 
     def count_directions(self, i: int, step: int) -> int:
         """The number of directions of a step of stage i."""
-        return self.directions(i).count(self.seed.child(*_branch(i)), step)
+        return self.directions(i).count(self.seed.child("flow", *_branch(i)), step)
 
-    def _stage(
-        self, i: int, transport: Transport, n_knots: int, shrunk: Callable[[Transport], Transport]
-    ) -> Stage:
-        level, (c, h, w), single = self.stages[i], self.layout.shape, self._single_pixels(i)
-        subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
+    def _stage(self, i: int, transport: Transport) -> Stage:
+        """Stage i; single pixels have maps of their own kind, which are not shrunk."""
+        plan, level, (c, h, w) = self.plan, self.plan.stages[i], self.plan.layout.shape
+        single, options, knots = self._single_pixels(i), plan.options, plan.n_knots
+        subspace = Subspace(c, h, w, level.h, level.w)
         # Before single pixels, ties at ±1 would stay ties.
-        clip = self.clip and subspace.is_full_resolution and not self._single_pixels(i + 1)
-        directions, space = self.directions(i), replace(subspace, clip=clip)
-        frame: FrameKind = directions
+        clip = options.clip and subspace.is_full_resolution and not self._single_pixels(i + 1)
+        frame: FrameKind = self.directions(i)
+        space = replace(subspace, clip=clip)
         if self.known is not None:
-            frame, space = Painted(subspace, directions, self.known), replace(space, h=h, w=w)
-        last = not single and all(map(self._single_pixels, range(i + 1, len(self.stages))))
-        finer = self._finer(transport) if single else transport
+            frame, space = Painted(subspace, self.directions(i), self.known), replace(space, h=h, w=w)
+        last = not single and all(map(self._single_pixels, range(i + 1, len(plan.stages))))
+        if single:
+            transport = self._finer(plan.transport)
+            knots = SINGLE_PIXEL_BINS if knots and transport != plan.transport else knots
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         size = 1.0
-        if self.patch_basis == "random":  # η is at most H, as in the authors' script: else it diverges
-            size = min(1.0, self.n_directions / subspace.dimension)
-        knots = SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots
-        how: Any = dict(step_size=size, taper=self.taper if last else 0.0, n_knots=knots)
+        if plan.patch_basis == "random":  # η is at most H, as in the authors' script: else it diverges
+            size = min(1.0, options.n_directions / subspace.dimension)
+        how: Any = dict(step_size=size, taper=options.taper if last else 0.0, n_knots=knots)
         how |= dict(reach=2 * math.sqrt(c * h * w * share), space=space, branch=_branch(i))
-        return Stage(level.name, frame, level.n_steps, finer if single else shrunk(transport), **how)
+        return Stage(level.name, frame, level.n_steps, transport, **how)
 
     def _single_pixels(self, i: int) -> bool:
         """Whether stage i looks at single pixels of grey pictures, which end on their own values."""
-        if i >= len(self.stages) or self.patch_basis == "random":
+        if i >= len(self.plan.stages) or self.plan.patch_basis == "random":
             return False
-        stage = self.stages[i]
-        return stage.patch == 1 and (1, stage.h, stage.w) == self.layout.shape
+        stage = self.plan.stages[i]
+        return stage.patch == 1 and (1, stage.h, stage.w) == self.plan.layout.shape
 
     def _finer(self, transport: Transport) -> Transport:
         """The transport with whole bins for every value of a pixel: so black is black."""
-        values = self.layout.n_pixel_values
+        values = self.plan.layout.n_pixel_values
         if not isinstance(transport, Histogram) or values is None:
             return transport
         n_bins = max(transport.n_bins, min(1 << int(values).bit_length(), SINGLE_PIXEL_BINS))
@@ -134,10 +121,7 @@ def evolution(
     flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise, n_frames: int
 ) -> list[Tensor]:
     """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end; or the end."""
-    if n_frames == 1:
-        replay(flow, model, particles, noise)
-        return [particles.x]
-    total, taken = len(model), [particles.x.clone()]
+    total, taken = len(model), [particles.x.clone()] if n_frames > 1 else []
     due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
 
     def after(step: Step) -> None:
@@ -159,8 +143,7 @@ class Painted:
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> PaintedFrame:
-        inner = self.directions.draw(seed, step, x, n_conditions)
-        return PaintedFrame(self.subspace, inner, self.known)
+        return PaintedFrame(self.subspace, self.directions.draw(seed, step, x), self.known)
 
 
 @dataclass(frozen=True)
@@ -180,7 +163,7 @@ class PaintedFrame:
         return self.inner.n_directions
 
     def amplified(self, amplifier: float) -> PaintedFrame:
-        return replace(self, inner=self.inner.amplified(amplifier))
+        return self  # what is observed is the only condition
 
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
         cloud = cloud.part(columns)

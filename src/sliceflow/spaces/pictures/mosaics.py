@@ -13,9 +13,9 @@ edges, which a flow hardly makes from noise. With β = 0 all weights are 1/√s.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,69 +23,54 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import sort_by_class
 from sliceflow.engine.flow import Noise
-from sliceflow.engine.random import Seed
-from sliceflow.models.codec import Array, Between
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
 
-__all__ = ["Mosaics", "start"]
+__all__ = ["Mosaics", "kept_layout", "kept_pictures", "mosaics_of", "start"]
 
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
 _LENGTH = 4  # sides of a picture over the length on which weights change
 _WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004
 _VALUES = 1 << 25  # values at a time
-_CODES = Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")
 _LEVELS = 64  # pixel values that are kept: files are a third smaller than with 256, samples as good
+
+
+def kept_layout(layout: Layout) -> Layout:
+    """The layout of the pictures that a model keeps: they have at most 64 values."""
+    return replace(layout, n_pixel_values=min(_LEVELS, layout.n_pixel_values or _LEVELS))
+
+
+def kept_pictures(data: PictureData, ranks: Ranks) -> Tensor:
+    """All pictures of all ranks, without mirror images, as a model keeps them: (n, c, h, w), bytes."""
+    raw, values = ranks.gather(data.raw[:, : data.place.count].T), data.layout.n_pixel_values
+    if values is None:  # a mosaic hardly shows rounding
+        raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
+    elif values > _LEVELS:
+        raw = raw.long() * _LEVELS // values
+    pixels: Tensor = raw.to(torch.uint8).reshape(-1, *data.layout.shape).cpu()
+    return pixels
 
 
 @dataclass(frozen=True)
 class Mosaics:
     """Mosaics of `size` pictures."""
 
-    size: Annotated[int, Between(1, 1 << 10)]  # s
-    locality: Annotated[float, Between(0)]  # β
+    size: int  # s
+    locality: float  # β
     layout: Layout  # the layout of `pixels`
-    # (n, c, h, w), all pictures, with at most 64 or all of their values
-    pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
+    pixels: Tensor  # (n, c, h, w), all pictures
     mirrored: bool = False  # whether mirror images follow them
-    codes: Annotated[Tensor, _CODES] | None = None  # (N,) class numbers, also of mirror images
-    n_classes: Annotated[int, Between(1, 1 << 24)] = 1  # C; 1 without classes
-    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-
-    @classmethod
-    def from_data(
-        cls, plan: PicturePlan, data: PictureData, codes: Tensor | None, ranks: Ranks
-    ) -> Mosaics:
-        """Of all pictures of all ranks; `codes` (N,) play a part if classes have separate maps."""
-        raw, layout = ranks.gather(data.raw[:, : data.place.count].T), data.layout
-        values = layout.n_pixel_values
-        if values is None:  # a mosaic hardly shows rounding, and the model keeps the pictures
-            raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
-        elif values > _LEVELS:
-            raw = raw.long() * _LEVELS // values
-        layout = replace(layout, n_pixel_values=min(_LEVELS, values or _LEVELS))
-        pixels = raw.to(torch.uint8).reshape(-1, *layout.shape)
-        codes = None if codes is None or not plan.apart else codes.cpu()
-        pictures = layout, pixels.cpu(), data.mirrored, codes
-        return cls(plan.n_summed, plan.locality, *pictures, max(1, plan.apart), data.device)
-
-    def check(self) -> None:
-        """Raise a ValueError unless pictures, layout and codes fit together."""
-        n, shape = len(self.pixels), tuple(self.pixels.shape[1:])
-        if n == 0 or shape != self.layout.shape:
-            raise ValueError(f"the kept pictures are {n} of {shape}, not of {self.layout.shape}")
-        if int(self.pixels.max()) >= (self.layout.n_pixel_values or 0):
-            raise ValueError("the kept pictures have a pixel beyond the values of their layout")
-        if self.codes is not None and len(self.codes) != n * (1 + self.mirrored):
-            raise ValueError(f"there are {len(self.codes)} codes for {n} kept pictures")
+    codes: Tensor | None = None  # (N,) class numbers, also of mirror images
+    n_classes: int = 1  # C; 1 without classes
+    device: torch.device | str = "cpu"
 
     @cached_property
     def raw(self) -> Tensor:
         """All pictures, with mirror images, as columns (d, N) on the device."""
-        pixels = self.pixels.to(self.device).permute(1, 2, 3, 0).reshape(-1, len(self.pixels))
-        return self.layout.mirrored(pixels) if self.mirrored else pixels
+        raw = self.layout.columns(self.pixels.to(self.device))
+        return self.layout.mirrored(raw) if self.mirrored else raw
 
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,7 +103,7 @@ class Mosaics:
 
     def _values(self, numbers: Tensor) -> Tensor:
         """The pixels, in [−1, 1], of the pictures with these numbers."""
-        return self.layout.encode(self.raw[:, numbers], Seed(0), dequantize=False)
+        return self.layout.encode(self.raw[:, numbers])
 
     @cached_property
     def _waves(self) -> Tensor:
@@ -139,30 +124,22 @@ class Mosaics:
         return weights / weights.square().sum(0).sqrt()
 
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
-        """The start (d, count) of particles of classes y (count,), or of class weights y (count, C)."""
+        """The start (d, count) of particles of classes y (count,)."""
         order, starts, sizes = self._order
         x = torch.empty(len(self.raw), count, dtype=torch.float32, device=self.raw.device)
         noise.child("start").fill(x).mul_(_SPREAD)
         if y is None:
             y = torch.zeros(count, dtype=torch.int64, device=x.device)
         shape: Any = dict(rows=count, columns=self.size + 1, start=noise.first, device=x.device)
-        u, shares = noise.seed.child("summed").uniform(**shape), None
-        if y.dim() == 1:
-            classes = y[:, None].expand(-1, self.size + 1)
-        else:
-            shares = y.clamp(min=0) / y.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-9)
-            v = noise.seed.child("classes").uniform(**shape).to(y.dtype)
-            classes = torch.searchsorted(shares.cumsum(1), v).clamp(max=self.n_classes - 1)
-        numbers = order[starts[classes] + (u * sizes[classes]).long()]
+        u = noise.seed.child("summed").uniform(**shape)
+        numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
         for first in range(0, count, self._chunk):
             part = slice(first, min(count, first + self._chunk))
-            means, n = self._means[:, classes[part, 0]], part.stop - first
-            if shares is not None:
-                means = self._means @ shares[part].T.float()
+            means, n = self._means[:, y[part]], part.stop - first
             weights = self._weights(n, replace(noise, first=noise.first + first))
             total = torch.zeros_like(means)
             for k, of in enumerate(numbers[part].T):
-                away = self._values(of) - self._means[:, classes[part, k]]
+                away = self._values(of) - means
                 contrast = away.norm(dim=0)
                 if k < self.size:
                     away /= contrast.clamp(min=_SPREAD)
@@ -171,6 +148,16 @@ class Mosaics:
                     total *= contrast
             x[:, part] += means + total
         return x
+
+
+def mosaics_of(
+    plan: PicturePlan, pixels: Tensor | None, codes: Tensor | None, device: torch.device
+) -> Mosaics | None:
+    """Of the kept pictures of a model, or None; `codes` (N,) count if classes have separate maps."""
+    if pixels is None:
+        return None
+    how = plan.n_summed, plan.options.locality, kept_layout(plan.layout), pixels, plan.mirror
+    return Mosaics(*how, codes if plan.apart else None, max(1, plan.apart), device)
 
 
 def _cosines(n: int) -> Tensor:

@@ -8,28 +8,23 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor
 
-from sliceflow.devices import projection_budget
 from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
-from sliceflow.engine.conditions import Labels, default_particles
+from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import Transport
-from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.engine.transports import Histogram, Transport
+from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, check_shared
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import PATCH_BASES, SINGLE_PIXEL_BINS, LevelFlow
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
-__all__ = ["QUALITY", "PicturePlan", "check_parameters"]
+__all__ = ["QUALITY", "SINGLE_PIXEL_BINS", "PicturePlan", "check_parameters"]
 
 QUALITY = {"draft": 3, "standard": 8, "best": 25}  # steps per stage,
 _JOINT = 6  # and times as many if all pictures share maps and particles start as noise
@@ -37,20 +32,19 @@ _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on avera
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
 _MAX_CLUSTERS = {"grey": 30, "colour": 25}
-_OR = ", or transport='histogram'"  # advice
 _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU, and worse
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
-FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
+SINGLE_PIXEL_BINS = 512  # of single pixels
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
+_BASES = ("auto", "pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
 _CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
-_CPU_DRAFT = 2  # steps per stage of "draft" there
 _MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
+_CPU_DRAFT = 2  # steps per stage of "draft" there
 
 Count = Annotated[int, Between(0, 1 << 40)]
-Real = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +62,26 @@ class PicturePlan(Plan):
     stages: tuple[PictureStage, ...]
     patch_basis: Literal["pixels", "cosines", "random"]
     transport: Transport
-    n_looked_at: int | None  # maximum number of particles, and of pictures, per step; None uses all
+    n_looked_at: int | None = None  # most particles, and most pictures, per step; None uses all
     n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
-    precision: torch.dtype | None  # of matrix products on a GPU; None takes the particles'
     n_summed: Annotated[int, Between(0, 1 << 10)]  # pictures of a mosaic; 0 starts as noise
-    locality: Real  # β of these mosaics
-    shrinkage: Real  # κ of the maps; 0 is off
+    shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
     options: PictureOptions  # as given; those above are resolved
+
+    def check(self) -> None:
+        """Raise a ValueError for stages that are larger than the pictures."""
+        if any(v.h > self.layout.height or v.w > self.layout.width for v in self.stages):
+            raise ValueError(f"a stage is larger than pictures of {self.layout.shape}")
 
     @property
     def apart(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether classes share maps."""
+        return 0 < self.amplifier < math.inf
 
     @property
     def method(self) -> str:
@@ -102,16 +104,6 @@ class PicturePlan(Plan):
         whose = whose if self.apart else "the data"
         return f"mosaics of {self.n_summed} training pictures of {whose}, which the model keeps"
 
-    def levels(self, seed: Seed, device: torch.device, known: Tensor | None = None) -> LevelFlow:
-        """The flow through the levels of the pyramid; `known` (d, 1) marks the observed pixels."""
-        options, stages = self.options, list(self.stages)
-        y: Any = dict(n_conditions=self.n_conditions, amplifier=self.amplifier, known=known)
-        steps: Any = dict(clip=options.clip, taper=options.taper, budget=projection_budget(device))
-        basis: Any = dict(patch_basis=self.patch_basis, n_directions=options.n_directions)
-        precision = self.precision if device.type != "cpu" else None
-        basis |= dict(precision=precision, upsampling=options.upsampling)
-        return LevelFlow(self.layout, stages, seed.child("flow"), **y, **steps, **basis)
-
     @property
     def directions(self) -> list[int]:
         """The most directions of a step, for each stage."""
@@ -121,9 +113,18 @@ class PicturePlan(Plan):
         return [Tiles(c, stage.h, stage.w, stage.patch).most_directions for stage in self.stages]
 
     @property
-    def tile(self) -> int:
-        """The most values of a tile."""
-        return max(self.layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in self.stages)
+    def n_maps(self) -> int:
+        """The most maps of all steps, of one class."""
+        return sum(h * v.n_steps for h, v in zip(self.directions, self.stages, strict=True))
+
+    @property
+    def frame_bytes(self) -> int:
+        """Memory to draw the directions of a step."""
+        if self.patch_basis == "random":
+            return 16 * self.options.n_directions * self.layout.dimension
+        c = self.layout.shape[0]
+        tile = max(c * min(v.patch, v.h) * min(v.patch, v.w) for v in self.stages)
+        return rotation_bytes(tile, 4)
 
     def lines(self) -> Sequence[tuple[str, object]]:
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
@@ -151,32 +152,25 @@ class PicturePlan(Plan):
             ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
         ]
 
+    def fit_bytes(self, n_here: int, m_here: int) -> int:
+        """Memory of n pictures and m particles on a rank: clouds, a step, the model, kept pictures."""
+        layout, looked_at, apart = self.layout, self.n_looked_at, self.apart or 1
+        n_bins = getattr(self.transport, "n_bins", None)
+        each, bins = map_bytes(self.n_knots, n_bins, self.shared) * apart, n_bins or 0
+        if bins and layout.n_pixel_values is not None:
+            bins = max(bins, SINGLE_PIXEL_BINS)
+        columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
+        work = max(self.directions) * (4 * columns + _BIN_BYTES * bins * apart) + self.frame_bytes
+        d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
+        clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
+        kept = raw * d * self.n_pictures if self.n_summed else 0  # all pictures, on every rank
+        return clouds + work + self.n_maps * each + kept
 
-def fit_bytes(plan: PicturePlan, n_here: int, m_here: int) -> int:
-    """Memory of a fit of n pictures and m particles on this rank: clouds, a step, and the model."""
-    layout, looked_at, apart = plan.layout, plan.n_looked_at, plan.apart or 1
-    directions = plan.directions
-    n_maps = sum(h * v.n_steps for h, v in zip(directions, plan.stages, strict=True))
-    shared = 0 < plan.amplifier < math.inf
-    each = map_bytes(plan.n_knots, getattr(plan.transport, "n_bins", None), shared) * apart
-    bins = getattr(plan.transport, "n_bins", 0)
-    if bins and layout.n_pixel_values is not None:
-        bins = max(bins, SINGLE_PIXEL_BINS)
-    columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
-    work = max(directions) * (4 * columns + _BIN_BYTES * bins * apart) + rotation_bytes(plan.tile, 4)
-    work += 16 * directions[0] * layout.dimension if plan.patch_basis == "random" else 0
-    d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
-    clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
-    kept = raw * d * plan.n_pictures if plan.n_summed else 0  # all pictures, on every rank
-    return clouds + work + n_maps * each + kept
-
-
-def fit_seconds(plan: PicturePlan) -> float:
-    """About how long a fit takes on its device."""
-    most = plan.n_looked_at or max(plan.n_moved, plan.n_pictures)
-    columns = plan.n_moved + min(plan.n_moved, most) + min(plan.n_pictures, most)
-    n_maps = sum(h * v.n_steps for h, v in zip(plan.directions, plan.stages, strict=True))
-    return plan.estimate(n_maps * columns, _NANOSECONDS)
+    def fit_seconds(self) -> float:
+        """About how long a fit takes on its device."""
+        most = self.n_looked_at or max(self.n_moved, self.n_pictures)
+        columns = self.n_moved + min(self.n_moved, most) + min(self.n_pictures, most)
+        return self.estimate(self.n_maps * columns, _NANOSECONDS)
 
 
 def choose_shrinkage(
@@ -204,16 +198,6 @@ def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool)
     return 0 if start == "noise" else int(start)
 
 
-def choose_stages(text: str, layout: Layout, steps: int) -> list[PictureStage]:
-    """The stages of a schedule for pictures of this layout."""
-    channels, height, width = layout.shape
-    if text == "auto":
-        text = schedules.auto(height, width, channels)
-    elif text == "paper":
-        text = schedules.paper(height, width)
-    return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
-
-
 def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
     """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
@@ -222,29 +206,28 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
     return steps * (_JOINT if joint else 1)
 
 
-def choose_particles(
-    parameters: Mapping[str, Any], n: int, condition: Labels | None, device: torch.device
-) -> int:
-    """M for n pictures; each class needs a particle. On a CPU, where they take long, there are fewer."""
+def choose_particles(parameters: Mapping[str, Any], n: int, least: int, device: torch.device) -> int:
+    """M for n pictures. On a CPU, where they take long, there are fewer. Each class needs a particle."""
     m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
     if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
-    if condition is not None and m < condition.width:
-        fact = f"n_particles={m} is fewer than the {condition.width} classes of the labels"
-        raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
+    if m < least:
+        fact = f"n_particles={m} is fewer than the {least} classes of the labels"
+        raise ValueError(f"{fact}; pass n_particles >= {least}")
     return m
 
 
 def choose_amplifier(
     amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
 ) -> float:
-    """ξ for m particles and n pictures of `n_classes` classes."""
-    histograms = uses_histograms(transport, m, n)
+    """ξ for m particles and n pictures of `n_classes` classes; 0 without classes."""
+    if n_classes == 0:
+        return 0.0
+    histograms = isinstance(choose_transport(transport, math.inf, m + n), Histogram)
     if amplifier == "auto":
         return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
     if math.isinf(float(amplifier)) and not histograms:
-        advice = f"use a finite amplifier such as 10{_OR}"
-        raise ParameterError("amplifier", math.inf, _sorts(m, n), advice)
+        raise _sorting("amplifier", math.inf, m, n, "a finite amplifier such as 10")
     return float(amplifier)
 
 
@@ -253,7 +236,7 @@ def choose_clusters(
 ) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
     requested = parameters["n_clusters"]
-    histograms = uses_histograms(parameters["transport"], m, n)
+    histograms = isinstance(choose_transport(parameters["transport"], math.inf, m + n), Histogram)
     if requested == "auto":
         kind = "grey" if shape[0] == 1 else "colour"
         enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
@@ -265,31 +248,28 @@ def choose_clusters(
     k, most = int(requested), min(m, n)
     need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")
     if k > 1 and not histograms:
-        raise ParameterError("n_clusters", k, _sorts(m, n), f"use n_clusters=1{_OR}")
+        raise _sorting("n_clusters", k, m, n, "n_clusters=1")
     return k
 
 
-def _sorts(m: int, n: int) -> str:
-    return f"needs histograms, but this transport sorts {m} particles and {n} pictures"
+def _sorting(name: str, value: float, m: int, n: int, instead: str) -> ParameterError:
+    fact = f"needs histograms, but this transport sorts {m} particles and {n} pictures"
+    return ParameterError(name, value, fact, f"use {instead}, or transport='histogram'")
 
 
-def uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
-    """Whether the transport uses histograms, which classes with separate maps need."""
-    chosen = choose_transport(transport, math.inf)
-    if isinstance(chosen, transports.Auto):
-        chosen = chosen.choose(m + n)
-    return isinstance(chosen, transports.Histogram)
-
-
-def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
-    """The transport of that name. `amplifier` is 0 without labels."""
-    if not isinstance(transport, str):
-        return transport
-    if transport in ("sorted", "interpolated"):
-        return transports.Sorted() if transport == "sorted" else transports.Interpolated()
+def choose_transport(
+    transport: str | Transport, amplifier: float, n: int, n_ranks: int = 1
+) -> Transport:
+    """The transport for n particles and pictures. `amplifier` is 0 without labels."""
     n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
-    kind = transports.Auto if transport == "auto" else transports.Histogram
-    return kind(n_bins=n_bins, most=_MAX_COLUMNS)
+    named: dict[str, Transport] = {
+        "sorted": transports.Sorted(),
+        "interpolated": transports.Interpolated(),
+        "histogram": Histogram(n_bins, _MAX_COLUMNS),
+        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
+    }
+    chosen: Transport = named[transport] if isinstance(transport, str) else transport
+    return chosen.choose(n, n_ranks) if isinstance(chosen, transports.Auto) else chosen
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
@@ -313,38 +293,20 @@ def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any
     return "pixels" if between / pixels < 0.2 else "cosines"
 
 
-def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:
-    """The dtype of operands of matrix products; None on a CPU: the particles' dtype."""
-    name = "float16" if precision == "auto" else precision
-    return None if device.type == "cpu" else getattr(torch, name)
-
-
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
 
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    names = ("quality", "amplifier", "n_clusters", "transport", "options", "n_particles")
-    quality, xi, k, transport, options, m = (parameters[name] for name in names)
-    check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
+    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions, _TRANSPORTS)
+    quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
     ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
-    check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', a preset, …")
+    check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', 'paper' or stages")
     check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
-    ok = is_bool(parameters["verbose"]) or is_int(parameters["verbose"], 0)
-    check(ok, "verbose", "a bool, or an int of at least 0")
-    for name in ("mirror", "keep_rows"):
-        check(is_bool(parameters[name]), name, "True or False")
-    ok = options is None or isinstance(options, PictureOptions)
-    check(ok, "options", "None or a sliceflow.PictureOptions")
-    (options or PictureOptions()).check()
-    bases = ["auto", *PATCH_BASES]
-    check(parameters["patch_basis"] in bases, "patch_basis", f"one of {bases}")
+    check(parameters["patch_basis"] in _BASES, "patch_basis", f"one of {list(_BASES)}")
     ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
     check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
     ok = k == "auto" or is_int(k, 1)
     check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
-    ok = hasattr(transport, "fit") and hasattr(transport, "most")
-    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
-    check(ok, "transport", f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports")

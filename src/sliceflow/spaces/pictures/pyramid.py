@@ -13,67 +13,42 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 
-__all__ = ["UPSAMPLINGS", "Subspace", "basis", "upsampled"]
+__all__ = ["Subspace", "basis", "upsampled"]
 
 _CACHE_BYTES = 1 << 25  # bytes of cached bases
 _CHUNK = 1 << 28  # values that are resampled at a time
+_LOBES = 5  # a of Lanczos' kernel sinc(t)·sinc(t/a)
 
 
-def _lanczos(t: Tensor, a: int = 5) -> Tensor:
-    return torch.where(t.abs() < a, torch.sinc(t) * torch.sinc(t / a), 0.0)
-
-
-def _bilinear(t: Tensor) -> Tensor:
-    return (1 - t.abs()).clamp(min=0)
-
-
-def _nearest(t: Tensor) -> Tensor:
-    return ((t >= -0.5) & (t < 0.5)).double()
-
-
-UPSAMPLINGS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
-
-
-def _weights(full: int, small: int, upsampling: str) -> Tensor:
-    """W, (full, small), float64: the kernel sampled at pixel centres; rows sum to 1."""
+def _weights(full: int, small: int) -> Tensor:
+    """W, (full, small), float64: Lanczos' kernel sampled at pixel centres; rows sum to 1."""
     centre = (torch.arange(full, dtype=torch.float64) + 0.5) * (small / full) - 0.5
-    weights = UPSAMPLINGS[upsampling](centre[:, None] - torch.arange(small, dtype=torch.float64))
+    t = centre[:, None] - torch.arange(small, dtype=torch.float64)
+    weights = torch.where(t.abs() < _LOBES, torch.sinc(t) * torch.sinc(t / _LOBES), 0.0)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
 @cached(_CACHE_BYTES)
-def upsampled(full: int, small: int, upsampling: str, device: torch.device | str = "cpu") -> Tensor:
+def upsampled(full: int, small: int, device: torch.device | str = "cpu") -> Tensor:
     """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W = U·(UᵀW)."""
     if small == full:
         return torch.eye(full, dtype=torch.float64, device=device)
-    u, w = basis(full, small, upsampling), _weights(full, small, upsampling)
-    return torch.mm(u.T, w).to(device)
+    return torch.mm(basis(full, small).T, _weights(full, small)).to(device)
 
 
 @cached(_CACHE_BYTES)
-def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
-    """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
+def basis(
+    full: int, small: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """U, (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
 
     Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are therefore local.
     """
-    if not 1 <= small <= full:
-        raise ValueError(f"a level of {small} pixels does not fit a picture of {full}; use 1 to {full}")
     if small == full:
-        return torch.eye(full, dtype=torch.float64)
-    weights = _weights(full, small, upsampling)
+        return torch.eye(full, dtype=dtype, device=device)
+    weights = _weights(full, small)
     values, vectors = torch.linalg.eigh(weights.T @ weights)
-    if float(values.min()) <= 1e-10 * float(values.max()):
-        fact = f"{upsampling} upsampling from {small} to {full} pixels has dependent columns"
-        raise ValueError(f"{fact}; choose another resolution, or upsampling 'lanczos'")
-    return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
-
-
-@cached(_CACHE_BYTES)
-def _basis_as(
-    full: int, small: int, upsampling: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """`basis` on a device, cached because masked steps use it every time."""
-    return basis(full, small, upsampling).to(device=device, dtype=dtype)
+    return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T).to(device, dtype)
 
 
 def _product(a: Tensor, image: Tensor) -> Tensor:
@@ -96,7 +71,6 @@ class Subspace:
     width: int
     h: int
     w: int
-    upsampling: str = "lanczos"
     clip: bool = False
 
     @property
@@ -109,8 +83,8 @@ class Subspace:
 
     def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """U of rows and U of columns, on the device and in the dtype of x."""
-        kind = self.upsampling, x.device, x.dtype
-        return _basis_as(self.height, self.h, *kind), _basis_as(self.width, self.w, *kind)
+        kind = x.device, x.dtype
+        return basis(self.height, self.h, *kind), basis(self.width, self.w, *kind)
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         d, n = self.channels * len(rows) * len(columns), x.shape[1]

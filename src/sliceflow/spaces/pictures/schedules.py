@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from sliceflow.models.codec import Between
 
-__all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string", "paper"]
+__all__ = ["PictureStage", "auto", "from_string", "paper"]
 
 
 @dataclass(frozen=True)
@@ -34,24 +33,17 @@ class PictureStage:
 
 _SMALL = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
 _FINE = "15,13,11,9,7,5,3"
+# the paper's Table 2
+_MNIST = f"{_SMALL} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] 21[{_FINE}] 28[{_FINE}]"
 _CIFAR = f"{_SMALL} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] 16[{_FINE}] 24[{_FINE}] 32[{_FINE}]"
-PRESETS = {  # the paper's Table 2
-    "mnist": f"{_SMALL} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] 21[{_FINE}] 28[{_FINE}]",
-    "cifar10": _CIFAR,
-    "celeba": f"{_CIFAR} 64[{_FINE}]",
-}
-
-Steps = int | Callable[[int, int, int], int]
+_CELEBA = f"{_CIFAR} 64[{_FINE}]"
 
 
-def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[PictureStage]:
-    """The stages that a schedule in the paper's notation describes, for pictures of height × width.
+def from_string(text: str, height: int, width: int, steps: int = 100) -> list[PictureStage]:
+    """The stages of a schedule, each of so many steps, for pictures of height × width.
 
-    Parameters
-    ----------
-    text : resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a bracket
-        triples the steps of its stages, ``*0.5`` halves them, ``=4`` makes them 4
-    steps : steps per stage, or a function (h, w, patch) -> steps
+    The text names resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a
+    bracket triples the steps of its stages, ``*0.5`` halves them, ``=4`` makes them 4.
 
     Examples
     --------
@@ -80,8 +72,7 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
             if not 1 <= patch <= resolution:
                 fact = f"{word!r} has a patch of {patch} pixels at a resolution of {resolution}"
                 raise ValueError(f"schedule entry {fact}; use 1 to {resolution}")
-            n_steps = steps(h, w, patch) if callable(steps) else steps
-            n_steps = max(1, int(match[4]) if match[4] else round(n_steps * float(match[3] or 1)))
+            n_steps = max(1, int(match[4]) if match[4] else round(steps * float(match[3] or 1)))
             levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
         raise ValueError("the schedule is empty; pass at least one resolution[patch]")
@@ -136,8 +127,8 @@ def paper(height: int, width: int) -> str:
     """
     longer = max(height, width)
     if longer == 28:
-        return PRESETS["mnist"]
-    words = {int(word.partition("[")[0]): word for word in PRESETS["celeba"].split()}
+        return _MNIST
+    words = {int(word.partition("[")[0]): word for word in _CELEBA.split()}
     patches = [min(longer, 15), *(p for p in range(13, 2, -2) if p < longer)]
     words.setdefault(longer, f"{longer}[{','.join(map(str, patches))}]")
     return " ".join(words[r] for r in sorted(words) if r <= longer)

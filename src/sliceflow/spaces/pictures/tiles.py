@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.conditions import offset_of
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridTable
@@ -39,7 +38,6 @@ class TileFrame:
     theta: Tensor
     theta_y: Tensor | None  # (directions, l)
     geometry: Geometry
-    parseval: float = 1.0
 
     @property
     def n_directions(self) -> int:
@@ -52,16 +50,17 @@ class TileFrame:
     def amplified(self, amplifier: float) -> TileFrame:
         return self if self.theta_y is None else replace(self, theta_y=amplifier * self.theta_y)
 
+    def _shift(self, cloud: Cloud) -> tuple[Tensor | None, Tensor | None]:
+        """What shifts projections, if anything does: θ_y, and the class numbers."""
+        known = self.theta_y is not None and cloud.y is not None
+        return (self.theta_y, cloud.y) if known else (None, None)
+
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         if isinstance(columns, slice):
             cloud, columns = cloud.part(columns), None
-        offset, project = offset_of(self.theta_y, cloud.y), kernels.for_tensor(cloud.x).project_tiles
-        if offset is None or offset.by_class:
-            shift = (None, None) if offset is None else (offset.theta, offset.codes)
-            return project(cloud.x, self.theta, self.geometry, columns, *shift)  # type: ignore[no-any-return]
-        z: Tensor = project(cloud.x, self.theta, self.geometry, columns, None, None)
-        return (offset if columns is None else offset.of(columns)).added(z)
+        project, shift = kernels.for_tensor(cloud.x).project_tiles, self._shift(cloud)
+        return project(cloud.x, self.theta, self.geometry, columns, *shift)  # type: ignore[no-any-return]
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
@@ -70,15 +69,10 @@ class TileFrame:
 
     def move(self, cloud: Cloud, table: Table, size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        x, offset = cloud.x, offset_of(self.theta_y, cloud.y)
-        one_map_each = offset is None or offset.by_class
-        if isinstance(table, GridTable) and len(table.lo) > self.n_directions and cloud.runs is None:
-            one_map_each = False  # points of several classes
-        if isinstance(table, GridTable) and one_map_each:
-            shift = (None, None) if offset is None else (offset.theta, offset.codes)
-            step = (self.theta, self.geometry, table.lo, table.hi, table.values, size, *shift)
-            starts = None if cloud.runs is None else cloud.runs.starts
-            kernels.for_tensor(x).move_tiles(x, *step, starts)
+        x, starts = cloud.x, None if cloud.runs is None else cloud.runs.starts
+        if isinstance(table, GridTable):
+            maps, tiles = (table.lo, table.hi, table.values), (self.theta, self.geometry)
+            kernels.for_tensor(x).move_tiles(x, *tiles, *maps, size, *self._shift(cloud), starts)
         else:
             x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
 
@@ -145,12 +139,6 @@ class RandomPatches:
     patch: int  # S
     n_directions: int = 1000  # H; the paper uses 10,000
     full: tuple[int, int] | None = None  # size of the picture; None if the level has it
-    upsampling: str = "lanczos"  # from the level to the picture
-
-    @property
-    def most_directions(self) -> int:
-        """H."""
-        return self.n_directions
 
     def count(self, seed: Seed, step: int) -> int:
         """H."""
@@ -165,7 +153,7 @@ class RandomPatches:
         size = torch.tensor([h, w], device=device)
         centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()
         rows, columns = (
-            _columns_around(upsampled(full[axis], side, self.upsampling, device), centre[:, axis], s)
+            _columns_around(upsampled(full[axis], side, device), centre[:, axis], s)
             for axis, side in enumerate((h, w))
         )
         theta = torch.empty(count, c * h * w, dtype=dtype, device=device)

@@ -297,6 +297,7 @@ def _equal_columns(
 def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndarray:
     """Numbers of another column in the units of this one."""
     numbers = other.numbers(positions)
-    if column.base is None or other.base is None:
+    if column.base is None or column.unit is None or other.base is None or other.unit is None:
         return numbers
-    return (numbers * other.step + (other.base - column.base)) / column.step
+    scale = other.unit / column.unit
+    return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.spaces.tables.cells import Cells, pandas, read_cells, shown
+from sliceflow.spaces.tables.cells import shown
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.table import Table
 
@@ -27,15 +27,7 @@ _RIDGE = 1e-3
 
 @dataclass
 class Condition:
-    """Rows for a chain.
-
-    Parameters
-    ----------
-    z : (n, d), positions of the rows
-    fixed : positions of columns that have one value
-    values : the given value of these columns, as a column of one row
-    notes : what is doubtful about the answer
-    """
+    """Positions z (n, d) of rows for a chain, of columns that have one value (also as a Series), and doubts."""
 
     z: np.ndarray
     fixed: dict[int, float] = field(default_factory=dict)
@@ -47,35 +39,28 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
     """The rows for what is given. A ValueError says what cannot be; a warning what is doubtful."""
     if not isinstance(given, Mapping):
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
-    rows, near = np.ones(len(table.z), dtype=bool), dict[int, float]()
-    out = Condition(table.z)
+    rows, near, out = np.ones(len(table.z), dtype=bool), dict[int, float](), Condition(table.z)
     for name, value in given.items():
         if name not in table.names:
-            raise ValueError(
-                f"given names {name!r}, which is not a column; there are {shown(table.names)}"
-            )
+            raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
         c = table.names.index(name)
         column, at = table.columns[c], table.z[:, c]
         if column.kind in ("identifier", "drop"):
-            raise ValueError(
-                f"given names {name!r}, which is of kind {column.kind}; samples make it up"
-            )
+            raise ValueError(f"given {name!r} is of kind {column.kind}; samples make it up")
         if isinstance(value, tuple):
             rows &= _in_range(column, at, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            rows &= np.isin(at, [_position(column, v)[0] for v in value])
+            rows &= np.isin(at, [_find(column, v)[0] for v in value])
         else:
-            position, cells, series = _position(column, value)
-            out.fixed[c], out.values[c] = position, series
-            same = at == position
-            number = np.nan if cells is None else column.number_of(cells)
-            numeric = position >= 0 and not column.is_category and column.kind != "constant"
-            if numeric and not column.values[0] <= number <= column.values[-1]:
-                out.notes.append(f"{name}={value} is outside the table's values")
-            if numeric and int((same & rows).sum()) < _ENOUGH:
-                near[c] = float(number)
-            else:
-                rows &= same
+            out.fixed[c], number, out.values[c] = _find(column, value)
+            same = at == out.fixed[c]
+            if column.format is not None and not np.isnan(number):
+                if not column.values[0] <= number <= column.values[-1]:
+                    out.notes.append(f"{name}={value} is outside the table's values")
+                if int((same & rows).sum()) < _ENOUGH:
+                    near[c] = number
+                    continue
+            rows &= same
     if not rows.any():
         raise ValueError(
             f"no row of the table has given={dict(given)}; leave out what never occurs together"
@@ -90,49 +75,21 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
     return out
 
 
-def _position(column: Column, value: Any) -> tuple[float, Any, Any]:
-    """The position of a value, its level, and the value as a column of one row."""
-    pd, cells = pandas(), column.cells
-    plain = value.item() if isinstance(value, np.generic) else value
-    gone = plain is None or plain is pd.NA or plain is pd.NaT or plain != plain
-    if gone:
-        if not cells.missing.any():
-            raise ValueError(f"given {column.name!r} is missing, but no cell of this column is")
-        return -1.0, None, pd.Series([None], dtype=object).astype(cells.dtype)
-    refusal = f"given {column.name!r}={value!r} does not fit the column, which is {column.kind} ({cells.dtype})"
-    if cells.form == "boolean" and not isinstance(plain, bool):
-        raise ValueError(refusal)
-    try:
-        if cells.zone and getattr(pd.Timestamp(plain), "tz", None) is None:
-            plain = pd.Timestamp(plain).tz_localize(cells.zone)
-        series = pd.Series([plain], dtype=object if cells.dtype == "object" else None).astype(
-            cells.dtype
-        )
-        found = read_cells(series, column.name)
-        exact = isinstance(plain, str) or series.iloc[0] == plain
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(refusal) from error
-    if found.codes[0] < 0 or not exact:
-        levels = cells.categories if cells.categories is not None else ()
-        raise ValueError(f"{refusal}; it has {shown(levels)}" if levels else refusal)
-    if column.kind == "constant" and read_value(found) != read_value(cells):
-        raise ValueError(f"given {column.name!r}={value!r}, but every row has {read_value(cells)!r}")
-    position = float(column.places_of(found)[0])
-    return position, read_value(found), series
-
-
-def read_value(cells: Cells) -> Any:
-    """The first level that a cell has."""
-    k = int(cells.codes[cells.codes >= 0][0])
-    return cells.categories[k] if cells.categories is not None else cells.level(k)
+def _find(column: Column, value: Any) -> tuple[float, float, Any]:
+    """The position of a value, its number, and the value as a Series of one."""
+    one = column.read(value)
+    if one.isna().any():
+        return -1.0, np.nan, one
+    at, number = column.find(one)
+    return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), one
 
 
 def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
-    if len(value) != 2 or column.is_category:
+    if len(value) != 2 or column.format is None:
         raise ValueError(
             f"given {column.name!r}={value!r}: a range is (low, high) of numbers or times; pass a list"
         )
-    low, high = (column.number_of(_position(column, v)[1]) for v in value)
+    low, high = (_find(column, v)[1] for v in value)
     numbers = column.numbers(at)
     return np.asarray((numbers >= low) & (numbers <= high))
 

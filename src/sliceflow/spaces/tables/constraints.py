@@ -19,7 +19,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +31,8 @@ from sliceflow.spaces.tables.columns import Column
 __all__ = ["Rule", "Rules", "dependencies", "parse"]
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_EQUAL = 1e-9  # relative error of sums of floats
 _ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
 _CHANCE = 1e-9  # of a dependency between columns that have nothing to do with each other
 _LOOKED_AT = 500  # rows that most pairs of columns are compared on
@@ -38,232 +41,202 @@ _MOST_PAIRS = 300  # columns among which dependencies are looked for
 
 @dataclass(frozen=True)
 class Rule:
-    """One constraint.
+    """One constraint: Σ sign·column ≤, < or = bound, or a combination that occurs.
 
-    Parameters
-    ----------
-    text : the expression
-    kind : "compare": Σ sign·x ≤ bound (< if strict); "sum": the first column is the signed sum of the
-        others; "combine": only combinations that occur
-    columns : numbers of its columns
-    signs : of the columns of a comparison, or of the parts of a sum
-    bound, strict : of a comparison
-    implied : whether nobody asked for it
+    The first column of a sum is its total. Nobody asked for an `implied` rule.
     """
 
     text: str
-    kind: Literal["compare", "sum", "combine"]
+    relation: Literal["<=", "<", "=", "occurs"]
     columns: tuple[int, ...]
     signs: tuple[int, ...] = ()
-    bound: float = 0.0
-    strict: bool = False
+    bound: Fraction = Fraction(0)
     implied: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """The rules of a table, checked on its rows.
-
-    Parameters
-    ----------
-    rules : all of them
-    columns : the columns of the table
-    z : (n, d), positions of its rows, which tell the combinations that occur
-    """
+    """The rules of a table, its columns, and the positions z (n, d) of its rows, which keep them."""
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
 
     def check(self) -> None:
-        """A ValueError names the first row that breaks a rule."""
+        """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
+        self.totals  # noqa: B018
         for rule in self.rules:
-            if rule.kind == "sum" and rule.columns[0] in rule.columns[1:]:
-                raise ValueError(f"constraint {rule.text!r} has {self._name(rule)!r} on both sides")
             bad = self.broken(rule, self.z)
             if bad.any():
                 row = int(np.flatnonzero(bad)[0])
-                cells = (
-                    (self.columns[c].name, self._real(c, self.z[[row], c])[0]) for c in rule.columns
-                )
-                values = ", ".join(f"{name}={value:g}" for name, value in cells)
+                levels = ((self.columns[c], int(self.z[row, c])) for c in rule.columns)
+                cells = (f"{of.name}={of.cells.levels.iloc[of.order[k]]}" for of, k in levels)
                 raise ValueError(
                     f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
-                    f"({values}); fix the rows, or leave the constraint out"
+                    f"({', '.join(cells)}); fix the rows, or leave the constraint out"
                 )
-        self.totals  # noqa: B018 - raises for a circle of sums
-
-    def _name(self, rule: Rule) -> Any:
-        return self.columns[rule.columns[0]].name
 
     @cached_property
     def totals(self) -> list[Rule]:
         """Sums in the order in which they can be computed: of sums of sums, the inner ones first."""
-        sums, out = [rule for rule in self.rules if rule.kind == "sum"], list[Rule]()
-        waiting = {rule.columns[0] for rule in sums}
-        if len(waiting) < len(sums):
+        sums = {rule.columns[0]: rule for rule in self.rules if rule.relation == "="}
+        if len(sums) < sum(rule.relation == "=" for rule in self.rules):
             raise ValueError("two constraints compute the same column; leave one of them out")
-        while sums:
-            ready = [rule for rule in sums if not waiting & set(rule.columns[1:])]
-            if not ready:
-                raise ValueError(
-                    f"constraint {sums[0].text!r} is part of a circle of sums; leave one out"
-                )
-            out += ready
-            waiting -= {rule.columns[0] for rule in ready}
-            sums = [rule for rule in sums if rule not in ready]
-        return out
-
-    @cached_property
-    def _occurring(self) -> dict[Rule, set[tuple[float, ...]]]:
-        return {
-            rule: set(map(tuple, np.unique(self.z[:, rule.columns], axis=0).tolist()))
-            for rule in self.rules
-            if rule.kind == "combine"
-        }
+        try:
+            order = TopologicalSorter({c: rule.columns[1:] for c, rule in sums.items()}).static_order()
+            return [sums[c] for c in order if c in sums]
+        except CycleError as error:
+            text = sums[error.args[1][0]].text
+            raise ValueError(
+                f"constraint {text!r} is part of a circle of sums; leave one out"
+            ) from error
 
     def order(self, wanted: Sequence[int]) -> list[int]:
         """The columns of the chain: totals behind their parts."""
         out = list(wanted)
         for rule in self.totals:
-            total = rule.columns[0]
+            total, *parts = rule.columns
             if total in out:
                 out.remove(total)
-                last = max((out.index(c) for c in rule.columns[1:] if c in out), default=-1)
-                out.insert(last + 1, total)
+                out.insert(1 + max((out.index(c) for c in parts if c in out), default=-1), total)
         return out
 
-    def _real(self, c: int, positions: np.ndarray) -> np.ndarray:
-        """Numbers as the user sees them; NaN where missing. Large ones are Python's own integers."""
-        column = self.columns[c]
-        numbers = column.numbers(positions)
-        if column.base is None:
-            return (
-                np.where(np.isnan(numbers), np.nan, column.on_grid(numbers))
-                if len(numbers)
-                else numbers
-            )
-        if column.months:
-            return numbers + column.base
-        step, base = int(column.step), column.base
-        if abs(base) + step * column.values[-1] < 2**53:
-            return np.asarray(base + step * np.rint(numbers))
-        out = np.full(len(numbers), np.nan, dtype=object)
-        known = ~np.isnan(numbers)
-        out[known] = [base + step * int(v) for v in np.rint(numbers[known]).tolist()]
-        return out
+    # Linear rules
+
+    def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> tuple[np.ndarray, Fraction | None]:
+        """Σ sign·column − bound of all columns but one, and its unit: exact whole numbers, or floats."""
+        terms = [(s, c) for s, c in zip(rule.signs, rule.columns, strict=True) if c != without]
+        units = {c: self.columns[c].unit for c in rule.columns}
+        values = {c: self.columns[c].exactly(z[:, c]) for _, c in terms}
+        if None in units.values():
+            parts = [s * _as_floats(values[c], units[c]) for s, c in terms]
+            return np.sum(parts, axis=0) - float(rule.bound), None
+        exact = {c: unit for c, unit in units.items() if unit is not None}
+        fine = min(exact.values()) / (rule.bound / min(exact.values())).denominator
+        scale = {c: int(unit / fine) for c, unit in exact.items()}
+        if any(_large(v, scale[c]) for c, v in values.items()):
+            values = {c: v.astype(object) for c, v in values.items()}
+        left = sum(s * scale[c] * values[c] for s, c in terms) - int(rule.bound / fine)
+        return np.asarray(left), fine
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
-        x = z[:, rule.columns]
-        drawn = ~np.isnan(x).any(1)
-        if rule.kind == "combine":
-            known = self._occurring[rule]
-            out = np.zeros(len(z), dtype=bool)
-            out[drawn] = [tuple(row) not in known for row in x[drawn].tolist()]
+        x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
+        if rule.relation == "occurs":
+            rows = np.flatnonzero(~np.isnan(x).any(1))
+            out[rows] = ~self._occurs(z[rows], rule.columns)
             return out
-        rows = np.flatnonzero(drawn & (x >= 0).all(1))
-        values = [self._real(c, z[rows, c]) for c in rule.columns]
-        out = np.zeros(len(z), dtype=bool)
-        if rule.kind == "sum":
-            total = sum(sign * v for sign, v in zip(rule.signs, values[1:], strict=True))
-            size = np.maximum.reduce([np.abs(v.astype(np.float64)) for v in values])
-            out[rows] = np.abs((values[0] - total).astype(np.float64)) > 1e-9 * size
+        rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
+        left, unit = self._left(rule, z[rows])
+        if rule.relation == "=" and unit is None:
+            each = ((self.columns[c], z[rows, c]) for c in rule.columns)
+            size = np.maximum.reduce([np.abs(_as_floats(of.exactly(at), of.unit)) for of, at in each])
+            out[rows] = np.abs(left) > _EQUAL * size
         else:
-            left = sum(sign * v for sign, v in zip(rule.signs, values, strict=True)) - _bound(rule)
-            left = np.asarray(left)
-            out[rows] = (left >= 0) if rule.strict else (left > 0)
+            out[rows] = {"=": left != 0, "<": left >= 0, "<=": left > 0}[rule.relation]
         return out
 
-    def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
-        touched = {c}
-        for rule in self.totals:
-            if touched & set(rule.columns[1:]):
-                touched.add(rule.columns[0])
-        own = [rule for rule in self.rules if rule.kind != "sum" and touched & set(rule.columns)]
-        ok = np.ones(len(z), dtype=bool)
-        if not own:
-            return ok
-        trial = z.copy()
-        trial[:, c] = positions
-        for rule in self.totals:
-            if touched & set(rule.columns[1:]):
-                self._compute(rule, 0, trial, np.ones(len(trial), dtype=bool))
-        for rule in own:
-            ok &= self._possible(rule, trial) if rule.kind == "combine" else ~self.broken(rule, trial)
-        return np.asarray(ok & ~np.isinf(trial).any(1))
-
-    def _possible(self, rule: Rule, z: np.ndarray) -> np.ndarray:
-        """Whether what is drawn of a combination occurs."""
-        x = z[:, rule.columns]
-        out = np.ones(len(z), dtype=bool)
-        for pattern in np.unique(np.isnan(x), axis=0):
-            rows = np.flatnonzero((np.isnan(x) == pattern).all(1))
-            if not pattern.all():
-                known = self._parts_of(rule, tuple(np.flatnonzero(~pattern).tolist()))
-                out[rows] = [tuple(row) in known for row in x[rows][:, ~pattern].tolist()]
-        return out
-
-    def _parts_of(self, rule: Rule, which: tuple[int, ...]) -> set[tuple[float, ...]]:
-        """The combinations of some columns of a rule that occur."""
-        if (rule, which) not in self._parts:
-            self._parts[rule, which] = {tuple(row[k] for k in which) for row in self._occurring[rule]}
-        return self._parts[rule, which]
-
-    @cached_property
-    def _parts(self) -> dict[tuple[Rule, tuple[int, ...]], set[tuple[float, ...]]]:
-        return {}
-
-    def _compute(self, rule: Rule, k: int, z: np.ndarray, free: np.ndarray) -> None:
-        """Compute column k of a sum where all others are known; ∞ where it cannot be.
-
-        `free` rows (m,) may change; a cell that was drawn as missing, −1, stays.
-        """
-        own, others = rule.columns[k], [c for i, c in enumerate(rule.columns) if i != k]
-        rows = np.flatnonzero((z[:, others] >= 0).all(1) & ~(z[:, own] == -1) & free)
-        if not len(rows):
-            return
-        signs = (-1, *rule.signs)
-        both = zip(signs, rule.columns, strict=True)
-        value = sum(sign * self._real(c, z[rows, c]) for sign, c in both if c != own)
-        column = self.columns[own]
-        numbers = np.array([column.number_from(-signs[k] * v) for v in np.asarray(value).tolist()])
+    def _compute(self, rule: Rule, c: int, z: np.ndarray, rows: np.ndarray) -> None:
+        """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
+        column, sign = self.columns[c], rule.signs[rule.columns.index(c)]
+        left, unit = self._left(rule, z[rows], without=c)
+        numbers = column.in_steps(-sign * left, unit)
         settled = column.on_grid(numbers)
         at = column.positions_of(settled)
-        size = np.maximum.reduce(
-            [np.abs(column.numbers(z[rows, c])) for c in (own,)] + [np.abs(numbers)]
-        )
-        near = np.abs(settled - numbers) <= 1e-7 * np.maximum(
-            np.nan_to_num(size), column.step or 1e-300
-        )
-        z[rows, own] = np.where(near & ~np.isnan(at), at, np.inf)
+        near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if unit is None else 0)
+        z[rows, c] = np.where(near & ~np.isnan(at), at, np.inf)
+
+    def _settle(self, z: np.ndarray, free: np.ndarray) -> None:
+        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part.
+
+        A cell that was drawn as missing, −1, stays.
+        """
+        free = free & (z != -1)
+        for alone in (True, False, True):
+            for rule in [*self.totals, *self.totals[::-1]]:
+                total, *parts = rule.columns
+                for c in (total, *parts[::-1]):
+                    others = [b for b in rule.columns if b != c]
+                    rows = free[:, c] & ((z[:, others] >= 0) & np.isfinite(z[:, others])).all(1)
+                    rows &= ~(alone & free[:, others].any(1))
+                    if rows.any():
+                        self._compute(rule, c, z, np.flatnonzero(rows))
+                        free[np.ix_(rows, rule.columns)] = False
+
+    def solve(self, z: np.ndarray, gone: np.ndarray) -> None:
+        """Compute `gone` cells that sums determine, in place; others stay as they are."""
+        trial = np.where(gone & (z < 0), np.nan, z)
+        self._settle(trial, gone)
+        z[:] = np.where(np.isfinite(trial), trial, z)
 
     def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
-        """Compute totals in place, except `fixed` cells; returns which rows keep all rules."""
-        for rule in self.totals:
-            self._compute(rule, 0, z, ~fixed[:, rule.columns[0]])
-        ok = ~(np.isnan(z) | np.isinf(z)).any(1)
+        """Compute sums in place, except `fixed` cells; returns which rows keep all rules."""
+        self._settle(z, ~fixed)
+        ok = np.isfinite(z).all(1)
         for rule in self.rules:
             ok[ok] = ~self.broken(rule, z[ok])
         return np.asarray(ok)
 
-    def solve(self, z: np.ndarray, gone: np.ndarray) -> None:
-        """Where a total is known, its last `gone` part makes up the rest, in place."""
-        for rule in self.totals:
-            open_total = ~gone[:, rule.columns[0]]
-            for k in range(len(rule.columns) - 1, 0, -1):
-                rows = open_total & gone[:, rule.columns[k]]
-                trial = z.copy()
-                trial[rows, rule.columns[k]] = np.nan
-                self._compute(rule, k, trial, rows)
-                done = rows & np.isfinite(trial[:, rule.columns[k]])
-                z[done, rule.columns[k]] = trial[done, rule.columns[k]]
-                open_total &= ~rows
+    def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
+        touched = {c}.union(*(rule.columns for rule in self.totals if c in rule.columns))
+        own = [rule for rule in self.rules if rule.relation != "=" and touched & set(rule.columns)]
+        if not own and len(touched) == 1:
+            return np.ones(len(z), dtype=bool)
+        trial = z.copy()
+        trial[:, c] = positions
+        free = np.isnan(trial)
+        free[:, c] = c in {rule.columns[0] for rule in self.totals}
+        self._settle(trial, free)
+        ok = ~np.isinf(trial).any(1)
+        for rule in own:
+            ok &= (
+                self._possible(rule, trial) if rule.relation == "occurs" else ~self.broken(rule, trial)
+            )
+        return np.asarray(ok)
+
+    # Combinations
+
+    def _possible(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+        """Whether what is drawn of a combination occurs."""
+        gone, out = np.isnan(z[:, rule.columns]), np.ones(len(z), dtype=bool)
+        for pattern in np.unique(gone, axis=0):
+            rows, drawn = (gone == pattern).all(1), np.array(rule.columns)[~pattern]
+            out[rows] = self._occurs(z[rows], tuple(drawn.tolist()))
+        return out
+
+    def _occurs(self, z: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+        """Whether combinations of these columns are in the table. A key numbers those of the first ones."""
+        out, key = np.ones(len(z), dtype=bool), np.zeros(len(z), dtype=np.int64)
+        for c, known in zip(columns, self._known(columns), strict=True):
+            wanted = key * (len(self.columns[c].order) + 1) + z[:, c] + 1
+            key = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            out &= known[key] == wanted
+        return out
+
+    def _known(self, columns: tuple[int, ...]) -> list[np.ndarray]:
+        """The keys that occur, column by column."""
+        if columns not in self._keys:
+            key, found = np.zeros(len(self.z), dtype=np.int64), []
+            for c in columns:
+                every = key * (len(self.columns[c].order) + 1) + self.z[:, c] + 1
+                known, key = np.unique(every, return_inverse=True)
+                found.append(known)
+            self._keys[columns] = found
+        return self._keys[columns]
+
+    @cached_property
+    def _keys(self) -> dict[tuple[int, ...], list[np.ndarray]]:
+        return {}
 
 
-def _bound(rule: Rule) -> Any:
-    return int(rule.bound) if float(rule.bound).is_integer() else rule.bound
+def _as_floats(values: np.ndarray, unit: Fraction | None) -> np.ndarray:
+    unit = Fraction(1) if unit is None else unit
+    return values.astype(np.float64) * unit.numerator / unit.denominator
+
+
+def _large(values: np.ndarray, scale: int) -> bool:
+    return values.dtype == object or int(np.abs(values).max(initial=0)) * scale >= 2**58
 
 
 # Reading expressions
@@ -275,62 +248,50 @@ def parse(texts: Sequence[str], columns: Sequence[Column]) -> list[Rule]:
 
 
 def _rule(text: Any, columns: Sequence[Column]) -> Rule:
-    if not isinstance(text, str):
-        raise ValueError(f"constraint {text!r} is not a text such as 'start <= end'")
     names = [str(column.name) for column in columns]
 
-    def number_of(name: str, category: bool = False) -> int:
-        name = name.strip("`")
-        if name not in names:
-            raise ValueError(f"constraint {text!r}: there is no column {name!r}")
-        column = columns[names.index(name)]
-        if column.kind in ("drop", "identifier"):
-            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}")
-        if not category and (column.is_category or not len(column.values)):
-            raise ValueError(
-                f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers"
-            )
-        return names.index(name)
+    def find(*wanted: str, numeric: bool = True) -> tuple[int, ...]:
+        for name in wanted:
+            if name not in names:
+                raise ValueError(f"constraint {text!r}: there is no column {name!r}")
+            of = columns[names.index(name)]
+            if of.kind in ("drop", "identifier") or (numeric and of.format is None):
+                said = ", not numbers" if numeric else ""
+                raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
+        if len(set(wanted)) < len(wanted):
+            raise ValueError(f"constraint {text!r} names {wanted[0]!r} twice")
+        return tuple(names.index(name) for name in wanted)
 
-    if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", text):
-        parts = [number_of(m.group(), True) for m in re.finditer(_NAME, found.group(1))]
-        if len(set(parts)) < len(parts):
-            raise ValueError(f"constraint {text!r} names a column twice")
-        return Rule(text, "combine", tuple(parts))
-    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*{_NAME}\s*", text):
-        low, high = number_of(found[1]), number_of(found[3])
-        if low == high:
-            raise ValueError(f"constraint {text!r} compares a column with itself")
-        a, b = columns[low], columns[high]
-        if (a.kind == "datetime") != (b.kind == "datetime") or _clock(a) != _clock(b):
-            raise ValueError(
-                f"constraint {text!r} compares columns of different kinds; make them alike"
-            )
-        ends = (low, high) if found[2][0] == "<" else (high, low)
-        return Rule(text, "compare", ends, (1, -1), strict=len(found[2]) == 1)
-    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*({_NUMBER})\s*", text):
-        sign = 1 if found[2][0] == "<" else -1
-        bound, strict = sign * float(found[3]), len(found[2]) == 1
-        return Rule(text, "compare", (number_of(found[1]),), (sign,), bound, strict)
-    if found := re.fullmatch(
-        rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})*)\s*", text
-    ):
-        terms = [m.groups() for m in re.finditer(rf"([+-]?)\s*{_NAME}", found[2])]
-        signs = tuple(-1 if sign == "-" else 1 for sign, _ in terms)
-        return Rule(text, "sum", (number_of(found[1]), *(number_of(name) for _, name in terms)), signs)
+    said = text if isinstance(text, str) else ""
+    if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", said):
+        parts = [m[1].strip("`") for m in re.finditer(_NAME, found[1])]
+        return Rule(text, "occurs", find(*parts, numeric=False))
+    if found := re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*(.+?)\s*", said):
+        first, relation, rest = found[1].strip("`"), found[2].replace("==", "="), found[3]
+        terms = [(m[1], m[2].strip("`")) for m in re.finditer(rf"([+-]?)\s*{_NAME}", rest)]
+        sign = -1 if relation[0] == ">" else 1
+        relation = relation.replace(">", "<")
+        if relation != "=" and re.fullmatch(_NUMBER, rest):
+            bound = sign * Fraction(rest)
+            return _checked(Rule(text, relation, find(first), (sign,), bound), columns)  # type: ignore[arg-type]
+        whole = re.fullmatch(rf"[+-]?\s*{_NAME}(\s*[+-]\s*{_NAME})*", rest)
+        if whole and (relation == "=" or rest == whole[1]):
+            signs = (sign, *(sign * (1 if minus == "-" else -1) for minus, _ in terms))
+            own = find(first, *(name for _, name in terms))
+            return _checked(Rule(text, relation, own, signs), columns)  # type: ignore[arg-type]
     raise ValueError(
         f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
         "'combinations(a, b)', with other names in `backquotes`"
     )
 
 
-def _clock(column: Column) -> object:
-    """What the numbers of a column count."""
-    return (
-        (column.cells.unit, column.months)
-        if column.kind == "datetime" and column.written is None
-        else None
-    )
+def _checked(rule: Rule, columns: Sequence[Column]) -> Rule:
+    """The rule, if its columns count the same: numbers, durations, or two times that are compared."""
+    clocks = [getattr(columns[c].format, "clock", "") for c in rule.columns]
+    times = rule.relation != "=" and len(clocks) == 2
+    if len(set(clocks)) > 1 or (clocks[0] and rule.bound) or ("time" in clocks and not times):
+        raise ValueError(f"constraint {rule.text!r} takes columns of different kinds; make them alike")
+    return rule
 
 
 # Dependencies
@@ -363,7 +324,7 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
             if levels[b] == levels[a]:
                 taken.add(a)
             text = f"combinations({columns[a].name}, {columns[b].name})"
-            out.append(Rule(text, "combine", (a, b), implied=True))
+            out.append(Rule(text, "occurs", (a, b), implied=True))
     return out
 
 

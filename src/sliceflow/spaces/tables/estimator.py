@@ -194,30 +194,13 @@ class TableFlow(FlowEstimator):
         """
         table = self._fitted_state().rows
         column = next(column for column in table.columns if str(column.name) == name)
-        pd, cells = pandas(), column.cells
-
-        def one(part: str) -> Any:
-            labels = cells.categories if cells.categories is not None else cells.levels()
-            if (known := next((v for v in labels if str(v) == part), None)) is not None and cells.form not in (
-                "datetime", "date", "duration",
-            ):  # fmt: skip
-                return known
-            if cells.form == "boolean" and part.lower() in ("true", "false", "yes", "no"):
-                return part.lower() in ("true", "yes")
-            if cells.form in ("integer", "number", "decimal"):
-                return int(part) if cells.form == "integer" else float(part)
-            if cells.form in ("datetime", "duration"):
-                return pd.Timestamp(part) if cells.form == "datetime" else pd.Timedelta(part)
-            return pd.Timestamp(part).date() if cells.form == "date" else part
-
-        value: Any = None
-        if ".." in text and not column.is_category:
-            low, _, high = text.partition("..")
-            value = (one(low), one(high))
-        elif "|" in text and text not in map(str, cells.texts):
-            value = [one(part) for part in text.split("|")]
+        value: Any = text or None
+        if ".." in text and column.format is not None:
+            value = tuple(column.read(part).iloc[0] for part in text.split("..", 1))
+        elif "|" in text and text not in column.cells.levels.astype(str).tolist():
+            value = [column.read(part).iloc[0] for part in text.split("|")]
         elif text:
-            value = one(text)
+            value = column.read(text).iloc[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             condition_on(table, {column.name: value})

@@ -144,16 +144,11 @@ class TableSpace:
         rows = read_frame_or_file(X)
         return rows if self.known is None else rows.like(self.known)
 
-    def digests(self) -> dict[str, str]:
-        return {}
-
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
         d = len(table.order)
         plan = TablePlan(
             device="cpu",
-            nbytes=200 * rows.n * max(1, d),
-            seconds=_SECONDS * min(rows.n, 50_000) * d * (d + 1) + 1e-6 * rows.n * d,
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
@@ -161,7 +156,9 @@ class TableSpace:
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
-        plan.need_memory(f"{rows.n} rows of {len(table.columns)} columns need", "fit fewer rows")
+        seconds = _SECONDS * min(rows.n, 50_000) * d * (d + 1) + 1e-6 * rows.n * d
+        what = f"{rows.n} rows of {len(table.columns)} columns need"
+        plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
         return TableJob(plan, FittedTable(plan, seed, table))
 
 

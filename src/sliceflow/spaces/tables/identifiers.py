@@ -10,9 +10,10 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["NEARLY_UNIQUE", "identifies", "mostly_unique", "new_identifiers", "pattern_of"]
+__all__ = ["NEARLY_UNIQUE", "identifies", "new_identifiers", "pattern_of"]
 
 NEARLY_UNIQUE = "is nearly unique"
+LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
 _FEWEST = 20  # rows from which on different values tell anything
 _UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
 _MATCHING = 0.8  # share of texts of a personal form
@@ -29,7 +30,7 @@ _ID_NAME = re.compile(
 )
 _NAME_NAME = re.compile(r"(^|[_\W])(first|last|full|sur|given|family)?[_\W]*name$", re.IGNORECASE)
 _LOOKED_AT = 1_000
-_LONG_TEXT = 40  # characters, on average, of texts that no pattern imitates
+_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
@@ -38,34 +39,30 @@ def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
     `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
     """
     codes = cells.codes[distinct_rows]
-    codes = codes[codes >= 0]
-    n, k = len(codes), len(np.unique(codes))
-    if k < 2 or cells.form not in ("text", "integer") or cells.categories is not None:
+    found = np.unique(codes[codes >= 0])
+    n, k, text = int((codes >= 0).sum()), len(found), cells.form == "str"
+    if k < 2 or cells.form not in ("str", "int") or cells.categorical:
         return ""
-    texts = [str(cells.level(c)) for c in np.unique(codes)[:_LOOKED_AT].tolist()]
+    texts = cells.levels.iloc[found[:_LOOKED_AT]].astype(str).tolist()
     for what, form in _PERSONAL.items():
-        if cells.form == "text" and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(
-            texts
-        ):
+        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
             return f"looks like {what}"
     if n < _FEWEST or k < _UNIQUE * n:
-        few = n >= _FEWEST and 2 * k > n and cells.form == "text" and _NAME_NAME.search(str(cells.name))
+        few = n >= _FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
         return "looks like a name" if few else ""
     if _ID_NAME.search(str(cells.name)):
         return "is nearly unique and named like an identifier"
-    if cells.form == "integer":
+    if not text:
         return ""  # nearly all integers of a measurement differ, too
-    words = sum(t.count(" ") for t in texts) / len(texts)
+    words, length = (sum(f(t) for t in texts) / len(texts) for f in (lambda t: t.count(" "), len))
     alike = words < 1.5 or len({pattern_of([t]) for t in texts}) <= 3
-    short = sum(map(len, texts)) <= _LONG_TEXT * len(texts)
-    return NEARLY_UNIQUE if alike and short else ""
+    return NEARLY_UNIQUE if alike and length <= LONG_TEXT else ""
 
 
-def mostly_unique(codes: np.ndarray) -> bool:
+def reveals(codes: np.ndarray) -> bool:
     """Whether most values occur once, so that a value tells which row it is from."""
-    found = codes[codes >= 0]
-    counts = np.unique(found, return_counts=True)[1]
-    return len(found) >= _FEWEST and int((counts == 1).sum()) > len(found) / 2
+    counts = np.bincount(codes[codes >= 0])
+    return int(counts.sum()) >= _FEWEST and 2 * int((counts == 1).sum()) > int(counts.sum())
 
 
 def pattern_of(texts: Sequence[str]) -> str:
@@ -91,26 +88,19 @@ def pattern_of(texts: Sequence[str]) -> str:
     return out
 
 
-_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-
-
 def new_identifiers(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     """n different texts, none of them in the column: other digits and letters in the same places."""
-    texts = [str(cells.level(k)) for k in range(cells.n_levels)]
-    known, sets = set(texts), dict(_PLACES)
+    texts, sets = cells.levels.astype(str).tolist(), dict(_PLACES)
     parts = re.findall(r"\\?.", pattern_of(texts[:_LOOKED_AT]), re.DOTALL)
     if not set(parts) & set(sets):
         sets["f"] = "0123456789abcdef"
-    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(known)):
+    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(texts)):
         parts.append("9")  # longer, so that there is room
-    out: list[str] = []
+    known, out = set(texts), dict[str, None]()
     while len(out) < n:
-        u = iter(rng.random((n - len(out)) * len(parts)).tolist())
-        for _ in range(n - len(out)):
-            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c[-1] for c in parts)
-            if cells.form == "integer" and text.startswith("0"):
-                text = "1" + text[1:]
-            if text not in known:
-                known.add(text)
-                out.append(text)
-    return out
+        letters = [rng.choice(list(sets[c]) if c in sets else [c[-1]], n) for c in parts]
+        if cells.form == "int":
+            letters[0] = np.where(letters[0] == "0", "1", letters[0])
+        drawn = np.column_stack(letters).astype("U1").view(f"U{len(parts)}")[:, 0].tolist()
+        out |= dict.fromkeys(text for text in drawn if text not in known)
+    return list(out)[:n]

@@ -62,12 +62,10 @@ class Table:
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
-        z = np.column_stack(
-            [column.positions if len(column.order) else -np.ones(rows.n) for column in columns]
-        )
+        z = np.column_stack([column.positions for column in columns])
         rules = (*parse(constraints, columns), *dependencies(columns, z))
-        combined = {c for rule in rules if rule.kind == "combine" for c in rule.columns}
-        columns = tuple(replace(of, exact=c in combined) for c, of in enumerate(columns))
+        combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
+        columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
         checked = Rules(rules, columns, z)
         checked.check()
         return cls(rows, columns, checked, z)
@@ -112,9 +110,8 @@ class Table:
         out = []
         for c, column in enumerate(self.columns):
             if column.kind != "drop":
-                out.append(
-                    (column.cells, column.series(z[:, c], generator(seed.child("identifiers", c))))
-                )
+                rng = generator(seed.child("identifiers", c))
+                out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
 
     def scores(self, z: np.ndarray) -> np.ndarray:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils.validation import validate_data
-from torch import Tensor
 
 from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
-from sliceflow.engine import events, frames, transports
+from sliceflow.engine import frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
-from sliceflow.engine.random import Seed
-from sliceflow.models.estimator import Call, FlowEstimator
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
+from sliceflow.spaces.vectors.fit import VectorSpace
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
 from sliceflow.spaces.vectors.rows import VectorRows, check_rows
-from sliceflow.spaces.vectors.space import VectorSpace, as_conditions
 
 __all__ = ["SlicedWassersteinFlow"]
 
@@ -35,6 +31,10 @@ class SlicedWassersteinFlow(FlowEstimator):
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact.
+
+    X is an (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept. y is None,
+    labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame or (n, L) array
+    of objects, where a column is continuous if all its values are numbers.
 
     Parameters
     ----------
@@ -49,17 +49,14 @@ class SlicedWassersteinFlow(FlowEstimator):
     entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
-    verbose : 1 shows a progress bar
+    verbose : 1 prints how far the fit is
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
-        first (`Units`). Results are in the user's units either way. With False the flow still starts
-        from N(0, I), so scale the data to be near it
-    early_stopping : hold out rows, and stop when the particles no longer get closer to these
+        first. With False, scale the data to be near N(0, I), from which the flow starts
     preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
         defaults take its values. The data should be near N(0, I) in scale
     condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
         "local" keeps the rows and samples from those near the y that is asked for, without steps or
-        maps. "auto" is local unless ξ = 0, ``early_stopping`` or several ranks need the joint flow.
-        Labels alone are never local
+        maps. "auto" is local unless ξ is 0 or ∞, or several ranks take part; labels alone never are
     keep_rows : keep the rows in the model and its file, so that rows can be added and removed later
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 
@@ -93,40 +90,14 @@ class SlicedWassersteinFlow(FlowEstimator):
         frame: str | frames.FrameKind = "orthogonal", transport: str | transports.Transport = "auto",
         amplifier: float = 10.0, entropy: float = 0.0, device: str | torch.device = "auto",
         random_state: Any = None, verbose: int = 0, standardize: bool = True,
-        early_stopping: bool = False, preset: str | None = None, condition: str = "auto",
-        keep_rows: bool = False, options: VectorOptions | None = None,
+        preset: str | None = None, condition: str = "auto", keep_rows: bool = False,
+        options: VectorOptions | None = None,
     ) -> None:  # fmt: skip
         self.n_particles, self.n_steps, self.frame = n_particles, n_steps, frame
         self.transport, self.amplifier, self.entropy = transport, amplifier, entropy
         self.device, self.random_state, self.verbose = device, random_state, verbose
-        self.standardize, self.early_stopping, self.preset = standardize, early_stopping, preset
-        self.condition, self.keep_rows, self.options = condition, keep_rows, options
-
-    def fit(  # many: that of all estimators, and the particles' conditions
-        self, X: Any, y: Any = None, *, particle_conditions: Any = None,
-        listeners: events.Listeners = (), checkpoint_dir: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0, ranks: Ranks | None = None,
-    ) -> Self:  # fmt: skip
-        """Move particles onto the rows of X.
-
-        Parameters
-        ----------
-        X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
-        y : None, labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame
-            or (n, L) array of objects, where a column is continuous if all its values are numbers
-        particle_conditions : y of the M particles of all ranks; None takes the data's proportions.
-            Labels may have any proportions; continuous conditions should be distributed like the data's
-        listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
-        """
-        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
-        space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
-        return self._fit(space, X, y, call)
-
-    def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
-        space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
-        plan: VectorPlan = self._plan(space, X, y)
-        return plan
+        self.standardize, self.preset, self.condition = standardize, preset, condition
+        self.keep_rows, self.options = keep_rows, options
 
     def _space(self, like_fitted: bool = False) -> VectorSpace:
         parameters: dict[str, Any] = self.get_params(deep=False)
@@ -150,14 +121,6 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     def _like_fitted(self, X: Any) -> np.ndarray:
         return check_rows(X, self._space(like_fitted=True).validate)
-
-    def _codes_for(
-        self, fitted: FittedVectors, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
-        n, codes = super()._codes_for(fitted, n, y, seed)
-        if fitted.local is not None and y is not None and codes is not None:
-            fitted.local.warn_of_far(codes, stacklevel=4)
-        return n, codes
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)

@@ -1,90 +1,239 @@
-"""The fit of vectors: prepare, move the particles, make the columns exact."""
+"""The fit of vectors: plan it, move the particles, make the columns exact."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.dataframes import Form
+from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
+from sliceflow.models.rows import Conditions
+from sliceflow.neighbours.local import LocalRows
+from sliceflow.spaces.vectors import plan as plans
 from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows
-from sliceflow.spaces.vectors.smoothing import Smoothing
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
+from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
 
-__all__ = ["Held", "VectorJob", "VectorPart", "assign_conditions", "hold_out"]
+__all__ = ["VectorSpace"]
 
-
-Held = tuple[
-    Tensor, Tensor | None
-]  # held-out rows (n, d) of all ranks in the engine's units, and codes
+_LOCAL_PARTICLES = 200  # of local conditions unless the user says how many: each needs a neighbourhood
 
 
-class Result(NamedTuple):
-    """A fitted flow, and x (d, n) and y of the particles that this rank keeps."""
+@dataclass(frozen=True)
+class VectorSpace:
+    """Vectors, for one estimator."""
 
-    model: VectorModel
-    particles: Tensor
-    y: np.ndarray | None
+    parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
+    device: torch.device
+    validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
+
+    def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
+        if self.parameters["keep_rows"] and ranks.size > 1:
+            advice = "fit without it, or in one process"
+            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
+        x, array = check_rows(X, self.validate), None if y is None else conditions.as_array(y)
+        Conditions.infer(array, len(x))  # report errors in a rank's own y before ranks communicate
+        about = "no y" if array is None else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"
+        place = ranks.place(len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}")
+        given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
+        tensor = X.device.type if isinstance(X, Tensor) else ""
+        return VectorRows(x, given, Form.of(X), tensor, None if ranks.size == 1 else place)
+
+    def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
+        parameters, d = self.parameters, rows.X.shape[1]
+        local = is_local(parameters, rows.condition, ranks)
+        default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
+        m = int(parameters["n_particles"] or default)
+        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
+        if isinstance(rows.condition, conditions.Labels) and m < rows.condition.width:
+            fact = f"n_particles={m} is fewer than the {rows.condition.width} classes of y"
+            raise ValueError(f"{fact}; pass n_particles >= {rows.condition.width}")
+        nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
+        need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
+        if local:
+            return self._prepare_local(rows, m, seed)
+        if rows.condition is not None and math.isinf(parameters["amplifier"]):
+            return self._prepare_classes(rows, m, seed, ranks)
+        part = self._part(rows, m, seed, ranks)
+        return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
+
+    def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
+        form: Any = dict(given=rows.given, form=rows.form, tensor=rows.tensor)
+        return FittedVectors(plan, units, **form, device=self.device)
+
+    def _part(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks, name: str = "") -> VectorPart:
+        """One flow for all rows. Raises an error if it is impossible."""
+        units = Units.fit_to(rows.X, self.parameters["standardize"], ranks, rows.n)
+        x, options = units.encode(rows.X), self.parameters["options"]
+        amplifier = 0.0 if rows.condition is None else float(self.parameters["amplifier"])
+        codes = rows.codes if amplifier else None
+        found = choose_smoothing(x, codes, rows.n, options, units.heavy_tailed, ranks)
+        assigned = assign_conditions(rows, m, amplifier, seed.child("conditions"))
+        plan = self._plan(rows, m, amplifier, assigned, found, ranks)
+        here, particles = len(rows), ranks.share(plan.n_moved).count
+        what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
+        advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
+        takes = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
+        plan = plan.taking(*takes, f"{what} {plan.n_directions} directions needs", advice)
+        return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, self.device, ranks)
+
+    def _plan(
+        self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned,
+        smoothing: tuple[Smoothing | None, str], ranks: Ranks,
+    ) -> VectorPlan:  # fmt: skip
+        """The plan, without what it takes."""
+        parameters, options, (draws, why) = self.parameters, self.parameters["options"], smoothing
+        n, d, n_moved = rows.n, rows.X.shape[1], assigned.n_moved(m)
+        n_data = max(n, n_moved) if draws else n
+        codes = assigned.codes if amplifier else None
+        if options.shrinkage and codes is not None and codes.dim() == 2:
+            fact = "does not work with a continuous y"
+            raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
+        return VectorPlan(
+            device=str(self.device),
+            n_ranks=ranks.size,
+            n_rows=n,
+            n_columns=d,
+            dtype="float32" if rows.X.dtype == np.float32 else "float64",
+            n_particles=m,
+            n_moved=n_moved,
+            condition=plans.KINDS[type(rows.condition)],
+            n_conditions=0 if rows.condition is None else rows.condition.width,
+            amplifier=amplifier,
+            frame=plans.choose_frame(parameters["frame"], d, amplifier, ranks.size),
+            transport=plans.choose_transport(parameters["transport"], n_moved + n_data, ranks.size),
+            n_steps=int(parameters["n_steps"]),
+            entropy=float(parameters["entropy"]),
+            standardize=bool(parameters["standardize"]),
+            options=options,
+            n_knots=plans.count_knots(int(options.n_knots), codes),
+            smoothing=draws.h if draws else 0.0,
+            smoothing_from=why,
+        )
+
+    def _prepare_classes(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks) -> VectorJob:
+        """One flow per class (ξ = ∞)."""
+        condition, codes, y = rows.condition, rows.codes, rows.y
+        if not isinstance(condition, conditions.Labels) or codes is None or y is None:
+            fact = "amplifier=inf fits each class separately, but y is continuous"
+            raise ValueError(f"{fact}; use a finite amplifier, or pass class labels (n,)")
+        if ranks.size > 1:
+            fact = "amplifier=inf fits each class separately, which several ranks cannot do"
+            raise ValueError(f"{fact}; use a finite amplifier, or fit in one process")
+        numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
+        sizes = torch.bincount(codes[numbers], minlength=condition.width).tolist()
+        names = map(conditions.format_label, condition.classes)
+        parts = tuple(
+            self._part(rows.of_class(c), size, seed.child("class", c), ranks, name)
+            for c, (size, name) in enumerate(zip(sizes, names, strict=True))
+        )
+        plan = plans.join([part.plan for part in parts])
+        units = Units.fit_to(rows.X, self.parameters["standardize"])
+        return VectorJob(self._fitted(plan, units, rows), parts, y[numbers.numpy()], codes[numbers])
+
+    def _prepare_local(self, rows: VectorRows, m: int, seed: Seed) -> VectorJob:
+        """Keep the rows; the particles are samples at their own conditions."""
+        given: Any = rows.given
+        n, d, columns = rows.n, rows.X.shape[1], given.codes.shape[1]
+        xi = float(self.parameters["amplifier"])
+        plan = self._plan(rows, m, xi, Assigned(), (None, ""), Ranks())
+        nbytes = (1 << 27) + 8 * (
+            4 * n * d + 6 * n * columns + 4 * m * d
+        )  # the first to choose settings
+        what = f"{n} rows of {d} columns, kept for conditions, need"
+        plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
+        units = Units.fit_to(rows.X, self.parameters["standardize"])
+        fitted = self._fitted(plan, units, rows)
+        local = tuple(LocalRows.fit_to(*part) for part in fitted.local_parts(rows))
+        largest, settings = max(local, key=lambda part: len(part.x)), tuple(p.settings for p in local)
+        plan = replace(plan, neighbours=largest.settings.k, distances=largest.description)
+        fitted = replace(fitted, plan=plan, local=local, settings=settings)
+        given = given.take(conditions.even_rows(n, m, seed.child("conditions")))
+        return VectorJob(fitted, (), given.y, given.codes, seed.child("particles"))
 
 
-def assign_conditions(
-    rows: VectorRows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
-) -> Assigned:
-    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
-    condition, codes_q, all_y = rows.condition, rows.codes, rows.y
-    if condition is None or codes_q is None or all_y is None:
+def is_local(
+    parameters: Mapping[str, Any], condition: conditions.Condition | None, ranks: Ranks
+) -> bool:
+    """Whether a fit is local; raises an error if that is required but impossible."""
+    mode, xi = parameters["condition"], parameters["amplifier"]
+    obstacle = None
+    if condition is None or isinstance(condition, conditions.Labels):
+        obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
+    elif ranks.size > 1:
+        obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
+    if mode == "local" and obstacle:
+        raise ParameterError("condition", mode, *obstacle)
+    local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
+    if isinstance(condition, conditions.Mixed) and not local:
+        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
+        raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
+    return local
+
+
+def assign_conditions(rows: VectorRows, m: int, amplifier: float, seed: Seed) -> Assigned:
+    """Conditions of m particles in the data's proportions, and of those that only the model needs."""
+    if rows.codes is None or rows.y is None:
         return Assigned()
-    in_order = y is None
-    if y is None:
-        numbers = conditions.proportional(codes_q, m, seed, least=1)
-        y, codes = all_y[numbers.numpy()], codes_q[numbers]
-    else:
-        codes = condition.encode(y)
-        if codes.dim() == 1 and bool((lost := ~torch.isin(codes, codes_q)).any()):
-            label = conditions.format_label(y[lost.numpy()][0])
-            fact = f"particle_conditions has {label}, but early_stopping holds out all its rows"
-            raise ValueError(f"{fact}; add rows of this class or set early_stopping=False")
-    assigned = Assigned(y, moved := conditions.moved(codes_q, codes, amplifier, seed))
-    in_order = amplifier == 0 or (in_order and len(moved) == m)
+    numbers = conditions.proportional(rows.codes, m, seed, least=1)
+    moved = conditions.moved(rows.codes, rows.codes[numbers], amplifier, seed)
+    assigned = Assigned(rows.y[numbers.numpy()], moved)
+    in_order = amplifier == 0 or len(moved) == m
     return assigned if in_order else assigned.shuffled(seed)  # the flow needs a random order
 
 
-def hold_out(
-    rows: VectorRows, x: Tensor, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
-) -> tuple[VectorRows, Tensor, Held]:
-    """This rank's rows to fit and their x, and the held-out rows of all ranks; `name` is for errors."""
-    n, here, n_held = rows.n, rows.here, math.ceil(fraction * rows.n)
-    if n_held >= n:
-        of = name and f" of class {name}"
-        fact = f"early_stopping holds out {n_held} of {n} rows{of} and leaves none to fit"
-        raise ValueError(f"{fact}; give more rows or set early_stopping=False")
-    order = seed.permutation(n)
-    kept, held = (numbers.sort().values for numbers in (order[n_held:], order[:n_held]))
-    own_kept, own_held = (
-        numbers[(numbers >= here.first) & (numbers < here.first + here.count)] - here.first
-        for numbers in (kept, held)
-    )
-    given, codes = rows.given, None
-    if given is not None:
-        given, codes = given.take(kept), given.codes[held]
-    place = ranks.place(len(own_kept)) if ranks.size > 1 else None
-    fitted = replace(rows, X=rows.X[own_kept.numpy()], given=given, place=place)
-    return fitted, x[own_kept], (ranks.gather(x[own_held]), codes)
+@dataclass(frozen=True)
+class VectorJob:
+    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
+
+    fitted: FittedVectors  # without the models of the parts
+    parts: tuple[VectorPart, ...]
+    y: np.ndarray | None  # of the kept particles of all ranks
+    codes: Tensor | None = None  # theirs, if classes are apart or conditions local
+    seed: Seed | None = None  # of particles with local conditions
+
+    @property
+    def plan(self) -> VectorPlan:
+        return self.fitted.plan
+
+    def finish(self, results: Sequence[tuple[VectorModel, Tensor]]) -> tuple[FittedVectors, Any, Any]:
+        if self.codes is not None and self.seed is not None:
+            return self.fitted, self.fitted.draw(len(self.codes), self.codes, self.seed), self.y
+        fitted = replace(self.fitted, models=tuple(model for model, _ in results))
+        parts = [fitted.decode(model.units, x) for model, x in results]
+        out, y = parts[0], self.y
+        if self.codes is not None:
+            out = out.new_empty(len(self.codes), out.shape[1])
+            for c, part in enumerate(parts):
+                out[self.codes == c] = part
+        if y is not None:
+            y = y[self.parts[0].ranks.share(len(y)).slice]
+        return fitted, fitted.in_form(out), y
+
+    def copies(self, results: Sequence[tuple[VectorModel, Tensor]]) -> str:
+        if not self.parts or self.plan.n_ranks > 1:
+            return ""
+        pairs = zip(self.parts, results, strict=True)
+        shown = copy_warning([(part.x, x.T) for part, (_, x) in pairs])
+        more = f"more smoothing than {self.plan.smoothing:.2g} (VectorOptions)"
+        return shown and f"{shown}); {more}, or fewer n_steps, help"
 
 
 @dataclass(frozen=True)
@@ -95,7 +244,6 @@ class VectorPart:
     plan: VectorPlan
     rows: VectorRows
     x: Tensor  # (n, d), these rows in the engine's units
-    held: Held | None  # the held-out rows; None without early stopping
     units: Units
     assigned: Assigned  # the particles' conditions
     smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
@@ -112,103 +260,71 @@ class VectorPart:
         return sum(stage.n_steps for stage in self.plan.stages())
 
     def begin(self) -> MovingVectors:
-        """Particles at their start, the data, and the flow between them."""
-        plan, ranks, seed = self.plan, self.ranks, self.seed
-        share, codes, own = ranks.share(plan.n_moved), self.assigned.codes, self.rows.codes
-        x, last_x, times = self.x, self.x, 1
-        if self.smoothing is not None:
-            x, last_x = self.smoothing.draws(plan.n_draws, seed.child("smoothing"), self.rows.here)
-            times = plan.n_draws
-        place = Place(*(times * number for number in astuple(self.rows.here)))
-        codes_q = None if own is None else own.repeat_interleave(times, 0)
-        noise = Noise(seed.child("particles"), share.first)
-        mine = None if codes is None else codes[share.slice]
-        particles = as_cloud(x.new_empty(share.count, x.shape[1]), mine, self.device)
-        noise.child("start").fill(particles.x)
-        mine = None if codes_q is None else codes_q[place.slice]
-        data, last = (as_cloud(t, mine, self.device) for t in (x, last_x))
-        return MovingVectors(self, particles, data, last, noise, share, codes_q, place)
+        return MovingVectors(self)
 
 
-@dataclass
 class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
 
-    part: VectorPart
-    particles: Cloud  # of this rank
-    data: Cloud  # of this rank, which the flow looks at
-    last_data: Cloud  # those that the axis steps look at
-    noise: Noise
-    share: Place  # this rank's part of all moved particles
-    codes_q: Tensor | None  # conditions of the data of all ranks
-    data_place: Place  # of this rank's data among those of all ranks
-
-    def __post_init__(self) -> None:
-        part, plan = self.part, self.part.plan
-        self.flow = fitting = plan.flow(part.seed, part.device)  # replays the model
+    def __init__(self, part: VectorPart) -> None:
+        plan, ranks, seed, device = part.plan, part.ranks, part.seed, part.device
+        codes, codes_q, times, clouds = part.assigned.codes, part.rows.codes, 1, (part.x, part.x)
+        if part.smoothing is not None:
+            times = plan.n_draws
+            clouds = part.smoothing.draws(times, seed.child("smoothing"), part.rows.here)
+            codes_q = None if codes_q is None else codes_q.repeat_interleave(times, 0)
+        self.part, self.codes_q = part, codes_q  # the codes of the data of all ranks
+        self.place = Place(*(times * number for number in astuple(part.rows.here)))  # of this rank's
+        own = None if codes_q is None else codes_q[self.place.slice]
+        # what the flow looks at, and the axis steps
+        self.data, self.last_data = (as_cloud(x, own, device) for x in clouds)
+        self.share = ranks.share(plan.n_moved)
+        self.noise, self.first = Noise(seed.child("particles"), self.share.first), self.share.first
+        own = None if codes is None else codes[self.share.slice]
+        self.particles = as_cloud(part.x.new_empty(self.share.count, plan.n_columns), own, device)
+        self.noise.child("start").fill(self.particles.x)
+        self.flow = fitting = plan.flow(seed, device)  # replays the model
         if plan.options.shrinkage:
-            codes = (part.assigned.codes, self.codes_q) if fitting.n_shared else (None, None)
-            n, distinct = plan.n_rows * plan.n_draws, 1 / plan.n_draws
-            rates = noise_rates(plan.n_moved, n, *codes, most=plan.transport.most, distinct=distinct)
+            both = (codes, codes_q) if fitting.n_shared else (None, None)
+            how: Any = dict(most=plan.transport.most, distinct=1 / times)
+            rates = noise_rates(plan.n_moved, plan.n_rows * times, *both, **how)
             fitting = shrunk_flow(fitting, plan.options.shrinkage, rates)
-        self.fitting = across_ranks(fitting, part.ranks)
-
-    @property
-    def first(self) -> int:
-        return self.share.first
-
-    @property
-    def rule(self) -> events.HeldOut | None:
-        part = self.part
-        if part.held is None:
-            return None
-        options, (x, codes_held) = part.plan.options, part.held
-        x = x.to(self.data.x.device).T.contiguous()
-        codes = codes_held, part.assigned.codes if self.flow.conditional else None
-        stop: Any = dict(n_iter_no_change=options.n_iter_no_change, tol=options.tol)
-        seed = part.seed.child("stopping rule")
-        return events.HeldOut(x, seed, *codes, **stop, joint=part.ranks.joint)
+        self.fitting = across_ranks(fitting, ranks)
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
-        self._simulate(self.particles, self.part.assigned.codes, self.data, run, listeners, False)
+        self._simulate(self.particles, self.part.assigned.codes, run, listeners, exact=False)
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
-        """Axis steps make the distribution of each column exact.
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[VectorModel, Tensor]:
+        """The model and this rank's kept particles (d, n), after axis steps that make columns exact.
 
         Earlier steps place the particles that they were fitted to better than fresh ones. So there are
         two sets of axis steps: one for the kept particles, and one for the model, fitted to fresh ones.
         """
-        part, model = self.part, tuple(run.model)
-        kept, codes = self._kept()
-        if any(stage.exact for stage in self.flow.stages):
+        part, model = self.part, run.model
+        m, assigned, ranks = part.plan.n_particles, part.assigned, part.ranks
+        x = kept_particles(self.particles.x, assigned.column, self.share, m, ranks)
+        codes = assigned.kept_codes(m)
+        if part.plan.n_fresh:
+            own = None if codes is None else codes[ranks.share(m).slice].to(x.device)
             last = replace(run, model=[], after=Run().after)
-            self._simulate(kept, codes, self.last_data, last, listeners, True)
+            self._simulate(Cloud(x, own), codes, last, listeners, exact=True)
             fresh, codes = self._fresh(model)
-            before = Run(stage=run.stage, model=list(model))
-            model = tuple(self._simulate(fresh, codes, self.last_data, before, (), True))
-        y = part.assigned.y
-        y = None if y is None else y[part.ranks.share(part.plan.n_particles).slice]
-        return Result(VectorModel(part.seed, model, part.units), kept.x, y)
+            model = self._simulate(fresh, codes, Run(run.stage, model=list(model)), (), exact=True)
+        return VectorModel(part.seed, tuple(model), part.units), x
 
     def _simulate(
-        self, particles: Cloud, codes: Tensor | None, data: Cloud, run: Run,
+        self, particles: Cloud, codes: Tensor | None, run: Run,
         listeners: Sequence[events.Listener], exact: bool,
     ) -> list[ModelStep]:  # fmt: skip
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
-        stages, ranks = self.fitting.stages, self.part.ranks
-        n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
+        flow, data = self.fitting, self.last_data if exact else self.data
+        n_stages = sum(exact or not stage.exact for stage in flow.stages)
         if n_stages == 0:
             return run.model
-        clouds = self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
+        across = flow, particles, data, n_stages - 1, codes, self.codes_q, self.place
+        target = target_across(self.part.ranks, *across)
         how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
-        return simulate(self.fitting, particles, target_across(ranks, *clouds), self.noise, **how)
-
-    def _kept(self) -> tuple[Cloud, Tensor | None]:
-        """This rank's kept particles in the user's order, and the codes of those of all ranks."""
-        assigned, m, ranks = self.part.assigned, self.part.plan.n_particles, self.part.ranks
-        x, codes = self.particles.x, assigned.kept_codes(m)
-        x = kept_particles(x, assigned.column, self.share, m, ranks)
-        return Cloud(x, None if codes is None else codes[ranks.share(m).slice].to(x.device)), codes
+        return simulate(flow, particles, target, self.noise, **how)
 
     def _fresh(self, model: Sequence[ModelStep]) -> tuple[Cloud, Tensor | None]:
         """This rank's share of fresh particles, moved by a model, and the codes of all of them."""
@@ -235,39 +351,3 @@ def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
     u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
     x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
     return x
-
-
-@dataclass(frozen=True)
-class VectorJob:
-    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
-
-    plan: VectorPlan
-    parts: tuple[VectorPart, ...]
-    fitted: FittedVectors  # without the models of the parts
-    y: np.ndarray | None = None  # of the kept particles, if classes are apart or conditions local
-    codes: Tensor | None = None
-    seed: Seed | None = None  # of the fit, if conditions are local
-
-    def finish(self, results: Sequence[Result]) -> tuple[FittedVectors, Any, Any]:
-        fitted = replace(self.fitted, models=tuple(result.model for result in results))
-        if fitted.local is not None:
-            assert self.codes is not None and self.seed is not None  # noqa: PT018, one fact
-            particles = fitted.draw(len(self.codes), self.codes, self.seed.child("particles"))
-            return fitted, particles, self.y
-        parts = [fitted.decode(result.model.units, result.particles) for result in results]
-        if self.codes is None:
-            return fitted, fitted.in_form(parts[0]), results[0].y
-        out = parts[0].new_empty(len(self.codes), parts[0].shape[1])
-        for c, part in enumerate(parts):  # in the order of the codes
-            at = torch.nonzero(self.codes == c)[:, 0].to(out.device)
-            if len(at):
-                out[at] = part
-        return fitted, fitted.in_form(out), self.y
-
-    def copies(self, results: Sequence[Result]) -> str:
-        pairs = [(part.x, result.particles) for part, result in zip(self.parts, results, strict=True)]
-        given = any(part.assigned.column is not None for part in self.parts)
-        if not pairs or given or self.plan.n_ranks > 1:
-            return ""
-        shown = copy_warning([(x, particles.T) for x, particles in pairs])
-        return shown and f"{shown}); {self.plan.against_copying}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,21 +11,18 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import Form
-from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.conditions import Mixed
 from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
-from sliceflow.models.limits import by_stage, check_reach, offset_of
+from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditioned, Conditions
-from sliceflow.models.stored import check_steps
-from sliceflow.neighbours.local import LocalSettings
-from sliceflow.spaces.vectors.local import LocalModel
+from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows, in_users_form
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
 
 __all__ = ["FittedVectors", "VectorModel", "as_cloud"]
 
@@ -50,10 +48,11 @@ class FittedVectors(Conditioned):
     given: Conditions | None = None  # the conditions of the rows; None without y
     form: Form | None = None  # columns of the user's DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
-    settings: tuple[LocalSettings, ...] = ()  # if conditions are local, of each combination of labels
+    settings: tuple[LocalSettings, ...] = ()  # of `local`
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-    # the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
-    local: LocalModel | None = field(default=None, metadata={"saved": False})
+    # If conditions are local, all rows; with labels in y, the rows of each combination of them. A file
+    # has the rows once, and `with_rows` puts them here.
+    local: tuple[LocalRows, ...] = field(default=(), metadata={"saved": False})
 
     @property
     def needs_rows(self) -> bool:
@@ -61,23 +60,31 @@ class FittedVectors(Conditioned):
 
     def with_rows(self, rows: VectorRows | None) -> FittedVectors:
         """The same with the rows that local conditions need."""
-        if not self.needs_rows or self.local is not None:
+        if not self.needs_rows or self.local:
             return self
         if rows is None or rows.codes is None or rows.codes.dim() != 2:
             raise ValueError("local conditions need rows with a continuous condition")
         if rows.X.shape[1] != self.plan.n_columns:
             raise ValueError(f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}")
-        labelled, x = isinstance(rows.condition, conditions.Mixed), self.units.encode(rows.X).double()
-        return replace(self, local=LocalModel.fit_to(x, rows.codes, labelled, self.settings))
+        parts = self.local_parts(rows)
+        if len(parts) != len(self.settings):
+            raise ValueError(f"local has settings for {len(self.settings)} parts of {len(parts)}")
+        local = tuple(LocalRows(*part, own) for part, own in zip(parts, self.settings, strict=True))
+        for part in local:
+            part.check()
+        return replace(self, local=local)
+
+    def local_parts(self, rows: VectorRows) -> list[tuple[Tensor, Tensor]]:
+        """x and y of all rows; with labels in y, of each combination of them."""
+        x, codes = self.units.encode(rows.X).double(), rows.codes
+        return [] if codes is None else [(x[at], own) for _, at, own in self._by_model(codes)]
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, d = self.plan, self.plan.n_columns
-        flows = plan.n_conditions if plan.method == "per class" else 1
-        if len(self.models) != (0 if self.needs_rows else flows):
-            raise ValueError(f"there are {len(self.models)} models for {flows} flows")
-        if self.needs_rows != (plan.method == "local"):
-            raise ValueError("local conditions and the method do not fit")
+        flows = {"local": 0, "per class": plan.n_conditions}.get(plan.method, 1)
+        if len(self.models) != flows or self.needs_rows != (plan.method == "local"):
+            raise ValueError(f"{len(self.models)} models do not fit the method {plan.method}")
         width = 0 if self.condition is None else self.condition.width
         if width != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
@@ -85,37 +92,33 @@ class FittedVectors(Conditioned):
             raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
         if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
             raise ValueError(f"there are not units for {d} columns")
-        stages = plan.stages()
         for model in self.models:
-            counts = [stage.n_steps for stage in stages]
-            check_steps(model.steps, counts, lambda i, k: count_directions(stages[i].frame, d))
-            for step in model.steps:
-                fitted = isinstance(stages[step.stage].frame, MaxSliced)
-                if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
-                    raise ValueError(f"step {step.step} does not have directions in {d} columns")
-            self._check_reach(model)
+            self._check_model(model)
 
-    def _check_reach(self, model: VectorModel) -> None:
-        plan, stages, units = self.plan, by_stage(self.plan.stages(), model.steps), model.units
-        offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
-        reach = check_reach(stages, plan.n_columns, self.dtype, entropy=plan.entropy, offset=offset)
+    def _check_model(self, model: VectorModel) -> None:
+        flow, d, units = self.plan.flow(model.seed, self.device), self.plan.n_columns, model.units
+        n_maps, dtype = (
+            [count_directions(stage.frame, d) for stage in flow.stages],
+            self.plan.torch_dtype,
+        )
+        reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes)
+        for step in model.steps:
+            fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
+            if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
+                raise ValueError(f"step {step.step} does not have directions in {d} columns")
         linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
         end = reach * float(units.scale[linear].max(initial=0.0))
         end += float(np.abs(units.shift[linear]).max(initial=0.0))
-        if not end < torch.finfo(self.dtype).max:
+        if not end < torch.finfo(dtype).max:
             fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
             raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.plan.dtype)  # type: ignore[no-any-return]
-
     def sample_bytes(self, n: int = 1) -> int:
-        """Twice the samples, because chunks are concatenated, and one chunk's work."""
-        d, width, itemsize = self.plan.n_columns, self.plan.n_conditions, self.dtype.itemsize
+        """Twice the samples, because chunks are joined, their conditions, and one chunk's work."""
+        d, width, itemsize = self.plan.n_columns, self.plan.n_conditions, self.plan.torch_dtype.itemsize
         kinds = [stage.frame for stage in self.plan.stages()]
         drawn = max((frame_bytes(kind, d, width, itemsize) for kind in kinds), default=0)
-        chosen = 64 + 8 * width if width else 0  # bytes to choose one sample's condition
+        chosen = 64 + 8 * width if width else 0
         return n * (2 * d * itemsize + chosen) + 4 * min(_CHUNK, n) * d * itemsize + drawn
 
     def columns(self, X: Any) -> Tensor:
@@ -124,27 +127,34 @@ class FittedVectors(Conditioned):
 
     @releasing()
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        if self.local is not None:
-            assert codes is not None
-            x = self.local.sample(codes, seed)  # float64: small spreads far from 0 keep their digits
-            return self.in_form(self.decode(self.units, x.T).to(self.dtype))
         if len(self.models) == 1:
-            return self.in_form(self._draw(self.models[0], n, codes, seed))
-        if codes is None or codes.dim() != 1:
+            return self.in_form(self._replay(self.models[0], n, codes, seed))
+        if codes is None or (self.models and codes.dim() != 1):
             raise ValueError("each class was fitted separately: y must be class labels, not weights")
-        out = torch.empty((n, self.plan.n_columns), dtype=self.dtype, device=self.device)
-        for c, model in enumerate(self.models):
-            at = torch.nonzero(codes == c)[:, 0]
-            if len(at):
-                out[at.to(out.device)] = self._draw(model, len(at), None, seed.child("class", c))
+        out = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype, device=self.device)
+        for c, at, own in self._by_model(codes):
+            if self.local:
+                self.local[c].warn_of_far(own, "y", stacklevel=4, numbers=at)
+                x = self.local[c].sample_each(own, seed.child(c))  # float64: keeps small spreads
+                out[at] = self.decode(self.units, x.T).to(out)
+            else:
+                out[at] = self._replay(self.models[c], len(at), None, seed.child("class", c))
         return self.in_form(out)
 
-    def _draw(self, model: VectorModel, n: int, codes: Tensor | None, seed: Seed) -> Tensor:
+    def _by_model(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Each class that has its own model, the numbers of its codes, and what they are beside it."""
+        labelled = isinstance(self.condition, Mixed)
+        label = codes if codes.dim() == 1 else codes[:, 0] if labelled else torch.zeros(len(codes))
+        for c in torch.unique(label).long().tolist():
+            at = torch.nonzero(label == c)[:, 0]
+            yield c, at, codes[at, 1:] if labelled else codes[at]
+
+    def _replay(self, model: VectorModel, n: int, codes: Tensor | None, seed: Seed) -> Tensor:
         """n rows of one flow, in the user's units."""
         flow, out = self.plan.flow(model.seed, self.device), []
         for first in range(0, n, _CHUNK):
             count = min(_CHUNK, n - first)
-            x = torch.empty((count, self.plan.n_columns), dtype=self.dtype)
+            x = torch.empty((count, self.plan.n_columns), dtype=self.plan.torch_dtype)
             cloud = as_cloud(x, None if codes is None else codes[first : first + count], self.device)
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(cloud.x)

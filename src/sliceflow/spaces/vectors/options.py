@@ -18,9 +18,6 @@ class VectorOptions:
     taper : the step size falls from 1 to 0 over this last fraction of the steps (0: never)
     n_axis_steps : axis steps at the end, which make the distribution of each column exact
     n_knots : maximum number of knots kept per map, for offline samples
-    validation_fraction : fraction of the rows that `early_stopping` holds out
-    n_iter_no_change : `early_stopping` stops after this many steps without improvement
-    tol : minimum relative improvement
     smoothing : h, how far each row is spread along its nearest rows, in standard deviations of these, so
         that small data are not copied. "auto" takes the h at which draws are as far from the rows as
         rows are from each other. 0 fits the rows themselves
@@ -37,24 +34,16 @@ class VectorOptions:
     taper: float = 0.5
     n_axis_steps: int = 2
     n_knots: int = 512
-    validation_fraction: float = 0.1
-    n_iter_no_change: int = 10
-    tol: float = 1e-4
     smoothing: float | str = "auto"
     n_neighbors: int = 20
     shrinkage: float = 0.0
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_iter_no_change", 1)):
+        for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_neighbors", 2)):
             value = getattr(self, name)
             need(is_int(value, least), name, value, f"an int of at least {least}")
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
-        share = self.validation_fraction
-        ok = is_real(share, 0, 1) and 0 < share < 1
-        need(ok, "validation_fraction", share, "a number between 0 and 1")
-        need(is_real(self.tol, 0), "tol", self.tol, "a number of at least 0")
+        need(is_real(self.shrinkage, 0), "shrinkage", self.shrinkage, "a finite number of at least 0")
         ok = self.smoothing == "auto" or is_real(self.smoothing, 0)
         need(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")
-        need(is_real(self.shrinkage, 0), "shrinkage", self.shrinkage, "a finite number of at least 0")
-        need(is_int(self.n_neighbors, 2), "n_neighbors", self.n_neighbors, "an int of at least 2")

@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames, transports
 from sliceflow.engine.compact import JUMPS
-from sliceflow.engine.conditions import Condition, Labels, default_particles
+from sliceflow.engine.conditions import Columns, Labels, Mixed
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Histogram, Transport
-from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.engine.transports import Auto, Histogram, Transport
+from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, check_shared
+from sliceflow.neighbours.draws import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
-__all__ = ["FRAMES", "TRANSPORTS", "VectorPlan", "check_parameters", "count_particles"]
+__all__ = ["VectorPlan", "check_parameters"]
 
-FRAMES: dict[str, Callable[[], FrameKind]] = {
+KINDS: dict[Any, Any] = {type(None): "none", Labels: "labels", Columns: "columns", Mixed: "mixed"}
+_FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
     "axis": frames.Axis,
 }
-TRANSPORTS: dict[str, Callable[[], Transport]] = {
-    "auto": transports.Auto,
+_TRANSPORTS: dict[str, Callable[[], Transport]] = {
+    "auto": Auto,
     "sorted": transports.Sorted,
-    "histogram": transports.Histogram,
+    "histogram": Histogram,
     "interpolated": transports.Interpolated,
 }
+_CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
-_NUMBERS_PER_CHECK = 300  # numbers per particle in a comparison with held-out rows
 _NANOSECONDS = {"cpu": 60.0, "cuda": 1.0}  # for each projected value of a step, on one thread
 
 Count = Annotated[int, Between(0, 1 << 40)]
@@ -66,17 +67,12 @@ class VectorPlan(Plan):
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: Real
     standardize: bool
-    early_stopping: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    n_fresh: Count = 0  # number of fresh particles to which the model's axis steps are fitted
     smoothing: Real = 0.0  # h of the option of this name
     smoothing_from: str = ""  # why "auto" is this h; empty if the user set it
-    # If conditions are local: the rows of a neighbourhood, the most regressions of one, chosen by BIC,
-    # and what of y the distances to neighbours see.
-    neighbours: Count = 0
-    components: Count = 0
-    distances: str = ""
+    neighbours: Count = 0  # if conditions are local: the rows of a neighbourhood,
+    distances: str = ""  # and what of y the distances to neighbours see
 
     @property
     def method(self) -> str:
@@ -92,17 +88,26 @@ class VectorPlan(Plan):
         return max(getattr(self.frame, "n_directions", 0), self.n_columns)
 
     @property
+    def n_bins(self) -> int:
+        return self.transport.n_bins if isinstance(self.transport, Histogram) else 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+
+    @property
     def n_draws(self) -> int:
         """Draws of each row with `smoothing`, about as many in all as particles; 1 without."""
         return max(1, round(self.n_moved / self.n_rows)) if self.smoothing else 1
 
     @property
-    def against_copying(self) -> str:
-        """What helps if samples copy rows."""
-        if not self.smoothing and not self.smoothing_from:
-            return "VectorOptions(smoothing='auto') prevents it"
-        more = f"more smoothing than {self.smoothing:.2g}" if self.smoothing else "smoothing=0.8"
-        return f"VectorOptions with {more}, or fewer n_steps, help"
+    def n_fresh(self) -> int:
+        """Fresh particles to which the model's axis steps are fitted.
+
+        65,536 if there are few directions: 1 % quantiles then have an error of a few per cent.
+        """
+        enough = max(self.n_moved, min(1 << 16, (1 << 18) // self.n_directions))
+        return enough if self.options.n_axis_steps else 0
 
     def stages(self) -> list[Stage]:
         """The stages of the flow."""
@@ -118,12 +123,6 @@ class VectorPlan(Plan):
         budget = projection_budget(device)
         return Flow(self.stages(), seed.child("flow"), *y, self.entropy, budget)
 
-    def settings(self) -> dict[str, Any]:
-        values = super().settings()
-        if self.smoothing_from:  # it follows from the rows, and which are held out is not yet known
-            del values["smoothing"]
-        return values
-
     def lines(self) -> Sequence[tuple[str, object]]:
         n, mixed = self.n_conditions, self.condition == "mixed"
         kinds = dict(labels=f"{n} classes", columns=f"{n} columns", mixed=f"labels, {n - 1} columns")
@@ -135,7 +134,7 @@ class VectorPlan(Plan):
                 *data,
                 ("neighbours", f"the {self.neighbours} nearest {among}: likelihood of rows left out"),
                 ("distances", f"exact, {self.distances}"),
-                ("regressions", f"1 to {self.components} in a neighbourhood, by BIC"),
+                ("regressions", f"1 to {COMPONENTS} in a neighbourhood, by BIC"),
                 ("particles", self.n_particles),
                 ("model", "keeps all rows"),
             ]
@@ -144,8 +143,7 @@ class VectorPlan(Plan):
         smooth = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
         smooth = smooth if self.smoothing else "0" if self.smoothing_from else ""
         smooth += f": {self.smoothing_from}" if self.smoothing_from else ""
-        taper, patience = self.options.taper, self.options.n_iter_no_change
-        stops = f"after {patience} steps without improvement on held-out rows"
+        taper = self.options.taper
         return [
             *data,
             ("particles", f"{self.n_particles}{more}"),
@@ -156,42 +154,35 @@ class VectorPlan(Plan):
             ("entropy", f"{self.entropy:g}" if self.entropy else ""),
             ("smoothing", smooth),
             ("shrinkage", f"κ = {self.options.shrinkage:.2g}" if self.options.shrinkage else ""),
-            ("stops early", stops if self.early_stopping else ""),
             ("model", f"at most {self.n_knots} knots per map"),
         ]
 
 
 def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     """Peak memory of a fit of n rows and m particles on this rank: clouds, model, and the most work."""
-    d, h, transport = plan.n_columns, plan.n_directions, plan.transport
-    itemsize: int = getattr(torch, plan.dtype).itemsize
+    d, itemsize, most = plan.n_columns, plan.torch_dtype.itemsize, plan.transport.most
     n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
-    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (
-        plan.smoothing > 0
-    )
+    looked_at = min(m, most or m) + min(n, most or n)
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
-    n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
-    looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    counted = 3 * looked_at * itemsize + _BIN_BYTES * n_bins
-    projected = h * (counted if n_bins else sort_bytes * looked_at)
+    counted = 3 * looked_at * itemsize + _BIN_BYTES * plan.n_bins
+    stepped = plan.n_directions * (counted if plan.n_bins else sort_bytes * looked_at)
     if plan.n_fresh:  # the axis steps sort the columns of all ranks
-        projected = max(projected, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m))
-    if plan.early_stopping:
-        projected = max(projected, _NUMBERS_PER_CHECK * m * itemsize)
-    frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
-    stepped = projected + frame * (plan.n_steps > 0)
-    clouds = m + plan.n_fresh + (2 * n if plan.smoothing else n)
+        stepped = max(stepped, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m))
+    if plan.n_steps:
+        stepped += frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
+    clouds, smoothed = m + plan.n_fresh + n, 0
+    if plan.smoothing:
+        clouds += n
+        smoothed = 4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows
     work = max(smoothed, stepped, (16 + itemsize) * d * m)
     return itemsize * d * clouds + model_bytes(plan, m) + work
 
 
 def model_bytes(plan: VectorPlan, m: int) -> int:
     """The maps that a fit of m particles keeps."""
-    itemsize: int = getattr(torch, plan.dtype).itemsize
-    n_bins = plan.transport.n_bins if isinstance(plan.transport, Histogram) else 0
     axis = min(plan.options.n_knots + 3 * JUMPS, m) * plan.n_columns * plan.options.n_axis_steps
-    maps = min(plan.n_knots, n_bins or m) * plan.n_directions * plan.n_steps
-    return 2 * itemsize * (maps + axis)
+    maps = min(plan.n_knots, plan.n_bins or m) * plan.n_directions * plan.n_steps
+    return 2 * plan.torch_dtype.itemsize * (maps + axis)
 
 
 def fit_seconds(plan: VectorPlan) -> float:
@@ -203,22 +194,25 @@ def fit_seconds(plan: VectorPlan) -> float:
     return plan.estimate(values, _NANOSECONDS)
 
 
-def count_particles(
-    n_particles: int | None, n: int, condition: Condition | None, particle_conditions: np.ndarray | None
-) -> int:
-    """M: the user's number, the number of particle conditions, or the default for n rows."""
-    m = default_particles(n) if n_particles is None else int(n_particles)
-    if particle_conditions is not None:
-        m = len(particle_conditions)
-        if condition is None:
-            raise ValueError("particle_conditions was given without y; pass y as well")
-        if n_particles not in (None, m):
-            fact = f"particle_conditions has {m} rows but n_particles={n_particles}"
-            raise ValueError(f"{fact}; make them equal or leave n_particles=None")
-    if isinstance(condition, Labels) and m < condition.width:
-        fact = f"n_particles={m} is fewer than the {condition.width} classes of y"
-        raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
-    return m
+def join(parts: Sequence[VectorPlan]) -> VectorPlan:
+    """The plan of all classes."""
+    largest = max(parts, key=lambda plan: plan.nbytes)
+    sums: Any = {
+        name: sum(getattr(plan, name) for plan in parts)
+        for name in ("n_rows", "n_particles", "n_moved")
+    }
+    plan = replace(
+        largest,
+        **sums,
+        condition="labels",
+        n_conditions=len(parts),
+        amplifier=math.inf,
+        smoothing_from=largest.smoothing_from and f"{largest.smoothing_from}, of the largest class",
+    )
+    what = f"n_particles={plan.n_particles} with {len(parts)} classes, each with maps of its own, needs"
+    nbytes = largest.nbytes + sum(model_bytes(part, part.n_moved) for part in parts)
+    seconds = sum(part.seconds for part in parts)
+    return plan.taking(nbytes, seconds, what, "lower n_steps or n_knots")
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
@@ -231,38 +225,31 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-
-    def check(ok: bool, name: str, what: str) -> None:
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
+    frame, xi = parameters["frame"], parameters["amplifier"]
+    a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
+    infinite = isinstance(xi, float) and xi == math.inf
+    for name, ok, what in (
+        ("n_steps", is_int(parameters["n_steps"], 0), "an int of at least 0"),
+        ("frame", a_frame, f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames"),
+        ("amplifier", is_real(xi, 0) or infinite, "a number of at least 0, which may be math.inf"),
+        ("condition", parameters["condition"] in _CONDITIONS, f"one of {_CONDITIONS}"),
+        ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
+    ):
         need(ok, name, parameters[name], what)
 
-    names = ("n_particles", "frame", "transport", "options", "amplifier")
-    m, frame, transport, options, xi = (parameters[name] for name in names)
-    check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
-    check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
-    ok = is_bool(parameters["verbose"]) or is_int(parameters["verbose"], 0)
-    check(ok, "verbose", "a bool, or an int of at least 0")
-    for name in ("standardize", "early_stopping", "keep_rows"):
-        check(is_bool(parameters[name]), name, "True or False")
-    ok = options is None or isinstance(options, VectorOptions)
-    check(ok, "options", "None or a sliceflow.VectorOptions")
-    (options or VectorOptions()).check()
-    ok = frame in FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
-    check(ok, "frame", f"one of {sorted(FRAMES)} or a frame kind from sliceflow.frames")
-    ok = hasattr(transport, "fit") and hasattr(transport, "most")
-    ok = transport in TRANSPORTS if isinstance(transport, str) else ok
-    check(ok, "transport", f"one of {sorted(TRANSPORTS)} or a transport from sliceflow.transports")
-    ok = is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    check(ok, "amplifier", "a number of at least 0; math.inf fits each class separately")
-    ok = parameters["condition"] in ("auto", "joint", "local")
-    check(ok, "condition", "'auto', 'joint' or 'local'")
-    check(is_real(parameters["entropy"], 0), "entropy", "a finite number of at least 0")
+
+def choose_transport(transport: str | Transport, n: int, n_ranks: int) -> Transport:
+    """The transport for n particles and data in total."""
+    kind = _TRANSPORTS[transport]() if isinstance(transport, str) else transport
+    return kind.choose(n, n_ranks) if isinstance(kind, Auto) else kind
 
 
 def choose_frame(frame: str | FrameKind, d: int, amplifier: float, n_ranks: int) -> FrameKind:
     """The kind of frame. Raises a ParameterError if it must be fitted to the clouds and cannot be."""
     if isinstance(frame, str) and frame == "paper":
         return frames.Random(min(N_DIRECTIONS, _DIRECTIONS_PER_COLUMN * d))
-    kind = FRAMES[frame]() if isinstance(frame, str) else frame
+    kind = _FRAMES[frame]() if isinstance(frame, str) else frame
     shared = 0 < amplifier < math.inf
     if isinstance(kind, frames.MaxSliced) and (shared or n_ranks > 1):
         what = "conditions that share maps" if shared else "several processes"

@@ -1,8 +1,9 @@
-"""The rows of a fit of vectors: the user's X and y, checked."""
+"""The rows of a fit of vectors: the user's X and y, checked, and the engine's units of their columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -11,13 +12,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import Form, check_columns
-from sliceflow.engine import conditions
 from sliceflow.errors import from_tensor, unmasked
 from sliceflow.models.codec import Array
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, GivenRows, join_labels
+from sliceflow.neighbours.views import heavy_tail
 
-__all__ = ["VectorRows", "check_rows", "in_users_form", "read_rows"]
+__all__ = ["Units", "VectorRows", "check_rows", "in_users_form"]
+
+_FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,6 @@ class VectorRows(GivenRows):
     @property
     def values(self) -> np.ndarray:
         return self.X
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32 if self.X.dtype == np.float32 else torch.float64
 
     def append(self, others: VectorRows) -> VectorRows:
         if others.X.shape[1] != self.X.shape[1]:
@@ -66,18 +65,6 @@ def in_users_form(rows: Tensor, form: Form | None, tensor: str, device: torch.de
     return array if form is None else form.made(array)
 
 
-def read_rows(X: Any, y: Any, validate: Callable[[Any], np.ndarray], ranks: Ranks) -> VectorRows:
-    """The rows of a fit, checked; `validate` is scikit-learn's check of columns."""
-    tensor, form = X.device.type if isinstance(X, Tensor) else "", Form.of(X)
-    rows = check_rows(X, validate)
-    array = None if y is None else conditions.as_array(y)
-    of_y = "no y" if array is None else f"y of kind {array.dtype.kind} and shape (n, {array.shape[1:]})"
-    Conditions.infer(array, len(rows))  # report errors in a rank's own y before ranks communicate
-    place = ranks.place(len(rows), f"X of {rows.dtype} with {rows.shape[1]} columns and {of_y}")
-    given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
-    return VectorRows(rows, given, form, tensor, None if ranks.size == 1 else place)
-
-
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64."""
     X = unmasked(from_tensor(X), "X")
@@ -95,23 +82,99 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
 
 
 def _as_numeric(X: Any) -> Any:
-    """X, with lists as arrays. Refuses types that numpy would silently turn into numbers."""
+    """X, with lists as arrays. Refuses text and dates, which numpy would turn into numbers in silence."""
     if isinstance(X, list | tuple):
-        try:
+        with suppress(ValueError):  # rows of mixed lengths; scikit-learn reports them
             X = np.asarray(X)
-        except ValueError:  # rows of mixed lengths; scikit-learn reports them
-            return X
     dtype = getattr(X, "dtype", None)
-    kind = getattr(dtype, "kind", "f")
-    text = "convert numbers written as text with X.astype(float), and encode any other text first"
-    if kind == "c":
-        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass two real columns")
+    kind, found = getattr(dtype, "kind", "f"), f"of dtype {dtype}"
     if kind == "O" and isinstance(X, np.ndarray):
-        for position, value in np.ndenumerate(X):
-            if isinstance(value, str | bytes):
-                raise ValueError(f"X contains the text {value!r} at {list(position)}; {text}")
+        texts = (v for v in X.flat if isinstance(v, str | bytes))
+        kind, found = next((("U", repr(text)) for text in texts), (kind, ""))
     if kind in "UST":
-        raise ValueError(f"X contains text (dtype {dtype}); {text}")
+        advice = "convert numbers written as text with X.astype(float), and encode any other text first"
+        raise ValueError(f"X contains text, {found}; {advice}")
     if kind in "mM":
         raise ValueError(f"X has dtype {dtype}; convert dates to numbers, such as days")
     return X
+
+
+@dataclass(frozen=True)
+class Units:
+    """The engine's units of columns: (g(x) − shift)/scale, of mean 0 and standard deviation 1.
+
+    g compresses a heavy-tailed column, else most of its values would lie in a few bins of a histogram:
+    g(x) = asinh((x − middle)/width), with its median and the median distance from that. Other columns
+    have `width` 0, and g(x) = x.
+    """
+
+    shift: Annotated[np.ndarray, Array("d", torch.float64)]
+    scale: Annotated[np.ndarray, Array("d", torch.float64)]
+    middle: Annotated[np.ndarray, Array("d", torch.float64)]
+    width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
+
+    def check(self) -> None:
+        """Raise a ValueError unless all scales are positive."""
+        if not (self.scale > 0).all():
+            raise ValueError("a scale is not positive")
+
+    @classmethod
+    def fit_to(
+        cls, X: np.ndarray, standardize: bool, ranks: Ranks | None = None, n: int | None = None
+    ) -> Units:
+        """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
+        d, n, ranks = X.shape[1], n or len(X), ranks or Ranks()
+        units = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
+        if not standardize:
+            return units
+        lowest, highest, mean, std = _summary(X, ranks, n)
+        with np.errstate(over="ignore", invalid="ignore"):
+            near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
+        for j in np.flatnonzero(~near & (lowest < highest)):
+            column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
+            units.middle[j], units.width[j] = heavy_tail(column) or (0.0, 0.0)
+        lowest, highest, mean, std = _summary(units._compressed(X), ranks, n)
+        constant = lowest == highest
+        bad = ~constant & ~(np.isfinite(std) & (std > 0))
+        if bad.any():
+            at = int(np.argmax(bad))
+            fact = f"column {at} of X cannot be standardised: its standard deviation is {std[at]}"
+            raise ValueError(f"{fact}; rescale it")
+        shift, scale = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
+        return replace(units, shift=shift, scale=scale)
+
+    @property
+    def heavy_tailed(self) -> np.ndarray:
+        """Which columns have heavy tails."""
+        return self.width > 0
+
+    def encode(self, X: np.ndarray) -> Tensor:
+        """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
+        return torch.from_numpy(((self._compressed(X) - self.shift) / self.scale).astype(X.dtype))
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
+        fields = self.scale, self.shift, self.middle, self.width
+        scale, shift, middle, width = (torch.from_numpy(t).to(x.device) for t in fields)
+        rows, at = x.T.double() * scale + shift, width > 0
+        if self.heavy_tailed.any():
+            far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
+            wide = torch.sinh(rows[:, at].clamp(-700, 700)) * width[at] + middle[at]
+            rows[:, at] = wide.clamp(-far, far)
+        return rows.to(x.dtype)
+
+    def _compressed(self, X: np.ndarray) -> np.ndarray:
+        """g(x)."""
+        if not self.heavy_tailed.any():
+            return X
+        X, at = X.astype(np.float64), self.heavy_tailed
+        X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
+        return X
+
+
+def _summary(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, ...]:
+    """Minimum, maximum, mean and standard deviation of each column of all ranks' rows."""
+    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = ranks.mean(X, n)
+        return ends[0], -ends[1], mean, np.sqrt(ranks.mean(X, n, about=mean))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.neighbours.smoothing import Group, choose_smoothing, find_groups
+from sliceflow.neighbours.smoothing import Group, find_groups
+from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
 from sliceflow.spaces.vectors.options import VectorOptions
 
-__all__ = ["Smoothing"]
+__all__ = ["Smoothing", "choose_smoothing"]
 
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
@@ -28,39 +28,10 @@ _MOST_OF_MANY_COLUMNS, _FEW_COLUMNS = 5_000, 4  # Both come sooner if there are 
 class Smoothing:
     """Draws along the rows' neighbours, so that a flow fits the distribution and not the rows."""
 
-    h: float  # how far rows are spread; 0 fits the rows themselves
-    why: str = ""  # why "auto" became this h; empty if the user set it
-    x: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (n, d), the rows of all ranks
-    groups: Sequence[Group] = ()  # the rows of each class with their neighbours
-    # columns (d,) whose own distribution the axis steps keep in any case
-    exact: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
-
-    @classmethod
-    def choose(
-        cls, x: Tensor, codes: Tensor | None, n: int, options: VectorOptions, exact: np.ndarray,
-        ranks: Ranks,
-    ) -> Smoothing:  # fmt: skip
-        """The option `smoothing` for this rank's rows x, of n in all; `codes` are those of all ranks."""
-        auto = options.smoothing == "auto"
-        most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
-        if not auto:
-            h = float(options.smoothing)
-            if h and ranks.size > 1 and n > _MOST:
-                fact = f"needs all rows in one process, and {n} rows in {ranks.size} are too many"
-                raise ParameterError("smoothing", h, fact, "use 'auto' or 0, or fit in one process")
-            if not h:
-                return cls(0.0)
-        elif codes is not None and codes.dim() == 2:
-            return cls(0.0, "y is continuous")
-        elif not _FEWEST <= n <= most:
-            return cls(0.0, f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows")
-        x = ranks.gather(x)
-        groups = find_groups(x, codes, options.n_neighbors)
-        if not auto:
-            return cls(h, "", x, groups, exact)
-        h = ranks.broadcast(choose_smoothing(groups))
-        why = "leave-one-out distances of the rows" if h else "no rows of a class differ"
-        return cls(h, why, x, groups, exact)
+    h: float  # how far rows are spread
+    x: Tensor  # (n, d), the rows of all ranks
+    groups: Sequence[Group]  # the rows of each class with their neighbours
+    exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case: heavy tails
 
     def draws(self, times: int, seed: Seed, here: Place) -> tuple[Tensor, Tensor]:
         """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
@@ -68,19 +39,41 @@ class Smoothing:
         Axis steps see the row's own value where that is an atom, or a draw leaves the range of its
         column; and the rows' values, spread evenly, where the distribution is still another.
         """
-        x, exact = self.x, torch.from_numpy(self.exact)
+        x, atoms = self.x, are_atoms(self.x)
         flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
-        kept = are_atoms(x)[:, None]
         for i, group in enumerate(self.groups):
             own, at = group.x[:, None], group.numbers
             draws = group.draw(self.h, times, seed.child(i))
             flow[at] = draws.to(x.dtype)
             low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
-            stays = kept[at] | (draws < low) | (draws > high) | (own == low) | (own == high)
-            draws = torch.where(stays, own, draws)
-            even = exact | _differs(group.x, draws.flatten(0, 1))
-            last[at] = torch.where(even, spread_evenly(group.x, kept[at, 0], times), draws).to(x.dtype)
+            outside = (draws < low) | (draws > high) | (own == low) | (own == high)
+            draws = torch.where(atoms[at, None] | outside, own, draws)
+            even = self.exact | _differs(group.x, draws.flatten(0, 1))
+            last[at] = torch.where(even, spread_evenly(group.x, atoms[at], times), draws).to(x.dtype)
         return flow[here.slice].flatten(0, 1), last[here.slice].flatten(0, 1)
+
+
+def choose_smoothing(
+    x: Tensor, codes: Tensor | None, n: int, options: VectorOptions, exact: np.ndarray, ranks: Ranks
+) -> tuple[Smoothing | None, str]:
+    """The option `smoothing` for this rank's rows x, of n in all, and why "auto" is so.
+
+    `codes` are those of all ranks. None fits the rows themselves. The reason is empty if the user chose.
+    """
+    most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
+    h, why = options.smoothing, ""
+    if h == "auto" and codes is not None and codes.dim() == 2:
+        why = "y is continuous"
+    elif h == "auto" and not _FEWEST <= n <= most:
+        why = f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
+    if why or not h:
+        return None, why
+    x = ranks.gather(x)
+    groups = find_groups(x, codes, options.n_neighbors)
+    if h == "auto":
+        h = ranks.broadcast(choose_h(groups))
+        why = "leave-one-out distances of the rows" if h else "no rows of a class differ"
+    return Smoothing(float(h), x, groups, torch.from_numpy(exact)) if h else None, why
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""The sliced distance by which models are scored."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.distances import sliced_distance
+from sliceflow.engine.random import Seed
+
+
+def cloud(x, y=None):
+    return Cloud(torch.from_numpy(x.T.copy()), y)
+
+
+def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(80, 3)), torch.from_numpy(np.repeat([0, 2], [50, 30]))
+    samples, y_p = rng.normal(size=(110, 3)) + 1, torch.from_numpy(np.repeat([2, 0, 7], [30, 50, 30]))
+    theta = Seed(0).normal(40, 3)
+    directions = (theta / theta.norm(dim=1, keepdim=True)).T.numpy()
+    squares = [
+        ot.sliced_wasserstein_distance(samples[y_p == c], x[y == c], projections=directions) ** 2
+        for c in (0, 2)  # of 7 there are no rows
+    ]
+    exact = np.sqrt((50 * squares[0] + 30 * squares[1]) / 80)
+    found = sliced_distance(cloud(samples, y_p), cloud(x, y), Seed(0), 40)
+    assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_continuous_conditions_are_compared_together_with_x():
+    """x = y + noise against the same x beside other y."""
+    rng = np.random.default_rng(2)
+    y = torch.from_numpy(rng.normal(size=(1000, 1)))
+    x = y.numpy() + 0.1 * rng.normal(size=(1000, 1))
+    rows = cloud(x[:300], y[:300])
+    right, wrong = (
+        sliced_distance(cloud(of, y), rows, Seed(0)) for of in (x, x[rng.permutation(1000)])
+    )
+    assert right < 0.2
+    assert wrong > 3 * right
