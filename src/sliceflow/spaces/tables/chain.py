@@ -55,22 +55,16 @@ DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (10, 2.5), (20, 2
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree whose leaves hold rows. The rows of every node are a range of `rows`.
+    """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
-    Parameters
-    ----------
-    nodes : the tree of scikit-learn; None has one leaf
-    rows : (n,), numbers of rows in the order of leaves, and of their positions within a leaf
-    first, count, parent : (nodes,), the range of each node, and the node above it
-    left : share of the impurity that the tree leaves
-    """
-
-    nodes: Any
-    rows: np.ndarray
-    first: np.ndarray
-    count: np.ndarray
-    parent: np.ndarray
-    left: float = 1.0
+    nodes: Any  # the tree of scikit-learn; None has one leaf
+    rows: (
+        np.ndarray
+    )  # (n,), numbers of rows in the order of leaves, and of their positions within a leaf
+    first: np.ndarray  # (nodes,), where the range of each node begins,
+    count: np.ndarray  # its length,
+    parent: np.ndarray  # and the node above
+    left: float = 1.0  # share of the impurity that the tree leaves
 
     @classmethod
     def grow(  # many: rows, and how to grow
@@ -140,28 +134,16 @@ def targets(column: Column, y: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One column of the chain.
-
-    Parameters
-    ----------
-    column : the number of the column
-    before : numbers of the columns that its trees see
-    slopes : of a linear prediction by the columns before, which trees see as one more column
-    tree : with the rows that do not equal an earlier column
-    y : (n,), positions of the rows
-    equal : columns that it equals in some rows
-    which : the tree that says which of them, 0 for none
-    choice : (n,), what `which` draws from
-    """
+    """One column of the chain."""
 
     column: int
-    before: np.ndarray
-    slopes: tuple[np.ndarray, ...]
-    tree: Tree
-    y: np.ndarray
-    equal: tuple[int, ...] = ()
-    which: Tree | None = None
-    choice: np.ndarray | None = None
+    before: np.ndarray  # numbers of the columns that its trees see
+    slopes: tuple[np.ndarray, ...]  # of a linear prediction, which trees see as one more column
+    tree: Tree  # with the rows that do not equal an earlier column
+    y: np.ndarray  # (n,), their positions
+    equal: tuple[int, ...] = ()  # columns that it equals in some rows
+    which: Tree | None = None  # says which of them, 0 for none,
+    choice: np.ndarray | None = None  # (n,), by what all rows have
 
     def draw(
         self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed

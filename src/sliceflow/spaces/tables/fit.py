@@ -82,15 +82,7 @@ class TablePlan(Plan):
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The state of a fitted table: its trees are grown again from the rows that the model keeps.
-
-    Parameters
-    ----------
-    plan : what the fit did
-    seed : of the fit
-    table : the rows, understood
-    grown : the chain, if it is grown already
-    """
+    """The state of a fitted table. A loaded one grows its chain again from the rows that the model keeps."""
 
     plan: TablePlan
     seed: Seed
@@ -225,8 +217,8 @@ def choose_detail(table: Table) -> Detail:
     if n < _FEWEST or not order:
         return DETAILS[-1].of_rows(n)
     size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
-    mixed = table.z[generator(seed).permutation(n)]
-    parts = [mixed[:size], mixed[size : 2 * size]]
+    mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
+    parts = [mixed[:size], mixed[size:]]
 
     def points(z: np.ndarray) -> Tensor:
         return torch.from_numpy(np.hstack([table.columns[c].axes(z[:, c]) for c in order]))
