@@ -173,7 +173,8 @@ class TableFlow(FlowEstimator):
             return fitted.draw(int(n), None, seed, missing)
         table = fitted.rows
         condition = condition_on(table, given)
-        links = grow_chain(table, condition.z, list(condition.fixed), seed.child("given"))
+        fixed, own = list(condition.fixed), seed.child("given")
+        links = list(grow_chain(table, condition.z, fixed, own, fitted.plan.detail))
         z = draw_rows(table, links, int(n), seed, condition.fixed, missing)
         return table.frame(z, seed, condition.values)
 
