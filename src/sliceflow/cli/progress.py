@@ -95,7 +95,7 @@ class Progress:
             return
         self._shown, left = mark, self._clock.left()
         text = f"step {event.steps_done}/{event.steps_total}, stage {event.stage}"
-        text += f", sliced distance {float(event.distance):.4g}"
+        text += f", {event.measure} {float(event.distance):.4g}"
         if left is not None and event.steps_done < event.steps_total:
             text += f", {seconds_text(left)} left"
         if self._bar:
