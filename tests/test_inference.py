@@ -75,8 +75,6 @@ def test_types_and_shapes_are_sbis(moons):
     single = posterior(torch.rand(60, 1), torch.rand(60, 3))
     assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
     assert repr(single) == "Posterior of 1 parameters given 3 values, from 60 simulations"
-    with pytest.raises(NotImplementedError, match="samples but no density"):
-        single.log_prob(torch.zeros(1, 1), x=torch.zeros(3))
 
 
 def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypatch, capsys):

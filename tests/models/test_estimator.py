@@ -25,8 +25,18 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks
 
 SAMPLED = [kind for kind in PARTS if kind != "masked"]
-WITH_Y = ["labels", "tuples", "columns", "local", "mixed", "per class", "grey labels", "classes apart"]
-CLASSES = ["labels", "per class", "grey labels", "classes apart"]
+WITH_Y = [
+    "labels",
+    "tuples",
+    "columns",
+    "local",
+    "mixed",
+    "per class",
+    "grey labels",
+    "classes apart",
+    "kept",
+]
+CLASSES = ["labels", "per class", "grey labels", "classes apart", "kept"]
 
 
 @pytest.fixture(params=PARTS)
@@ -147,7 +157,9 @@ def test_planning_changes_nothing(kind, state):
     assert vars(flow) == before
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "local", "grey labels", "classes apart"])
+@pytest.mark.parametrize(
+    "kind", ["labels", "per class", "local", "grey labels", "classes apart", "kept"]
+)
 def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(kind, monkeypatch):
     make, data = PARTS[kind]
     need = make().plan(*data).nbytes

@@ -151,11 +151,11 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
     found = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
     y0 = [[0.0], [0.0], [1.0]]
-    whole = found.sample(y0, 40, Seed(7))
+    whole = found.draw(y0, 40, Seed(7))[0]
     monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 40)  # a condition at a time,
-    assert torch.allclose(found.sample(y0, 40, Seed(7)), whole, atol=1e-8)
+    assert torch.allclose(found.draw(y0, 40, Seed(7))[0], whole, atol=1e-8)
     monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 8)  # and eight of its draws
-    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0], dim=0)) == 40
+    assert len(torch.unique(found.draw(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
 
 
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():

@@ -176,6 +176,7 @@ def test_personal_data_are_made_up_also_with_duplicates():
     new = flow.sample(1000, 0)["mail"]
     assert not set(new) & set(EMAILS)
     assert new.is_unique
+    assert new.str.fullmatch(r"[a-z]+\d+@[a-z]+\.[a-z]+").all()  # longer ones grow before the @
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ ROWS = {
             "y has 2 conditions but n=3", lambda: fit(X, Y).sample(3, y=[0, 1])
         ),
         "another number of columns": refused(
-            "fitted with 3",
+            "fitted with (3|class labels)",
             lambda: fit(X, Y).sample(1, y=np.ones((1, 2))),
             lambda: fit(X, X).sample(1, y=[1]),
         ),

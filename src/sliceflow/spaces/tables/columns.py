@@ -259,7 +259,7 @@ class Column:
             note = shown(self.levels.tolist()) or "all missing"
         row = {"column": str(self.name), "kind": self.kind, "missing": round(float(missing.mean()), 4)}
         return row | {
-            "distinct": np.count_nonzero(np.bincount(self.cells.codes[~missing])),
+            "distinct": int(np.count_nonzero(np.bincount(self.cells.codes[~missing]))),
             "note": note,
         }
 

@@ -94,8 +94,9 @@ def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     parts = re.findall(r"\\?.", pattern_of(texts[:_LOOKED_AT]), re.DOTALL)
     if not set(parts) & set(sets):
         sets["f"] = "0123456789abcdef"
+    last = max((i for i, c in enumerate(parts) if c in sets), default=len(parts) - 1)
     while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(texts)):
-        parts.append("9")  # longer, so that there is room
+        parts.insert(last + 1, "9")  # longer, so that there is room
     known, out = set(texts), dict[str, None]()
     while len(out) < n:
         letters = [rng.choice(list(sets[c]) if c in sets else [c[-1]], n) for c in parts]
