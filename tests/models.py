@@ -114,4 +114,4 @@ PARTS: dict[
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
-}
+} | {"table": table}
