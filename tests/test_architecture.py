@@ -33,22 +33,22 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # The most lines of .py, blank ones and docstrings included: today's, rounded up. A comment names the goal
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
-    "engine": 2_800,  # goal 2,600
+    "engine": 2_500,
     "kernels": 2_050,  # goal 2,000
     "neighbours": 750,  # goal 700
     "models": 2_600,  # goal 2,200
     "spaces/vectors": 1_300,  # goal 1,000
-    "spaces/pictures": 2_850,  # goal 2,300
-    "spaces/tables": 2_950,  # goal 1,600
-    "inference.py metrics": 1_600,  # goal 1,400
-    "datasets": 600,  # goal 550
-    "cli": 2_450,  # goal 2,000
-    "app": 800,  # goal 600
+    "spaces/pictures": 2_530,  # goal 2,300
+    "spaces/tables": 2_600,  # goal 1,600
+    "inference.py metrics": 1_500,  # goal 1,400
+    "datasets": 500,
+    "cli": 2_050,  # goal 2,000
+    "app": 650,  # goal 600
     "beside the folders": 600,  # goal 550
 }
 WHOLE = {
-    "src/sliceflow": 21_300,  # goal 17,500; it was 29,600
-    "tests": 15_400,  # goal 14,000; it was 23,500
+    "src/sliceflow": 19_500,  # goal 17,500; it was 29,600
+    "tests": 14_500,  # goal 14,000; it was 23,500
     "benchmarks": 4_500,
 }
 

@@ -31,8 +31,7 @@ class Cached(Generic[P]):
         if self.always or value.nbytes <= self.most:
             with self._lock:
                 self._kept[key] = value
-                while self.nbytes > self.most and len(self._kept) > 1:
-                    self._kept.popitem(last=False)
+                self._shrink(keeping=1)
         return value
 
     @property
@@ -43,13 +42,11 @@ class Cached(Generic[P]):
     def trim(self) -> None:
         """Remove results until the bound holds, even the latest one."""
         with self._lock:
-            while self.nbytes > self.most:
-                self._kept.popitem(last=False)
+            self._shrink(keeping=0)
 
-    def clear(self) -> None:
-        """Remove all results."""
-        with self._lock:
-            self._kept.clear()
+    def _shrink(self, keeping: int) -> None:
+        while self.nbytes > self.most and len(self._kept) > keeping:
+            self._kept.popitem(last=False)
 
 
 def cached(most: int, *, always: bool = False) -> Callable[[Callable[P, Tensor]], Cached[P]]:

@@ -1,4 +1,4 @@
-"""Numbers and times as text, read and written the same way: ``1,234.50``, ``7%``, ``$12``, ``31.01.2024``."""
+"""Numbers written as text: ``1,234.50``, ``3,14``, ``7%``, ``$12``; read, and written the same way."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
-_FORMATS = (
-    "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
-    "%d-%m-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
-)  # fmt: skip
-_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
-_ISO = re.compile(r"\d{4}-\d\d-\d\d(?:([T ])\d\d:\d\d(:\d\d(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?")
 
 
 @dataclass(frozen=True)
@@ -98,64 +92,3 @@ def _marks(digits: list[str]) -> tuple[str, str]:
     if grouped["."] and any(d.count(".") > 1 for d in digits):
         return ",", "."
     return ".", ""
-
-
-@dataclass(frozen=True)
-class DateText:
-    """Times written as text in one format of `strftime`."""
-
-    format: str
-    unit = "s"
-
-    def parse(self, texts: list[str]) -> np.ndarray:
-        """Times as datetime64; NaT for what is not written this way."""
-        pd = import_module("pandas")
-        stripped = pd.Series(texts, dtype=object).str.strip()
-        found = pd.to_datetime(stripped, format=self.format, errors="coerce")
-        return np.asarray(found.to_numpy("datetime64[s]"))
-
-    def write(self, times: np.ndarray) -> list[str]:
-        return [time.strftime(self.format) for time in times.tolist()]
-
-
-@dataclass(frozen=True)
-class IsoText:
-    """Times as ISO 8601 writes them. Those with different offsets from UTC are read in UTC."""
-
-    unit: str
-    separator: str = "T"
-    suffix: str = ""  # "Z" or the offset from UTC, if all have the same
-
-    @classmethod
-    def like(cls, texts: list[str]) -> IsoText:
-        """The way of these texts; where they differ, of the most precise one."""
-        found = _ISO.fullmatch(max(texts, key=len).strip())
-        offsets = {m[4] if (m := _ISO.fullmatch(text.strip())) else None for text in texts}
-        day, clock, fraction, _ = found.groups() if found else (None, None, None, None)
-        unit = (
-            {0: "s", 3: "ms", 6: "us"}.get(len(fraction or ""), "ns") if clock else "m" if day else "D"
-        )
-        return cls(unit, day or "T", (offsets.pop() or "") if len(offsets) == 1 else "")
-
-    def parse(self, texts: list[str]) -> np.ndarray:
-        """Times as datetime64; NaT for what is not written this way."""
-        pd = import_module("pandas")
-        own = [text.strip() for text in texts]
-        fits = [_ISO.fullmatch(t) is not None and t.endswith(self.suffix) for t in own]
-        bare = pd.Series(own, dtype=object).where(fits).str.removesuffix(self.suffix)
-        found = pd.to_datetime(bare, format="ISO8601", errors="coerce", utc=True)
-        return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{self.unit}]"))
-
-    def write(self, times: np.ndarray) -> list[str]:
-        texts = np.datetime_as_string(times.astype(f"datetime64[{self.unit}]")).tolist()
-        return [text.replace("T", self.separator) + self.suffix for text in texts]
-
-
-def dates_as(texts: list[str]) -> tuple[list[DateText | IsoText], float]:
-    """The formats that all texts have, and the share of texts that look like dates."""
-    some = texts[:: max(1, len(texts) // _MOST_READ)]
-    looks = sum(bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some) / len(some)
-    forms: list[DateText | IsoText] = [IsoText.like(texts), *map(DateText, _FORMATS)]
-    for part in (texts[:1], some, texts):
-        forms = [form for form in forms if not np.isnat(form.parse(part)).any()]
-    return forms, looks

@@ -25,7 +25,8 @@ class Walk:
                 self.now += seconds + 20 * (done == 0)  # the first step compiles
                 done += 1
                 yield SimpleNamespace(stage=name, stage_index=index, step=step, steps_done=done,
-                                      steps_total=self.total, distance=0.5)  # fmt: skip
+                                      steps_total=self.total, distance=0.5,
+                                      measure="sliced distance")  # fmt: skip
 
     def names(self):
         return [(name, steps) for name, steps, _ in self.stages]

@@ -18,12 +18,11 @@ from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Interpolated, Sorted
+from sliceflow.engine.transports import Interpolated
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import LevelFlow
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.schedules import PictureStage
-from sliceflow.spaces.pictures.tiles import RandomPatches
 
 SAME = dict(rtol=0, atol=1e-9)
 
@@ -119,16 +118,6 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         x = step(x, seen_y[0], data, seen_y[1], theta, xi, eta_over_d * d)
         assert np.allclose(seen[k], x, **SAME)
     assert kept is None or torch.equal(clouds[0].y, kept)
-
-
-def test_another_transport_is_not_algorithm_1():
-    """The comparison above can fail: twice as many particles as data, and positions differ by half."""
-    x, data, y_p, y_q, *_ = problem("none")
-    flow, cloud = Flow([Stage("flow", Random(40), 1, Sorted())], Seed(1)), Cloud(columns(x))
-    theta = joint(flow, 0, cloud)
-    simulate(flow, cloud, Target.from_cloud(Cloud(columns(data))), Noise(Seed(2)))
-    wanted = step(x, y_p, data, y_q, theta, 0.0, 4)
-    assert np.abs(cloud.x.T.numpy() - wanted).max() > 1e-3
 
 
 def test_offline_samples_skip_the_shaded_lines():
@@ -236,17 +225,3 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
             whole = start + subspace.up(whole - subspace.down(start))
         assert np.allclose(whole.T.numpy(), x, **SAME)
     assert np.allclose(particles.x.T.numpy(), x, **SAME)
-
-
-@pytest.mark.parametrize(("image_dimension", "factor"), [(False, 1), (True, 64)])
-def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
-    """At the first level all directions are ±1: η = 1 solves the step, the picture's d overshoots."""
-    rng = np.random.default_rng(0)
-    x, data = rng.normal(size=(1, 50)), rng.normal(size=(1, 50)) + 3
-    cloud = Cloud(torch.from_numpy(x.copy()))
-    size = 64.0 if image_dimension else 1.0
-    stage = Stage("1×1[1]", RandomPatches(1, 1, 1, 1, 10, (8, 8)), 1, Interpolated(), size)
-    target = Target.from_cloud(Cloud(torch.from_numpy(data)))
-    simulate(Flow([stage], Seed(0)), cloud, target, Noise(Seed(0)))
-    dx = np.sort(data)[0][np.argsort(np.argsort(x[0]))] - x[0]
-    assert np.allclose(cloud.x[0].numpy() - x[0], factor * dx)

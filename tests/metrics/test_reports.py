@@ -86,6 +86,10 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     told = json.loads(json.dumps(fresh.to_dict()))
     assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
     assert all(n.meaning for n in fresh.numbers)
+    assert "rough" not in lines[0]
+    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith(
+        "held-out rows all numbers are rough"
+    )
     with pytest.raises(KeyError):
         fresh["no such number"]
 

@@ -76,7 +76,7 @@ def test_attributes_fit_together(kind, fitted):
     assert flow.particles_.shape[1:] == data[0].shape[1:]
     assert len(flow.particles_) == flow.plan_.n_particles == flow.n_particles
     assert (flow.particle_conditions_ is None) == (len(data) == 1)
-    assert hasattr(flow, "classes_") == (kind in [*CLASSES, "tuples"])
+    assert hasattr(flow, "classes_") == (kind in [*CLASSES, "tuples", "kept"])
     lengths = {len(column) for column in flow.history_.values()}
     assert lengths == {flow.n_iter_}
     assert np.all(np.diff(flow.history_["seconds"]) >= 0)

@@ -155,6 +155,14 @@ def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
     assert np.array_equal(draws(loaded), draws(fitted("grey")))
 
 
+@pytest.mark.gpu
+def test_a_model_loaded_on_a_gpu_draws_what_the_fitted_one_draws(kind, tmp_path):
+    make, data = PARTS[kind]
+    flow = make().set_params(device="cuda").fit(*data)
+    flow.save(tmp_path / "model")
+    assert np.array_equal(draws(sliceflow.load(tmp_path / "model", device="cuda")), draws(flow))
+
+
 @pytest.mark.parametrize("kind", ["labels", "grey"])
 def test_a_model_whose_samples_take_too_much_memory_is_refused(kind, fitted, tmp_path, monkeypatch):
     fitted(kind).save(tmp_path / "model")

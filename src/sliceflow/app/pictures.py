@@ -125,7 +125,6 @@ class Gallery:
 
     @_of_a_run
     def samples(self, request: Request) -> dict[str, Any]:
-        """Offline samples."""
         n, how = self._how(request)
         x, labels = self.flow.sample(n, **how, return_y=True)
         shown = None if labels is None else [str(label) for label in labels]
@@ -149,7 +148,6 @@ class Gallery:
 
     @_of_a_run
     def upload(self, request: Request) -> dict[str, Any]:
-        """An uploaded picture in the size and colours of a model."""
         return {"picture": _shown(self.flow, self._picture(request.body))[0]}
 
     @_of_a_run

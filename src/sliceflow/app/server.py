@@ -48,7 +48,6 @@ class Request:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The body as an object."""
         value = json.loads(self.body or b"{}")
         if not isinstance(value, dict):
             raise ValueError("the body is not a JSON object")
@@ -68,7 +67,6 @@ class Request:
 
     @property
     def seed(self) -> int:
-        """The number ``seed`` of the body."""
         return self.whole("seed", 2**32 - 1)
 
 
@@ -121,7 +119,6 @@ class PlayServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:

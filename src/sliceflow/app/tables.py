@@ -26,16 +26,16 @@ class TableTab:
     """The table of the page: nothing, a file with its columns, a fit under way, a fitted model.
 
     `work` is the class that the process works with, such as `cli.play.TableWork`; `example` is the name
-    and the bytes of a table to try.
+    and the bytes of the table that is there at first.
     """
 
     def __init__(self, work: type[Any], example: tuple[str, bytes]) -> None:
-        self._work, self._example, self._lock = work, example, threading.RLock()
+        self._work, self._lock = work, threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="sliceflow-play-")
         self._path, self._html, self._begun = Path(), "", 0.0
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._next: tuple[str, bytes] | None = None  # a file that waits its turn
+        self._next: tuple[str, bytes] | None = example  # a file that waits its turn
         self._shown: dict[str, Any] = {"state": "empty"}
 
     @property
@@ -57,12 +57,6 @@ class TableTab:
             raise ValueError(f"{name or 'the file'} is not a table; pass a {', '.join(_ENDINGS)} file")
         with self._lock:
             self._next = (name, request.body)
-            return self.status()
-
-    def example(self, request: Request) -> dict[str, Any]:
-        """Have the example read."""
-        with self._lock:
-            self._next = self._example
             return self.status()
 
     def fit(self, request: Request) -> dict[str, Any]:
@@ -87,20 +81,16 @@ class TableTab:
             return self.status()
 
     def samples(self, request: Request) -> Answer:
-        """New rows as CSV."""
         texts = {str(name): str(value) for name, value in dict(request.json.get("given") or {}).items()}
         return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
-        """The table with its missing cells filled, as CSV."""
         return self._answer("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
-        """The page about the fit."""
         return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
-        """End the process, and remove the file."""
         with self._lock:
             self._end()
             self._folder.cleanup()

@@ -46,7 +46,6 @@ class Data:
 
     @property
     def columns(self) -> list[str]:
-        """The names of a table's columns."""
         return [str(name) for name in self.x.columns] if self.kind == TABLE else []
 
     @property
@@ -64,7 +63,6 @@ class Data:
         return out | {"held_out": 0 if test is None else len(test.x), "notes": list(self.notes)}
 
     def rows(self, chosen: np.ndarray) -> Data:
-        """Some of the rows."""
         if self.kind == TABLE:
             return replace(self, x=self.x.iloc[chosen].reset_index(drop=True), whole=self.x)
         labels = None if self.labels is None else self.labels[chosen]
@@ -75,7 +73,6 @@ def read(settings: Settings, root: str | None = None) -> tuple[Data, Data | None
     """The data to fit, and those to measure with: the test split of a set, else a held-out share."""
     settings.check()
     if settings.kind == PICTURES:
-        root = root or settings.data_root
         whole = _pictures(settings, "train", root)
         if settings.source in NAMES:
             try:
@@ -108,7 +105,7 @@ def _pictures(settings: Settings, split: str, root: str | None) -> Data:
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            found = datasets.load(settings.source, split, root, **how)
+            found = datasets.load(settings.source, split, root or settings.data_root, **how)
     except (datasets.DatasetError, datasets.MissingSetError) as error:
         hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
         raise Failed(error.fact, hint) from error

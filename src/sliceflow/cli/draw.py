@@ -32,25 +32,24 @@ def sample(  # many: a parameter for each flag
     flow = load_model(run, device)
     kind = _kind(flow)
     _check_ending(out, kind)
-    about = {"out": str(out), "n": n, "label": label, "given": list(given or ()), "seed": seed}
-    done = about, f"wrote {n} samples to {out}"
     if kind == "table":
         if label is not None:
             raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
         wanted = dict(_given(flow, text) for text in given or ())
         write_table(flow.sample(n, given=wanted or None, random_state=seed), out)
-        return done
-    if given:
+    elif given:
         raise WrongUsage("--given is for tables", "pass --label for a class")
-    if getattr(flow, "observed", None) is not None:
+    elif getattr(flow, "observed", None) is not None:
         raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
-    x, labels = flow.sample(n, y=_class(flow, label, run), random_state=seed, return_y=True)
-    x = np.asarray(from_tensor(x))
-    if kind == "pictures":
-        _write_pictures(out, x, flow.plan_.layout, labels)
     else:
-        write_arrays(out, labels, x=x)
-    return done
+        x, labels = flow.sample(n, y=_class(flow, label, run), random_state=seed, return_y=True)
+        x = np.asarray(from_tensor(x))
+        if kind == "pictures":
+            _write_pictures(out, x, flow.plan_.layout, labels)
+        else:
+            write_arrays(out, labels, x=x)
+    about = {"out": str(out), "n": n, "label": label, "given": given or [], "seed": seed}
+    return about, f"wrote {n} samples to {out}"
 
 
 def inpaint(  # many: a parameter for each flag

@@ -39,8 +39,8 @@ def _run(run: Path) -> dict[str, Any]:
         out["measures"] = {row["name"]: row["value"] for row in found["numbers"]}
     summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
     keeps = getattr(flow, "keep_rows", True) or summed or near
-    held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
-    out["values of the data"] = held
+    in_maps = "in its maps: single ones, or means of several"
+    out["values of the data"] = "all: the model keeps its rows" if keeps else in_maps
     out["classes"] = list(map(str, getattr(flow, "classes_", ())))
     if type(flow).__name__ == "ImageFlow":
         layout = flow.plan_.layout

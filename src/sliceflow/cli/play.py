@@ -7,6 +7,7 @@ import time
 import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -23,6 +24,7 @@ from sliceflow.cli.settings import Settings
 from sliceflow.errors import rows_of_the_file
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
+_read_picture = partial(read_pictures, resize=True)
 
 
 def play(runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto") -> None:
@@ -46,7 +48,7 @@ def server(gallery: Gallery, table: TableTab) -> PlayServer:
     plain: dict[str, Any] = {"runs": lambda _: names, "about": gallery.about}
     plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
     plain["table"] = table.status
-    for name in ("example", "fit", "cancel", "samples", "imputed"):
+    for name in ("fit", "cancel", "samples", "imputed"):
         plain[f"table/{name}"] = getattr(table, name)
     routes = {name: Route(answer) for name, answer in plain.items()}
     routes["picture"] = Route(gallery.upload, limit=PICTURE_LIMIT)
@@ -98,12 +100,10 @@ class TableWork:
         return report.page(config, measures, flow, train, drawn)
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
-        """New rows as CSV."""
         values = {name: self._flow.value_of(name, text) for name, text in given.items()}
         return _csv(self._flow.sample(n, given=values or None, random_state=seed))
 
     def impute(self, seed: int) -> bytes:
-        """The table with its missing cells filled."""
         return _csv(self._flow.impute(self._frame, random_state=seed))
 
 
@@ -151,8 +151,8 @@ def _digits(device: str) -> Run:
 
 def runs_in(folder: Path) -> list[Path]:
     """Runs of pictures in a folder, the last first."""
-    runs = [path.parent for path in folder.glob("*/samples.png")]
-    return sorted(runs, key=lambda run: -model_file(run).stat().st_mtime)
+    models = sorted(folder.glob("*/model.sliceflow"), key=lambda model: -model.stat().st_mtime)
+    return [model.parent for model in models if model.with_name("samples.png").exists()]
 
 
 def run_of(path: Path, device: str = "auto") -> Run:
@@ -165,10 +165,6 @@ def run_of(path: Path, device: str = "auto") -> Run:
         return data.read(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)
-
-
-def _read_picture(file: Path, layout: Any) -> np.ndarray:
-    return read_pictures(file, layout, resize=True)
 
 
 def _warm(gallery: Gallery) -> None:

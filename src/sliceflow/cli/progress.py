@@ -49,7 +49,6 @@ class Clock:
         self.share = 0.0
 
     def update(self, event: Event) -> None:
-        """Note that a step was done."""
         i = event.stage_index
         if event.steps_done >= event.steps_total or i >= len(self._costs):  # or not the planned stages
             self.share = event.steps_done / event.steps_total
@@ -96,7 +95,7 @@ class Progress:
             return
         self._shown, left = mark, self._clock.left()
         text = f"step {event.steps_done}/{event.steps_total}, stage {event.stage}"
-        text += f", sliced distance {float(event.distance):.4g}"
+        text += f", {event.measure} {float(event.distance):.4g}"
         if left is not None and event.steps_done < event.steps_total:
             text += f", {seconds_text(left)} left"
         if self._bar:
@@ -105,6 +104,5 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Remove the bar from the terminal."""
         if self._bar:
             self._bar.stop()

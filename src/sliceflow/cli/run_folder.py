@@ -35,7 +35,6 @@ class RunFolder:
 
     @property
     def written(self) -> list[str]:
-        """The files that are there."""
         return [name for name in self.FILES if (self / name).exists()]
 
     @property
@@ -121,7 +120,6 @@ class RunFolder:
         write_atomically(self / name, lambda file: file.write(text.encode()))
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """What `write_json` wrote."""
         try:
             value = json.loads((self / name).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -168,7 +166,4 @@ def check_new(path: Path, *, force: bool) -> None:
     taken = path.exists() and not (path.is_dir() and not any(path.iterdir()))
     if taken and not force:
         raise WrongUsage(f"{path} already exists", "pass another --out, or --force to replace it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failed(f"{path.parent} cannot be made: {error.strerror}", "pass another --out") from error
+    path.parent.mkdir(parents=True, exist_ok=True)

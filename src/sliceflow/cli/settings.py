@@ -61,7 +61,6 @@ class Settings:
 
     @classmethod
     def from_folder(cls, folder: RunFolder) -> Settings:
-        """The settings of the run in a folder."""
         try:
             return cls(**folder.read_json("config.json")["settings"])
         except (KeyError, TypeError) as error:
@@ -88,7 +87,6 @@ class Settings:
         return shlex.join(words)
 
     def changed(self) -> dict[str, Any]:
-        """The flags that differ from their defaults."""
         flags = fields(self)[1:]
         return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
 

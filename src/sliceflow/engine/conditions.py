@@ -22,9 +22,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
 
 __all__ = [
-    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "as_array", "default_particles",
-    "even_rows", "extra_codes", "format_label", "infer", "label_key", "moved",
-    "proportional", "repeated", "row_groups", "row_weights", "shifted",
+    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "as_array", "default_particles", "even_rows",
+    "extra_codes", "format_label", "infer", "label_key", "proportional", "repeated", "row_groups",
+    "row_weights", "shifted",
 ]  # fmt: skip
 
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
@@ -272,17 +272,6 @@ def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Te
     wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
     there = torch.bincount(codes_p, minlength=len(size))
     return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
-
-
-def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model: bool = True) -> Tensor:
-    """Codes of all particles that a fit moves: those asked for, then those that only a `model` needs."""
-    if not model:
-        return codes_p
-    if amplifier == 0:
-        more = codes_p[even_rows(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)]
-    else:
-        more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
-    return torch.cat((codes_p, more))
 
 
 def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:

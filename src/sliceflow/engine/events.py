@@ -44,6 +44,7 @@ class Event:
     particles: Tensor
     moving: Tensor | None = None
     stage_steps: int = 0
+    measure: str = "sliced distance"  # what `distance` is; of tables, "unexplained share"
 
 
 Listener = Callable[[Event], bool | None]
@@ -99,7 +100,7 @@ class Progress:
         if done * 10 // total > self._said:  # reading the distance waits for a GPU
             self._said = done * 10 // total
             moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
-            line = f"{event.stage} {done}/{total}, sliced distance {float(event.distance):.4g}{moving}"
+            line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}{moving}"
             print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 

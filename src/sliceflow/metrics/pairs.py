@@ -24,10 +24,9 @@ def as_rows(x: Any, name: str = "x") -> np.ndarray:
     rows: np.ndarray = x.reshape(len(x), -1)
     if rows.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {rows.dtype}, not numbers")
-    for part in blocks(rows) if rows.dtype.kind == "f" else ():
-        if not np.isfinite(rows[part]).all():
-            bad = part.start + int(np.flatnonzero(~np.isfinite(rows[part]).all(axis=1))[0])
-            raise ValueError(f"{name} has a NaN or an infinity in row {bad}; leave such rows out")
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+        raise ValueError(f"{name} has a NaN or an infinity in row {bad}; leave such rows out")
     return rows
 
 

@@ -4,7 +4,7 @@ What a space provides, step by step, in frozen dataclasses that a file can hold:
 
 - `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
   are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
-- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`, one or one for each class, with
+- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`: one, or one for each class, with
   `name`, `n_stages` and `n_steps`. `part.begin()` allocates data and `particles`, of which the `first`
   has this number among those of all ranks. Its `move(run, listeners)` does the steps that can be
   resumed, and `finish(run, listeners)` what follows.

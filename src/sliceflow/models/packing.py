@@ -105,23 +105,24 @@ def _sums(differences: np.ndarray) -> np.ndarray:
 
 
 def _from_neighbours(pictures: np.ndarray) -> np.ndarray:
-    stored = pictures.swapaxes(0, 1).copy()  # channel by channel
+    whole = pictures.view(f"u{pictures.itemsize}")  # the bits of floats
+    stored = whole.swapaxes(0, 1).copy()  # channel by channel
     if len(stored) == 3:
         stored[::2] -= stored[1]
     for axis in (2, 3):
-        stored = np.diff(stored, axis=axis, prepend=np.uint8(0))  # modulo 256
+        stored = np.diff(stored, axis=axis, prepend=stored.dtype.type(0))  # modulo 2^bits
     return stored
 
 
 def _pictures(stored: np.ndarray) -> np.ndarray:
     """Pictures (n, c, h, w) from values that are in the order (c, n, h, w)."""
-    n, c, h, w = stored.shape
-    stored = stored.reshape(c, n, h, w)
+    (n, c, h, w), dtype = stored.shape, stored.dtype
+    stored = stored.view(f"u{dtype.itemsize}").reshape(c, n, h, w)
     for axis in (3, 2):
-        stored = np.cumsum(stored, axis=axis, dtype=np.uint8)
+        stored = np.cumsum(stored, axis=axis, dtype=stored.dtype)
     if c == 3:
         stored[::2] += stored[1]
-    return np.ascontiguousarray(stored.swapaxes(0, 1))
+    return np.ascontiguousarray(stored.swapaxes(0, 1)).view(dtype)
 
 
 _FILTERS = {  # what is packed instead of an array, and the array again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Place, Ranks
+from sliceflow.models.rows import Conditions
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,27 @@ class Assigned:
     codes: Tensor | None = None  # of all moved particles
     column: Tensor | None = None  # of each particle, the kept ones first; None: in this order
 
-    def shuffled(self, seed: Seed) -> Assigned:
-        """The same with the moved particles in random order."""
-        assert self.codes is not None
-        order = seed.permutation(len(self.codes))
-        return Assigned(self.y, self.codes[order], torch.argsort(order))
+    @classmethod
+    def in_proportion(
+        cls, given: Conditions | None, m: int, amplifier: float, seed: Seed, mixing: Seed,
+        model: bool = True,
+    ) -> Assigned:  # fmt: skip
+        """Conditions of m particles in the data's proportions, and of those that only a `model` needs."""
+        if given is None:
+            return cls()
+        numbers = conditions.proportional(given.codes, m, seed, least=1)
+        y, codes = None if given.condition.hidden else given.y[numbers.numpy()], given.codes[numbers]
+        if model and amplifier == 0:
+            more = codes[conditions.even_rows(m, max(0, conditions.ENOUGH - m), seed)]
+            return cls(y, torch.cat((codes, more)))
+        if model:
+            apart = math.isinf(amplifier)
+            more = conditions.extra_codes(given.codes, codes, apart, seed.child("further"))
+            codes = torch.cat((codes, more))
+        if len(codes) == m:
+            return cls(y, codes)
+        order = mixing.permutation(len(codes))  # the flow needs a random order
+        return cls(y, codes[order], torch.argsort(order))
 
     def n_moved(self, m: int, model: bool = True) -> int:
         """Number of particles to move in order to keep m; a `model` may need more than m."""

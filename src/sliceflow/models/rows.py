@@ -59,6 +59,11 @@ class Conditions:
         has = isinstance(labels, conditions.Labels), isinstance(columns, conditions.Columns)
         if has != (classes is not None, numbers is not None):
             raise ValueError("classes or numbers do not fit the kind of condition")
+        if isinstance(kind, conditions.Mixed):
+            n_labels = sum(kind.labelled)
+            tuples = all(isinstance(row, tuple) and len(row) == n_labels for row in kind.labels.classes)
+            if not tuples or len(kind.labelled) - n_labels != columns.width:
+                raise ValueError("the labels and columns of a condition do not fit together")
         if classes is not None and len(classes) and int(classes.max()) >= labels.width:
             raise ValueError(f"a class number is not below {labels.width}")
         if numbers is not None and numbers.shape[1] != columns.width:
@@ -71,7 +76,7 @@ class Conditions:
         """y, encoded: class numbers (n,), or columns (n, l)."""
         if isinstance(self.condition, conditions.Labels):
             assert self.classes is not None
-            return self.classes
+            return self.classes.cpu()  # a file may have been loaded on a GPU
         return self.condition.encode(self.y)
 
     @cached_property

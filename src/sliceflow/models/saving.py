@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -62,7 +62,10 @@ def load_estimator(
     by_type = {_saved_type(kind): kind for kind in kinds}
     saved: Any = file.load(path, tuple(by_type), device, max_memory)
     estimator: Any = by_type[type(saved)](**vars(saved.parameters))
-    model = Model(saved.seed, saved.fitted, saved.history.columns(), saved.rows)
+    fitted = saved.fitted
+    if "device" in {field.name for field in fields(fitted)}:
+        fitted = replace(fitted, device=device)
+    model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
     batched = () if saved.particles is None else saved.particles.in_users_form(device)
     try:
         estimator._space()  # checks the parameters

@@ -170,24 +170,14 @@ def _plain(classes: np.ndarray) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Mixed:
-    labels: conditions.Labels
-    columns: conditions.Columns
-    labelled: tuple[bool, ...]
-
-    def check(self) -> None:
-        widths = {len(label) if isinstance(label, tuple) else -1 for label in self.labels.classes}
-        n_columns = len(self.labelled) - sum(self.labelled)
-        if widths != {sum(self.labelled)} or n_columns != self.columns.width:
-            raise ValueError("the labels and columns of a condition do not fit together")
-
-
-@dataclass(frozen=True)
 class _LocalSettings:
     k: Annotated[int, Between(1, 1 << 32)]
     spread: Annotated[float, Between(0, 100)]
     projection: Annotated[Tensor, Array("f m", torch.float64)]
     n_features: Annotated[int, Between(0, 1 << 16)]
+
+    def to_engine(self) -> LocalSettings:
+        return LocalSettings(self.k, self.spread, self.projection.cpu(), self.n_features)
 
 
 @dataclass(frozen=True)
@@ -215,7 +205,6 @@ for kind, twin in (
     (ModelStep, _Step),
     (conditions.Columns, _Columns),
     (conditions.Labels, _Labels),
-    (conditions.Mixed, _Mixed),
     (LocalSettings, _LocalSettings),
     (conditions.Condition, conditions.Labels | conditions.Columns | conditions.Mixed),
     # frames and transports are plain; a file holds no others

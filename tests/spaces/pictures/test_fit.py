@@ -17,7 +17,7 @@ from sklearn.svm import SVC
 from models import PICTURES, pictures
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import Auto, Histogram
+from sliceflow.engine.transports import Histogram
 from sliceflow.spaces.pictures.clusters import centres, nearest
 
 DIGITS = load_digits()
@@ -287,11 +287,3 @@ def test_copies_are_warned_of_and_shrinkage_prevents_them():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ImageFlow(**settings_).fit(few)
-
-
-def test_large_clouds_are_counted_though_a_step_sees_few():
-    images, labels = shades((3000, 2500))
-    settings_ = SHADES | dict(schedule="1[1] 5[3]", quality=1, transport=Auto(most=500))
-    flow = ImageFlow(**settings_).fit(images, labels)
-    assert flow.plan_.apart == 2
-    assert np.array_equal(flow.particles_.mean((1, 2)) > 125, flow.particle_conditions_ == 1)

@@ -199,13 +199,3 @@ def test_bad_input_is_named(changed, message):
     given = {"X": TEST.images[:3], "mask": "top", "like": TRAIN.images} | changed
     with pytest.raises(ValueError, match=message):
         completed(**given)
-
-
-def test_the_benchmark_measures_speckle_and_seams():
-    hidden = np.zeros((8, 8), bool)
-    hidden[4:] = True
-    flat = np.full((1, 8, 8, 3), 100, np.uint8)
-    checks = flat + np.where(hidden[..., None], np.indices((8, 8)).sum(0)[..., None] % 2, 0)
-    stepped = flat + 50 * hidden[..., None]
-    assert [completions.speckle(x, hidden) for x in (flat, checks, stepped)] == [0, 4, 0]
-    assert [completions.seam(x, hidden) for x in (flat, checks, stepped)] == [0, 0.5, 50]

@@ -73,15 +73,6 @@ def test_a_mosaic_is_the_sum_of_the_formula():
     assert len(set(distance.argmin(1).tolist())) == len(possible)
 
 
-def test_no_picture_stands_out_of_a_mosaic():
-    pixels = 128 + (PIXELS - 128.0).mul(0.1).to(torch.uint8)
-    pixels[0] = torch.tensor([0, 255] * 18, dtype=torch.uint8).view(3, 4, 3)  # of far more contrast
-    mosaics = Mosaics(4, 2.0, LAYOUT, pixels)
-    x, mean = mosaics.start(4000, None, Noise(Seed(0))), values(mosaics).mean(1, keepdim=True)
-    cosine = torch.nn.functional.cosine_similarity(x - mean, (values(mosaics) - mean)[:, :1], dim=0)
-    assert cosine.abs().max() < 0.95
-
-
 def test_a_class_of_one_picture_starts_as_it():
     codes = torch.zeros(600, dtype=torch.int64)
     codes[7] = 1

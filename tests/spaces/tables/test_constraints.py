@@ -1,5 +1,6 @@
 """Constraints hold in every row, in whatever order they are written."""
 
+from decimal import Decimal
 from itertools import product
 
 import numpy as np
@@ -164,6 +165,38 @@ def test_wrong_constraints_are_named():
         TableFlow(constraints=["a = b + c", "b = a - c"]).check(
             pd.DataFrame({"a": [3, 5], "b": [1, 2], "c": [2, 3]})
         )
+
+
+def test_times_across_a_clock_change_and_in_other_units():
+    start = pd.Series(pd.date_range("2024-10-26 20:00", periods=100, freq="7min", tz="Europe/Berlin"))
+    end = (start + pd.to_timedelta(rng().integers(1, 90, 100), "min")).astype(
+        "datetime64[ns, America/New_York]"
+    )
+    new = sample(pd.DataFrame({"start": start, "end": end, "took": end - start}), "start < end")
+    assert (new["start"] < new["end"]).all()
+    with pytest.raises(ValueError, match="different kinds"):
+        TableFlow(constraints=["start < took"]).check(
+            pd.DataFrame({"start": start, "took": end - start})
+        )
+
+
+def test_sums_of_durations_and_decimals_are_exact():
+    r = rng()
+    a, b = r.integers(0, 900, (2, 300))
+    spans = pd.DataFrame({"a": pd.to_timedelta(a, "s"), "b": pd.to_timedelta(b, "min")})
+    new = sample(spans.assign(all=spans["a"] + spans["b"]), "all = a + b")
+    assert (new["all"] == new["a"] + new["b"]).all()
+    cents = pd.DataFrame({"a": a, "b": b, "all": a + b}).map(lambda v: Decimal(v) / 100)
+    new = sample(cents, "all = a + b")
+    assert (new["all"] == new["a"] + new["b"]).all()
+
+
+def test_a_given_total_is_made_up_of_its_parts():
+    a, b = rng().integers(0, 40, (2, 500))
+    flow = TableFlow(constraints=["all = a + b"], random_state=0)
+    new = flow.fit(pd.DataFrame({"a": a, "b": b, "all": a + b})).sample(200, 0, given={"all": 30})
+    assert (new["a"] + new["b"] == 30).all()
+    assert new["a"].nunique() > 10
 
 
 def test_given_against_a_constraint_raises():

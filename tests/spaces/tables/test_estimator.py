@@ -14,6 +14,7 @@ import sliceflow
 from mutations import change_tensors, change_text
 from sliceflow import ModelFileError, TableFlow
 from sliceflow.models import file
+from sliceflow.spaces.tables import fit
 
 
 def table(n=300, seed=0):
@@ -76,6 +77,20 @@ def test_the_plan_and_the_history(flow):
     seen = []
     TableFlow(random_state=0, verbose=0).fit(table(50), listeners=seen.append)
     assert [event.steps_done for event in seen] == list(range(1, 8))
+    assert {event.measure for event in seen} == {"unexplained share"}
+
+
+@pytest.mark.parametrize(("n", "limit"), [(600, "_APART"), (8_000, "_NEARER")])
+def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit):
+    r = np.random.default_rng(0)
+    x = r.normal(size=n)
+    frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * r.normal(size=n)})
+    leaves = []
+    for value in (0.01, 9.0):
+        monkeypatch.setattr(fit, limit, value)
+        leaves.append(TableFlow().plan(frame).leaf)
+    assert leaves == ([5, 20] if limit == "_APART" else [20, 5])
+    assert TableFlow().plan(frame[:30]).leaf == 3
 
 
 def test_files(flow, tmp_path):
@@ -102,15 +117,6 @@ def test_changed_files_are_refused_or_sampled(tmp_path):
         read += 1
         assert len(loaded.sample(3, 0)) == 3
     assert 0 < read < 150
-
-
-def test_adding_rows_is_fitting_all(flow, tmp_path):
-    first, second = table(200), table(100, 1)
-    both = TableFlow(random_state=0).fit(first).partial_fit(second)
-    whole = TableFlow(random_state=0).fit(pd.concat([first, second], ignore_index=True))
-    both.save(tmp_path / "a")
-    whole.save(tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_forgotten_rows_leave_no_byte(tmp_path):

@@ -14,8 +14,8 @@ from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
+from sliceflow.models.particles import Assigned
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.vectors.fit import assign_conditions
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -186,7 +186,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, transport):
 def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._space().read(np.zeros((len(labels), 1)), labels, Ranks())
-    assigned = assign_conditions(rows, m, 10.0, Seed(seed))
+    assigned = Assigned.in_proportion(rows.given, m, 10.0, Seed(seed), Seed(seed))
     counts = np.bincount(assigned.y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
@@ -245,7 +245,7 @@ def test_classes_of_very_different_scales_come_out_better_by_themselves():
     ("y", "call", "message"),
     [
         (X[:, :1], lambda f: f, "fits each class separately, but y is continuous; use a finite"),
-        (LABELS, lambda f: f.sample(y=np.full((4, 3), 0.5)), "y must be class labels, not weights"),
+        (LABELS, lambda f: f.sample(y=np.full((4, 3), 0.5)), "was fitted with class labels; pass one"),
         (
             LABELS,
             lambda f: f.set_params(n_particles=2).fit(X, LABELS),

@@ -30,7 +30,7 @@
     if (working) timer = setTimeout(look, 400);
   }
   const look = () => ask("table").then(show, (error) => say("table-status", error.message, true));
-  opened.table = () => look().then(() => shown.state === "empty" && !shown.error && act("table/example")); // something at once
+  opened.table = look;
 
   function list(columns, kinds) {
     find("given").replaceChildren(...columns.map(({ column }) => new Option(column, column)));
@@ -88,7 +88,6 @@
     act("table/fit", { columns: Object.fromEntries(changed.map((choice) => [choice.dataset.column, choice.value])), constraints });
   });
   find("cancel").addEventListener("click", () => act("table/cancel"));
-  find("example").addEventListener("click", () => act("table/example"));
   find("download").addEventListener("click", () => attempt("table-status", "Drawing.", async () => {
     const n = find("rows").value, given = find("value").value ? { [find("given").value]: find("value").value } : {};
     const rows = await ask("table/samples", { n, seed: find("rows-seed").value, given });

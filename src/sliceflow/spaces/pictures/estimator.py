@@ -157,7 +157,7 @@ class ImageFlow(FlowEstimator):
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
         rows: PictureRows | None = self._model.rows
         if rows is not None:
-            return rows.values
+            return rows.pixels
         if fitted.mosaics is None:
             fact = "mask needs a model that keeps its pictures, and this one keeps none"
             raise ValueError(f"{fact}; fit it with keep_rows=True, or for one mask with observed=")

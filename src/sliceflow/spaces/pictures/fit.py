@@ -37,19 +37,6 @@ __all__ = ["PictureJob", "PictureSpace"]
 _FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 
 
-def assign_labels(data: PictureData, m: int, amplifier: float, model: bool, seed: Seed) -> Assigned:
-    """The classes of m particles, in the data's proportions, each at least once."""
-    codes, given = data.codes, data.given
-    if codes is None or given is None:
-        return Assigned()
-    rows = conditions.proportional(codes, m, seed, least=1)
-    moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
-    assigned = Assigned(None if given.condition.hidden else given.y[rows.numpy()], moved)
-    if amplifier == 0 or len(moved) == m:
-        return assigned
-    return assigned.shuffled(seed.child("mixed"))  # mixes the additional particles with the others
-
-
 @dataclass(frozen=True)
 class PictureSpace:
     """Pictures, for one estimator."""
@@ -79,7 +66,8 @@ class PictureSpace:
         mask = None if observed is None else part_of(observed, data.layout).copy()
         xi = plans.choose_amplifier(xi, transport, m, n, data.n_classes)
         model = parameters["options"].n_knots != 0
-        assigned = assign_labels(data, m, xi, model, seed.child("conditions"))
+        own = seed.child("conditions")
+        assigned = Assigned.in_proportion(data.given, m, xi, own, own.child("mixed"), model)
         plan = self._plan(data, m, assigned.n_moved(m, model), xi, ranks)
         return PictureJob(plan, data, assigned, mask, seed, ranks)
 
@@ -144,19 +132,10 @@ class PictureJob:
     observed: np.ndarray | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
-    name: str = ""
 
     @property
     def parts(self) -> tuple[PictureJob]:
         return (self,)
-
-    @property
-    def n_stages(self) -> int:
-        return len(self.plan.stages)
-
-    @property
-    def n_steps(self) -> int:
-        return self.plan.n_steps
 
     def begin(self) -> MovingPictures:
         return MovingPictures(self)

@@ -17,7 +17,7 @@ from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Columns
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow, Noise, Step, replay
-from sliceflow.engine.frames import AnyFrame, FrameKind
+from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -134,46 +134,39 @@ def evolution(
 
 @dataclass(frozen=True)
 class Painted:
-    """Frames of a pyramid level that act on pixels. The `known` pixels (d, 1) never move."""
+    """Frames of a pyramid level that act on pixels: they project through `down`, and lift through `up`.
+
+    The `known` pixels (d, 1) never move. `draw` fills in the frame of a step.
+    """
 
     subspace: Subspace
     directions: Tiles | RandomPatches
     known: Tensor
+    frame: Any = None
+    kept: None = None  # a model keeps nothing of it
 
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
-    ) -> PaintedFrame:
-        return PaintedFrame(self.subspace, self.directions.draw(seed, step, x), self.known)
-
-
-@dataclass(frozen=True)
-class PaintedFrame:
-    """The frame of one step of `Painted`: projects through `down`, lifts through `up`."""
-
-    subspace: Subspace
-    inner: AnyFrame
-    known: Tensor
-
-    @property
-    def kept(self) -> None:
-        """A model keeps nothing of it."""
+    ) -> Painted:
+        return replace(self, frame=self.directions.draw(seed, step, x))
 
     @property
     def n_directions(self) -> int:
-        return self.inner.n_directions
+        return int(self.frame.n_directions)
 
-    def amplified(self, amplifier: float) -> PaintedFrame:
+    def amplified(self, amplifier: float) -> Painted:
         return self  # what is observed is the only condition
 
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
         cloud = cloud.part(columns)
-        return self.inner.project(replace(cloud, x=self.subspace.down(cloud.x)))
+        z: Tensor = self.frame.project(replace(cloud, x=self.subspace.down(cloud.x)))
+        return z
 
     def lift(self, dz: Tensor) -> Tensor:
-        return self.subspace.up(self.inner.lift(dz)) * ~self.known
+        return self.subspace.up(self.frame.lift(dz)) * ~self.known
 
     def move(self, cloud: Cloud, table: Table, size: float) -> None:
         before = self.subspace.down(cloud.x)
         after = before.clone()
-        self.inner.move(replace(cloud, x=after), table, size)
+        self.frame.move(replace(cloud, x=after), table, size)
         cloud.x += self.subspace.up(after.sub_(before)) * ~self.known

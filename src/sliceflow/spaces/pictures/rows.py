@@ -22,7 +22,7 @@ from sliceflow.spaces.pictures.pyramid import Subspace
 
 __all__ = ["PictureData", "PictureRows", "read_pictures"]
 
-_NUMBERS = (torch.int32, torch.float32, torch.float64)
+_PIXELS = (torch.uint8, torch.int32, torch.float32, torch.float64)
 _CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
 _CLUSTER_VALUES = 1 << 26  # values at a time
 _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
@@ -33,55 +33,39 @@ class PictureRows(GivenRows):
     """The user's pictures."""
 
     layout: Layout
-    # (n, c, h, w): pixels of at most 256 values are bytes, others numbers
-    bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
-    numbers: Annotated[np.ndarray, Array("n c h w", _NUMBERS)] | None = None
+    pixels: Annotated[np.ndarray, Array("n c h w", _PIXELS, packed="pictures")]
     given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
 
     def check(self) -> None:
         """Raise a ValueError unless the pixels fit the layout and the labels."""
-        if (self.bytes is None) == (self.numbers is None):
-            raise ValueError("pictures have bytes or numbers, not both")
-        n, shape = len(self.values), self.values.shape[1:]
-        if shape != self.layout.shape:
-            raise ValueError(f"pictures are {shape}, not {self.layout.shape}")
+        if self.pixels.shape[1:] != self.layout.shape:
+            raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         check_labels(self.given)
-        if self.codes is not None and len(self.codes) != n:
-            raise ValueError(f"there are {len(self.codes)} labels for {n} pictures")
+        if self.codes is not None and len(self.codes) != len(self.pixels):
+            raise ValueError(f"there are {len(self.codes)} labels for {len(self.pixels)} pictures")
         self.layout.read(self.pictures)
 
     @property
     def values(self) -> np.ndarray:
-        """(n, c, h, w)."""
-        pixels = self.numbers if self.bytes is None else self.bytes
-        assert pixels is not None
-        return pixels
+        return self.pixels
 
     @property
     def pictures(self) -> Any:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
-        return self.layout.as_given(np.ascontiguousarray(self.values.transpose(0, 2, 3, 1)))
-
-    @classmethod
-    def from_pixels(
-        cls, layout: Layout, pixels: np.ndarray, given: Conditions | None, place: Place | None = None
-    ) -> Self:
-        pixels = np.ascontiguousarray(pixels)
-        kind: Any = {"bytes" if pixels.dtype == np.uint8 else "numbers": pixels}
-        return cls(layout, given=given, place=place, **kind)
+        return self.layout.as_given(np.ascontiguousarray(self.pixels.transpose(0, 2, 3, 1)))
 
     def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
-        return self.from_pixels(self.layout, pixels, Conditions.infer(y, len(pixels), "labels"))
+        return replace(self, pixels=pixels, given=Conditions.infer(y, len(pixels), "labels"))
 
     def append(self, others: PictureRows) -> Self:
         if others.layout != self.layout:
             raise ValueError(f"the new pictures have {others.layout}, the earlier ones {self.layout}")
-        pixels = np.concatenate((self.values, others.values))
+        pixels = np.concatenate((self.pixels, others.pixels))
         return self._with(pixels, join_labels(self.y, others.y))
 
     def take(self, numbers: np.ndarray) -> Self:
-        return self._with(self.values[numbers], None if self.y is None else self.y[numbers])
+        return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         return self.pictures, self.y
@@ -104,7 +88,7 @@ def read_pictures(
     elif layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
         fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
         advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
-        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)
+        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=4)  # the user's call
     place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
     given = None
     if y is not None:
@@ -115,7 +99,7 @@ def read_pictures(
         if names.ndim != 1:
             raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
         given = Conditions.infer(ranks.gather(names), place.total, "labels")
-    return PictureRows.from_pixels(like, pixels, given, None if ranks.size == 1 else place)
+    return PictureRows(like, pixels, given, None if ranks.size == 1 else place)
 
 
 @dataclass(frozen=True)
@@ -133,7 +117,7 @@ class PictureData(Conditioned):
     def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
         """The pictures of a fit on its device, with `mirror` followed by their mirror images."""
         layout, here, given = rows.layout, rows.here, rows.given
-        raw = layout.columns(torch.from_numpy(rows.values).to(device))
+        raw = layout.columns(torch.from_numpy(rows.pixels).to(device))
         own = None if given is None else given.codes[here.slice].to(device)
         if mirror:
             raw, own = layout.mirrored(raw), None if own is None else own.repeat(2)

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.engine.clouds import Cloud, Columns
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import GridTable
+from sliceflow.engine.transports import GridTable, Table
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import upsampled
-
-if TYPE_CHECKING:
-    from sliceflow.engine.clouds import Cloud, Columns
-    from sliceflow.engine.transports import Table
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
 

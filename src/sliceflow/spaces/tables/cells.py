@@ -23,17 +23,7 @@ import torch
 from sliceflow.models.codec import Array, Label
 from sliceflow.models.ranks import Ranks
 
-__all__ = [
-    "WRITTEN",
-    "Cells",
-    "TableRows",
-    "convert",
-    "make_frame",
-    "pandas",
-    "read_cells",
-    "read_frame",
-    "shown",
-]
+__all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]
 
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
@@ -93,7 +83,7 @@ class Cells:
         """What the levels are: bool, int, float, str, Decimal, date, datetime or timedelta."""
         if (kind := self.levels.dtype.kind) in _FORMS:
             return _FORMS[kind]
-        found = {type(v).__name__ for v in self.levels}
+        found = {type(v).__name__ for v in self.levels} if self.dtype == "object" else {"str"}
         return found.pop() if len(found) == 1 else "float" if found else "str"
 
     @property
@@ -140,10 +130,8 @@ class TableRows:
         names = [of.name for of in self.cells]
         if len(set(names)) < len(names) or not names:
             raise ValueError("column names are not different")
-        levels = len(self.header)
-        if any(
-            levels != (len(name) if levels > 1 and isinstance(name, tuple) else 1) for name in names
-        ):
+        parts = {len(name) if len(self.header) > 1 and isinstance(name, tuple) else 1 for name in names}
+        if parts != {len(self.header)}:
             raise ValueError("column names do not fit their header")
 
     def __len__(self) -> int:
@@ -159,9 +147,7 @@ class TableRows:
         if lacking := [name for name in names if name not in found]:
             raise ValueError(f"the table lacks the column {lacking[0]!r}; the model has {shown(names)}")
         if more := [name for name in found if name not in names]:
-            raise ValueError(
-                f"the table has a column {more[0]!r} that the model does not know; drop it"
-            )
+            raise ValueError(f"the model does not know the column {more[0]!r} of the table; drop it")
         return replace(self, cells=tuple(found[name] for name in names), header=known.header)
 
     def take(self, numbers: np.ndarray) -> TableRows:

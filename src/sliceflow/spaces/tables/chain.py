@@ -7,15 +7,15 @@ between two neighbours.
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
 cos(kπu) of its rank u, so that differences in spread and shape count as well. Splits must pay:
-cost-complexity pruning removes those that reduce the impurity by less than `COST` times what a split
-of pure noise would.
+cost-complexity pruning removes those that reduce the impurity by less than a few times what a split of
+pure noise would (`Detail`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -24,16 +24,14 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["COST", "Allowed", "Link", "Tree", "grow", "leaf_size"]
+__all__ = ["DETAILS", "Allowed", "Detail", "Link", "Tree", "grow"]
 
-_LEAF, _PER_LEAF = 20, 15  # rows of a leaf, at least; fewer if there would be fewer leaves than this
-COST = 2.75  # what a split must gain, relative to one of noise
+_PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
 _COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
 _MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
-_SCREENED = 5_000  # rows on which equal columns are looked for first
 _FEW = 3  # rows of a node to draw from, at least
 _LINEAR, _RIDGE = 12, 1e-3  # levels of a number from which on it has a linear prediction
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
@@ -41,33 +39,36 @@ _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the 
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
 
 
-def leaf_size(n: int) -> int:
-    """The rows of a leaf, at least, of n rows."""
-    return min(_LEAF, max(3, n // _PER_LEAF))
+class Detail(NamedTuple):
+    """How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise."""
+
+    leaf: int
+    cost: float
+
+    def of_rows(self, n: int) -> Detail:
+        """The same for n rows: fewer have smaller leaves."""
+        return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
+
+
+DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (10, 2.5), (20, 2.75)))
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree whose leaves hold rows. The rows of every node are a range of `rows`.
+    """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
-    Parameters
-    ----------
-    nodes : the tree of scikit-learn; None has one leaf
-    rows : (n,), numbers of rows in the order of leaves, and of their positions within a leaf
-    first, count, parent : (nodes,), the range of each node, and the node above it
-    left : share of the impurity that the tree leaves
-    """
-
-    nodes: Any
-    rows: np.ndarray
-    first: np.ndarray
-    count: np.ndarray
-    parent: np.ndarray
-    left: float = 1.0
+    nodes: Any  # the tree of scikit-learn; None has one leaf
+    rows: (
+        np.ndarray
+    )  # (n,), numbers of rows in the order of leaves, and of their positions within a leaf
+    first: np.ndarray  # (nodes,), where the range of each node begins,
+    count: np.ndarray  # its length,
+    parent: np.ndarray  # and the node above
+    left: float = 1.0  # share of the impurity that the tree leaves
 
     @classmethod
     def grow(  # many: rows, and how to grow
-        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, leaf: int, rng: np.random.Generator,
+        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator,
         honest: bool = False,
     ) -> Tree:  # fmt: skip
         """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`.
@@ -75,31 +76,28 @@ class Tree:
         An honest tree is grown on one half of the rows and has the other half in its leaves.
         """
         n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < 2 * leaf or (honest and n < 4 * leaf):
+        if x.shape[1] == 0 or n < (4 if honest else 2) * detail.leaf:
             return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
         mixed = rng.permutation(n)
-        some = np.sort(mixed[: n // 2][:_MOST_ROWS] if honest else mixed[:_MOST_ROWS])
+        some = np.sort(mixed[: n // 2 if honest else n][:_MOST_ROWS])
         held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
-        tree = kind(
-            min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some])
-        )
+        alpha = detail.cost / len(some) * _impurity(target[some])
+        tree = kind(min_samples_leaf=detail.leaf, random_state=0, ccp_alpha=alpha)
         nodes = tree.fit(x[some], target[some]).tree_
         at = nodes.apply(x[held])
-        rows = held[np.lexsort((y[held], at))]
-        parent = np.zeros(nodes.node_count, dtype=np.int64)
-        for side in (nodes.children_left, nodes.children_right):
-            parent[side[side >= 0]] = np.flatnonzero(side >= 0)
-        count = np.bincount(at, minlength=nodes.node_count)
-        for v in range(nodes.node_count - 1, 0, -1):  # nodes are numbered depth first
-            count[parent[v]] += count[v]
-        first = np.zeros(nodes.node_count, dtype=np.int64)
-        for v in np.flatnonzero(nodes.children_left >= 0).tolist():
-            low, high = nodes.children_left[v], nodes.children_right[v]
-            first[low], first[high] = first[v], first[v] + count[low]
-        leaves = nodes.children_left < 0
-        rest = float((nodes.impurity * nodes.n_node_samples)[leaves].sum() / len(some))
-        return cls(nodes, rows, first, count, parent, rest / max(float(nodes.impurity[0]), 1e-12))
+        order = np.lexsort((y[held], at))
+        # Nodes are numbered depth first: those below a node end where its sibling begins.
+        k, parent = nodes.node_count, np.zeros(nodes.node_count, dtype=np.int64)
+        end, inner = np.full(k, k), np.flatnonzero(nodes.children_left >= 0)
+        for v, low, high in zip(
+            inner, nodes.children_left[inner], nodes.children_right[inner], strict=True
+        ):
+            parent[[low, high]], end[low], end[high] = v, high, end[v]
+        first, last = (np.searchsorted(at[order], ends) for ends in (np.arange(k), end))
+        spread = nodes.impurity * nodes.n_node_samples
+        rest = float(spread[nodes.children_left < 0].sum() / max(spread[0], 1e-12))
+        return cls(nodes, held[order], first, last - first, parent, rest)
 
     def find(self, x: np.ndarray) -> np.ndarray:
         """The leaf of each row of x (m, p), or the first node above it with a few rows."""
@@ -109,6 +107,9 @@ class Tree:
         while (few := (self.count[node] < _FEW) & (node > 0)).any():
             node[few] = self.parent[node[few]]
         return np.asarray(node)
+
+    def is_leaf(self, node: np.ndarray) -> np.ndarray:
+        return node == 0 if self.nodes is None else np.asarray(self.nodes.children_left[node] < 0)
 
 
 def _impurity(target: np.ndarray) -> float:
@@ -133,58 +134,38 @@ def targets(column: Column, y: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One column of the chain.
-
-    Parameters
-    ----------
-    column : the number of the column
-    before : numbers of the columns that its trees see
-    tree : with the rows that do not equal an earlier column
-    y : (n,), positions of the rows
-    free : (k,), levels between which new values are drawn
-    equal : columns that it equals in some rows
-    which : the tree that says which of them, 0 for none
-    choice : (n,), what `which` draws from
-    slopes : of a linear prediction by the columns before, which trees see as one more column
-    """
+    """One column of the chain."""
 
     column: int
-    before: np.ndarray
-    tree: Tree
-    y: np.ndarray
-    free: np.ndarray
-    equal: tuple[int, ...] = ()
-    which: Tree | None = None
-    choice: np.ndarray | None = None
-    slopes: tuple[np.ndarray, ...] = ()
-
-    @property
-    def left(self) -> float:
-        """The share of the column's impurity that earlier columns do not explain."""
-        return self.tree.left
+    before: np.ndarray  # numbers of the columns that its trees see
+    slopes: tuple[np.ndarray, ...]  # of a linear prediction, which trees see as one more column
+    tree: Tree  # with the rows that do not equal an earlier column
+    y: np.ndarray  # (n,), their positions
+    equal: tuple[int, ...] = ()  # columns that it equals in some rows
+    which: Tree | None = None  # says which of them, 0 for none,
+    choice: np.ndarray | None = None  # (n,), by what all rows have
 
     def draw(
         self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed
     ) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
+        own, out = columns[self.column], np.full(len(z), np.nan)
         x = features(columns, z, self.before, self.slopes)
-        out, rest = np.full(len(z), np.nan), np.arange(len(z))
         if self.which is not None and self.choice is not None:
-            chosen = self.choice[_pick(self.which, self.which.find(x), rng)].astype(np.int64)
+            node = self.which.find(x)
+            at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
+            chosen = self.choice[self.which.rows[at]]
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
-                same = columns[other].numbers(z[rows, other])
-                at = columns[self.column].positions_of(
-                    _between(columns[self.column], columns[other], same)
-                )
-                ok = (at >= 0) & allowed(rows, at)
-                out[rows[ok]] = at[ok]
-            rest = np.flatnonzero(np.isnan(out))
+                same = own.positions_of(_numbers_in(own, columns[other], z[rows, other]))
+                ok = (same >= 0) & allowed(rows, same)
+                out[rows[ok]] = same[ok]
+        rest = np.flatnonzero(np.isnan(out))
         node = self.tree.find(x[rest])
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            drawn = self._values(columns[self.column], node, rng)
+            drawn = self._values(own, node, rng)
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
             rest, node = rest[~ok], node[~ok]
@@ -193,26 +174,22 @@ class Link:
         return out
 
     def _values(self, column: Column, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        tree, count = self.tree, self.tree.count[node]
-        first, at = tree.first[node], _spread(node, rng) * count
+        """Values of random rows of nodes, or between two of them."""
+        tree, count, first = self.tree, self.tree.count[node], self.tree.first[node]
+        at = _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
-        if not self.free.any():
+        if not column.free.any():
             return np.asarray(drawn)
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
-        a, b = (self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1))
-        sound = (a >= 0) & (b >= a) & (self._leaf(node))
-        na, nb = column.numbers(np.maximum(a, 0)), column.numbers(np.maximum(b, 0))
-        for end in (a, b):
-            sound &= self.free[np.maximum(end, 0).astype(np.int64)]
-        new = column.positions_of(column.on_grid(na + (at - low) * (nb - na)))
+        ends = [self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)]
+        sound = tree.is_leaf(node)
+        for end in ends:
+            sound &= (end >= 0) & column.free[np.maximum(end, 0).astype(np.int64)]
+        a, b = (column.numbers(np.maximum(end, 0)) for end in ends)
+        new = column.positions_of(column.on_grid(a + (at - low) * (b - a)))
         return np.where(sound & (new >= 0), new, drawn)
-
-    def _leaf(self, node: np.ndarray) -> np.ndarray:
-        if self.tree.nodes is None:
-            return np.ones(len(node), dtype=bool)
-        return np.asarray(self.tree.nodes.children_left[node] < 0)
 
 
 def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -226,36 +203,23 @@ def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return out
 
 
-def _pick(tree: Tree, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random row of each node."""
-    at = _spread(node, rng) * tree.count[node]
-    return np.asarray(tree.rows[tree.first[node] + at.astype(np.int64)])
-
-
-def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:
-    """Numbers of another column in the units of this one."""
-    if column.base is None or column.unit is None or other.base is None or other.unit is None:
-        return numbers
-    scale = other.unit / column.unit
-    return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step
-
-
-def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-         leaf: int | None = None, honest: bool = False) -> Link:  # fmt: skip
+def grow(  # many: rows, what of them, and how
+    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
+    detail: Detail, honest: bool = False,
+) -> Link:  # fmt: skip
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
-    leaf = leaf or leaf_size(len(z))
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
     before = _related(z, column, before)
     slopes = _slopes(columns, z, column, before, rng)
     x = features(columns, z, before, slopes)
     equal, choice = _equal_columns(columns, z, column, before)
     if not equal:
-        tree = Tree.grow(x, targets(own, y), y, leaf, rng, honest)
-        return Link(column, before, tree, y, own.free, slopes=slopes)
-    which = Tree.grow(x, choice, choice.astype(np.float64), leaf, rng, honest)
-    free = np.flatnonzero((choice == 0) | choice.all())  # if all rows equal one, draws may still have to differ
-    tree = Tree.grow(x[free], targets(own, y[free]), y[free], leaf, rng, honest)
-    return Link(column, before, tree, y[free], own.free, equal, which, choice, slopes)
+        return Link(column, before, slopes, Tree.grow(x, targets(own, y), y, detail, rng, honest), y)
+    which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng, honest)
+    free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
+    x, y = x[free], y[free]
+    tree = Tree.grow(x, targets(own, y), y, detail, rng, honest)
+    return Link(column, before, slopes, tree, y, equal, which, choice)
 
 
 def features(
@@ -299,26 +263,24 @@ def _equal_columns(
     columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
-    own, choice = columns[column], np.zeros(len(z), dtype=np.int64)
-    if not own.free.any():
-        return (), choice
-    free = (z[:, column] >= 0) & own.free[np.maximum(z[:, column], 0).astype(np.int64)]
-    mine, found = own.numbers(z[:, column]), []
-    for other in before.tolist():
-        if columns[other].kind != own.kind or (columns[other].base is None) != (own.base is None):
-            continue
-        for rows in (slice(0, None, max(1, len(z) // _SCREENED)), slice(None)):
-            theirs = _between(own, columns[other], columns[other].numbers(z[rows, other]))
-            share = float(((mine[rows] == theirs) & free[rows]).mean())
-            if share < (_EQUAL if rows == slice(None) else 1e-9):
-                break
-        else:
-            found.append((share, other))
+    own, y, choice = columns[column], z[:, column], np.zeros(len(z), dtype=np.int64)
+    free = (y >= 0) & own.free[np.maximum(y, 0).astype(np.int64)] if own.free.any() else y < -1
+    mine, same = own.numbers(y), dict[int, np.ndarray]()
+    for other in before.tolist() if free.any() else []:
+        if columns[other].kind == own.kind and (columns[other].base is None) == (own.base is None):
+            same[other] = free & (mine == _numbers_in(own, columns[other], z[:, other]))
     equal: list[int] = []
-    for _, other in sorted(found, key=lambda pair: (-pair[0], pair[1])):
-        theirs = _between(own, columns[other], columns[other].numbers(z[:, other]))
-        same = (mine == theirs) & free & (choice == 0)
-        if same.mean() >= _EQUAL:
+    for other in sorted(same, key=lambda other: -same[other].mean()):
+        if (rows := same[other] & (choice == 0)).mean() >= _EQUAL:
             equal.append(other)
-            choice[same] = len(equal)
+            choice[rows] = len(equal)
     return tuple(equal), choice
+
+
+def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndarray:
+    """Numbers of another column in the units of this one."""
+    numbers = other.numbers(positions)
+    if column.base is None or column.unit is None or other.base is None or other.unit is None:
+        return numbers
+    scale = other.unit / column.unit
+    return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step

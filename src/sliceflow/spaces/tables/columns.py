@@ -15,17 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import WRITTEN, Cells, convert, pandas, shown
-from sliceflow.spaces.tables.formats import EXACT, Format
-from sliceflow.spaces.tables.identifiers import (
-    LONG_TEXT,
-    NEARLY_UNIQUE,
-    identifies,
-    new_identifiers,
-    pattern_of,
-    reveals,
-)
-from sliceflow.written import DateText, dates_as, written_as
+from sliceflow.spaces.tables.formats import EXACT, DateText, Format, dates_as
+from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
 
@@ -191,7 +184,7 @@ class Column:
         missing, level = positions < 0, np.floor(positions).astype(np.int64)
         if self.kind == "identifier":
             texts = np.full(len(missing), None, dtype=object)
-            new = new_identifiers(self.cells, int((~missing).sum()), rng)
+            new = identifiers.new(self.cells, int((~missing).sum()), rng)
             texts[~missing] = [int(text) for text in new] if self.cells.form == "int" else new
             return pandas().Series(texts, dtype=object).astype(self.cells.dtype)
         out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
@@ -258,19 +251,22 @@ class Column:
         if self.kind == "drop":
             note = "left out, as asked"
         elif self.kind == "identifier":
-            pattern = pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
+            pattern = identifiers.pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
             note = f"{self.reason}: new ones like {pattern.replace(chr(92), '')}"
         elif self.format is not None:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         else:
             note = shown(self.levels.tolist()) or "all missing"
         row = {"column": str(self.name), "kind": self.kind, "missing": round(float(missing.mean()), 4)}
-        return row | {"distinct": len(np.unique(self.cells.codes[~missing])), "note": note}
+        return row | {
+            "distinct": np.count_nonzero(np.bincount(self.cells.codes[~missing])),
+            "note": note,
+        }
 
     @property
     def reveals(self) -> bool:
         """Whether samples contain values that most rows have alone."""
-        return self.is_category and reveals(self.cells.codes)
+        return self.is_category and identifiers.reveals(self.cells.codes)
 
 
 # Understanding
@@ -284,17 +280,22 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
             f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column; use one of "
             f"{', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
         )
-    present = np.unique(cells.codes[cells.codes >= 0])
+    present = np.flatnonzero(np.bincount(cells.codes[cells.codes >= 0]))
     if kind == "drop":
         return Column(cells, "drop", present[:0])
-    reason = identifies(cells, distinct_rows) if wanted is None else "as asked" * (kind == "identifier")
-    if reason and (reason != NEARLY_UNIQUE or _format(cells, present, "", "") is None):
+    reason = (
+        identifiers.reason(cells, distinct_rows)
+        if wanted is None
+        else "as asked" * (kind == "identifier")
+    )
+    form = _format(cells, present, "", "") if reason == identifiers.NEARLY_UNIQUE else None
+    if reason and form is None:
         return Column(cells, "identifier", present[:1], reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in ("category", "ordered", "boolean")):
-        if (form := _format(cells, present, kind, date_format)) is not None:
+        if (form := form or _format(cells, present, kind, date_format)) is not None:
             return _numeric(cells, present, kind, form)
         _refuse_free_text(cells, present, kind)
     if boolean or not kind:
@@ -320,13 +321,10 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, form: Format) -> Colu
         step = int(np.gcd.reduce(numbers - base)) or 1
     values = ((numbers - base) // step).astype(np.float64)
     instants = cells.numbers[order] if cells.form == "datetime" else form.instants(numbers)
-    months = form.clock == "time" and bool(np.all(_day_of_month(form.times(levels)) == 0))
+    times = form.times(levels) if form.clock == "time" else None
+    months = times is not None and bool((times == times.astype("datetime64[M]")).all())
     kind = kind or ("datetime" if form.clock else "integer" if unit == 1 else "continuous")
     return Column(cells, kind, order, values, form, base, step, unit, instants, exact=months)
-
-
-def _day_of_month(times: np.ndarray) -> np.ndarray:
-    return np.asarray((times - times.astype("datetime64[M]")) / np.timedelta64(1, "D"))
 
 
 def _format(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Format | None:
@@ -378,7 +376,7 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
-    if 2 * len(texts) > n >= 20 and (length > LONG_TEXT or words >= 2):
+    if 2 * len(texts) > n >= 20 and (length > identifiers.LONG_TEXT or words >= 2):
         raise ValueError(
             f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
             f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "

@@ -181,7 +181,9 @@ class Rules:
 
     def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
-        touched = {c}.union(*(rule.columns for rule in self.totals if c in rule.columns))
+        touched = {c}
+        for rule in self.totals:
+            touched |= set(rule.columns) if touched & set(rule.columns) else set()
         own = [rule for rule in self.rules if rule.relation != "=" and touched & set(rule.columns)]
         if not own and len(touched) == 1:
             return np.ones(len(z), dtype=bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -174,7 +173,8 @@ class TableFlow(FlowEstimator):
             return fitted.draw(int(n), None, seed, missing)
         table = fitted.rows
         condition = condition_on(table, given)
-        links = grow_chain(table, condition.z, list(condition.fixed), seed.child("given"))
+        fixed, own = list(condition.fixed), seed.child("given")
+        links = list(grow_chain(table, condition.z, fixed, own, fitted.plan.detail))
         z = draw_rows(table, links, int(n), seed, condition.fixed, missing)
         return table.frame(z, seed, condition.values)
 
@@ -192,9 +192,6 @@ class TableFlow(FlowEstimator):
             value = [column.read(part).iloc[0] for part in text.split("|")]
         elif text:
             value = column.read(text).iloc[0]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            condition_on(table, {column.name: value})
         return value
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
@@ -234,11 +231,3 @@ class TableFlow(FlowEstimator):
                 f"impute left cells of {shown(empty)} empty: {why}", UserWarning, stacklevel=2
             )
         return out[0] if n == 1 else out
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better."""
-        return super().score(copy.copy(X), None)
-
-    def _codes_for(self, fitted: Any, n: int, y: Any, seed: Seed) -> tuple[int, None]:
-        self._need_memory(fitted, n)
-        return n, None

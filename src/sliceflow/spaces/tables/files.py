@@ -84,13 +84,12 @@ def _text(path: Path) -> str:
     try:
         return raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
-        fact = f"{path} is not UTF-8 text (byte {raw[error.start]:#x})"
+        byte = f"byte {raw[error.start]:#x}"
     text = raw.decode("cp1252", "replace")
     if "\ufffd" in text:
-        raise ValueError(f"{fact}, nor Windows-1252; save it as UTF-8")
-    warnings.warn(
-        f"{fact} and was read as Windows-1252; if letters are wrong, save it as UTF-8", stacklevel=3
-    )
+        raise ValueError(f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8")
+    fact = f"{path} is not UTF-8 text ({byte}) and was read as Windows-1252"
+    warnings.warn(f"{fact}; if letters are wrong, save it as UTF-8", stacklevel=3)
     return text
 
 

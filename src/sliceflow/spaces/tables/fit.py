@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,14 +21,19 @@ from sliceflow.errors import ParameterError
 from sliceflow.models.codec import Between, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
+from sliceflow.neighbours.search import build_search, find_nearest
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import COST, Link, leaf_size
+from sliceflow.spaces.tables.chain import DETAILS, Detail, Link
 from sliceflow.spaces.tables.files import read_frame_or_file
-from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain, grow_link
+from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
 __all__ = ["FittedTable", "TablePlan", "TableSpace"]
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
+_NEARER = 0.55  # share of draws nearer to rows that trees grew on than to others, at most
+_APART = 0.97  # distance of draws to rows over that of rows to each other, at least
+_TRIED_ROWS, _TRIED_COLUMNS = 4_000, 60  # that choose how fine trees are; of rows, twice as many
+_FEWEST = 40  # fewer rows than these do not choose
 
 Count = Annotated[int, Between(0, 1 << 40)]
 
@@ -39,8 +46,8 @@ class TablePlan(Plan):
     ----------
     n_rows, n_columns : size of the table
     order : the columns in the order in which they are drawn
-    leaf : rows of a leaf, at least
-    cost : what a split must gain, relative to one of noise
+    leaf, cost : rows of a leaf, at least, and what a split must gain, relative to one of noise: the
+        finest trees that copy no rows (`choose_detail`)
     rules : constraints, and dependencies that were found
     identifiers : columns whose values are made up
     """
@@ -57,14 +64,16 @@ class TablePlan(Plan):
     def method(self) -> str:
         return "chain of trees"
 
+    @property
+    def detail(self) -> Detail:
+        """How fine trees are."""
+        return Detail(self.leaf, self.cost)
+
     def lines(self) -> Sequence[tuple[str, object]]:
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
-            (
-                "trees",
-                f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise",
-            ),
+            ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -73,15 +82,7 @@ class TablePlan(Plan):
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The state of a fitted table: its trees are grown again from the rows that the model keeps.
-
-    Parameters
-    ----------
-    plan : what the fit did
-    seed : of the fit
-    table : the rows, understood
-    grown : the chain, if it is grown already
-    """
+    """The state of a fitted table. A loaded one grows its chain again from the rows that the model keeps."""
 
     plan: TablePlan
     seed: Seed
@@ -101,7 +102,11 @@ class FittedTable:
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """The chain."""
-        return self.grown or tuple(grow_chain(self.rows, self.rows.z, (), self.seed))
+        return self.grown or tuple(self.grow())
+
+    def grow(self) -> Iterator[Link]:
+        """The links of the chain, one after the other."""
+        return grow_chain(self.rows, self.rows.z, (), self.seed, self.plan.detail)
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
@@ -139,8 +144,7 @@ class TableSpace:
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
-            leaf=leaf_size(rows.n),
-            cost=COST,
+            **choose_detail(table)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
@@ -174,50 +178,67 @@ class TablePart:
     """The growth of a chain. It has no particles; a step is a column."""
 
     fitted: FittedTable
-    name = ""
-    n_stages = 1
-    first = 0
-    rule = None
+    links: list[Link] = field(default_factory=list)
+    particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
+
+    name, n_stages, first, rule = "", 1, 0, None
 
     @property
     def n_steps(self) -> int:
         return len(self.fitted.rows.order)
-
-    @cached_property
-    def particles(self) -> Cloud:
-        return Cloud(torch.zeros(1, 1), None)
-
-    @cached_property
-    def links(self) -> list[Link]:
-        return []
 
     def begin(self) -> TablePart:
         return self
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         """Grow one link after the other. A resumed fit grows the first ones again, silently."""
-        table, began = self.fitted.rows, events.now() - run.seconds
-        for k in range(self.n_steps):
-            link = grow_link(table, table.z, table.order, k, self.fitted.seed)
+        began, n, x = events.now() - run.seconds, self.n_steps, self.particles.x
+        for k, link in enumerate(self.fitted.grow()):
             self.links.append(link)
-            if k < run.done:
-                continue
-            run.step, run.done, run.seconds = k + 1, k + 1, events.now() - began
-            left = torch.tensor(link.left, dtype=torch.float64)
-            event = events.Event(
-                "columns",
-                0,
-                k,
-                k + 1,
-                self.n_steps,
-                left,
-                run.seconds,
-                self.particles.x,
-                None,
-                self.n_steps,
-            )
-            events.tell(listeners, event)
-            run.after()
+            if k >= run.done:
+                run.step, run.done, run.seconds = k + 1, k + 1, events.now() - began
+                left = torch.tensor(link.tree.left, dtype=torch.float64)
+                at = "columns", 0, k, k + 1, n, left, run.seconds, x, None, n
+                events.tell(listeners, events.Event(*at, measure="unexplained share"))
+                run.after()
 
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[Link, ...]:
         return tuple(self.links)
+
+
+def choose_detail(table: Table) -> Detail:
+    """The finest trees whose draws copy no rows.
+
+    Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
+    their own part than to the other. Of few, a chain is grown on all: its draws must be about as far from
+    the rows as these are from each other.
+    """
+    n, order, seed = len(table.z), table.order[:_TRIED_COLUMNS], Seed(0).child("detail")
+    if n < _FEWEST or not order:
+        return DETAILS[-1].of_rows(n)
+    size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
+    mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
+    parts = [mixed[:size], mixed[size:]]
+
+    def points(z: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.hstack([table.columns[c].axes(z[:, c]) for c in order]))
+
+    def draws(rows: np.ndarray, detail: Detail) -> Tensor:
+        z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
+        for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail):
+            z[:, link.column] = link.draw(table.columns, z, rng, lambda k, _: np.full(len(k), True))
+        return points(z)
+
+    searches = [build_search(points(part)) for part in parts if len(part)]
+
+    def copies_no_rows(detail: Detail) -> bool:
+        new = [draws(part, detail) for part in parts[: len(searches)]]
+        to = [[find_nearest(search, x, 1)[0] for search in searches] for x in new]
+        if len(searches) == 2:
+            gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
+            return float(gaps.sign().mean()) <= 2 * _NEARER - 1
+        apart = find_nearest(searches[0], points(parts[0]), 2)[0][:, 1]
+        logs = [d[d > 0].log().mean() for d in (to[0][0], apart)]
+        return bool(logs[0] - logs[1] >= math.log(_APART))
+
+    return DETAILS[bisect_left(DETAILS[:-1], True, key=copies_no_rows)].of_rows(n)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["NEARLY_UNIQUE", "identifies", "new_identifiers", "pattern_of"]
+__all__ = ["LONG_TEXT", "NEARLY_UNIQUE", "new", "pattern_of", "reason", "reveals"]
 
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
@@ -33,13 +33,13 @@ _LOOKED_AT = 1_000
 _PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
+def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     """Why a column of texts or integers identifies persons or rows; empty if it does not.
 
     `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
     """
     codes = cells.codes[distinct_rows]
-    found = np.unique(codes[codes >= 0])
+    found = np.flatnonzero(np.bincount(codes[codes >= 0]))
     n, k, text = int((codes >= 0).sum()), len(found), cells.form == "str"
     if k < 2 or cells.form not in ("str", "int") or cells.categorical:
         return ""
@@ -88,7 +88,7 @@ def pattern_of(texts: Sequence[str]) -> str:
     return out
 
 
-def new_identifiers(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
+def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     """n different texts, none of them in the column: other digits and letters in the same places."""
     texts, sets = cells.levels.astype(str).tolist(), dict(_PLACES)
     parts = re.findall(r"\\?.", pattern_of(texts[:_LOOKED_AT]), re.DOTALL)

@@ -11,16 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.chain import Link, grow
+from sliceflow.spaces.tables.chain import Detail, Link, grow
 from sliceflow.spaces.tables.table import Table, generator
 
 __all__ = ["fill"]
 
-_TREES = 10  # of a column
+_TREES, _DETAIL = 10, Detail(5, 2.75)  # of a column
 _SWEEPS = 4
 _ROUNDS = 10  # in which rows that break a rule are filled anew
 _MOST_ROWS = 20_000  # of a tree
-_LEAF = 5
 
 
 def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
@@ -39,9 +38,9 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
         if not len(rest):
             break
         part, own = z[rest].copy(), gone[rest]
-        for sweep in range(_SWEEPS):
+        for _ in range(_SWEEPS):
             for c in wanted:
-                _redraw(table, forests[c], c, part, own, rng, first=sweep == 0)
+                _redraw(table, forests[c], part, own, rng)
             table.rules.solve(part, own)
         filled = np.where(own & (part < 0), np.nan, part)
         ok = table.rules.complete(filled, ~own)
@@ -52,36 +51,29 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
 
 def _forest(table: Table, c: int, usable: list[int], seed: Seed) -> list[Link]:
     rows = np.flatnonzero(table.z[:, c] >= 0)
-    before = np.array([b for b in usable if b != c], dtype=np.int64)
-    links = []
+    before, out = np.array([b for b in usable if b != c], dtype=np.int64), []
     for t in range(_TREES):
         some = rows[generator(seed.child("rows", t)).permutation(len(rows))[:_MOST_ROWS]]
-        links.append(
-            grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF, True)
-        )
-    return links
+        key = seed.child("grow", t).key
+        out.append(grow(table.columns, table.z[some], c, before, key, _DETAIL, honest=True))
+    return out
 
 
-def _redraw(  # many: one cell of a sweep
-    table: Table, forest: list[Link], c: int, z: np.ndarray, gone: np.ndarray, rng: np.random.Generator,
-    *, first: bool,
-) -> None:  # fmt: skip
-    """Draw the cells `gone` of a column anew, in place."""
+def _redraw(
+    table: Table, forest: list[Link], z: np.ndarray, gone: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Draw the cells `gone` of a forest's column anew, in place, each by a random tree."""
+    c = forest[0].column
     rows = np.flatnonzero(gone[:, c])
     which = rng.integers(len(forest), size=len(rows))
     for t, link in enumerate(forest):
         own = rows[which == t]
-        if not len(own):
-            continue
-        others = z[own].copy()
-        others[:, c] = np.nan
-        open_cells = gone[own] & (others < 0)
-        others_drawn = np.where(open_cells, np.nan, others)
+        drawn = z[own].copy()
+        drawn[:, c] = np.nan
+        drawn[gone[own] & (drawn < 0)] = np.nan
 
-        def allowed(
-            k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn
-        ) -> np.ndarray:
-            return np.asarray((positions >= 0) & table.rules.allowed(c, drawn[k], positions))
+        def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
+            return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
 
-        found = link.draw(table.columns, others, rng, allowed)
-        z[own, c] = np.where(np.isnan(found), -1.0 if first else z[own, c], found)
+        found = link.draw(table.columns, z[own], rng, allowed)
+        z[own, c] = np.where(np.isnan(found), z[own, c], found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
-from sliceflow.spaces.tables.chain import Link, grow
+from sliceflow.spaces.tables.chain import Detail, Link, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
 
@@ -21,7 +21,6 @@ __all__ = ["Table", "draw_rows", "generator", "grow_chain"]
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too
-MOST_COLUMNS = 5_000
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -50,10 +49,6 @@ class Table:
     def understand(cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]) -> Table:
         """A ValueError says which column, row or constraint is wrong."""
         names = [of.name for of in rows.cells]
-        if len(names) > MOST_COLUMNS:
-            raise ValueError(
-                f"the table has {len(names)} columns; TableFlow takes {MOST_COLUMNS} at most"
-            )
         if unknown := [name for name in kinds if name not in map(str, names)]:
             raise ValueError(
                 f"columns names {unknown[0]!r}, which is not a column; there are {shown(names)}"
@@ -121,17 +116,14 @@ class Table:
         return np.concatenate(out) if out else np.zeros((1, len(z)))
 
 
-def grow_chain(table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed) -> list[Link]:
+def grow_chain(  # many: rows, their order, and how trees grow
+    table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail
+) -> Iterator[Link]:
     """The links of a chain of rows z (n, d), in which `fixed` columns are all the same."""
-    order = [c for c in table.order if c not in fixed]
-    return [grow_link(table, z, order, k, seed) for k in range(len(order))]
-
-
-def grow_link(table: Table, z: np.ndarray, order: Sequence[int], k: int, seed: Seed) -> Link:
-    """Link k of a chain in this order."""
-    return grow(
-        table.columns, z, order[k], np.array(order[:k], dtype=np.int64), seed.child("tree", k).key
-    )
+    order, detail = [c for c in table.order if c not in fixed], detail.of_rows(len(z))
+    for k, c in enumerate(order):
+        before = np.array(order[:k], dtype=np.int64)
+        yield grow(table.columns, z, c, before, seed.child("tree", k).key, detail)
 
 
 def draw_rows(  # many: what is drawn, from what, and what must hold
@@ -139,42 +131,31 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
 ) -> np.ndarray:
     """Positions (n, d) of new rows that keep all rules. A ValueError says which rule prevents that.
 
-    Parameters
-    ----------
-    fixed : positions of columns that are given
-    missing : whether cells may be missing
+    `fixed` are the positions of given columns; `missing` says whether cells may be missing.
     """
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
-    out, rest = np.empty((n, len(columns))), np.arange(n)
+    start = np.array([np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns])
+    start[list(fixed)] = list(fixed.values())
+    given = np.isin(np.arange(len(columns)), list(fixed))
+    out, rest, z = np.empty((n, len(columns))), np.arange(n), start[None]
     for attempt in range(_ROUNDS):
-        z = np.full((len(rest), len(columns)), np.nan)
-        for c, column in enumerate(columns):
-            if not column.modelled:
-                z[:, c] = 0.0 if len(column.order) else -1.0
-        for c, position in fixed.items():
-            z[:, c] = position
+        z = np.tile(start, (len(rest), 1))
         for link in links:
             c = link.column
 
-            def allowed(
-                rows: np.ndarray, positions: np.ndarray, c: int = c, z: np.ndarray = z
-            ) -> np.ndarray:
-                fine = rules.allowed(c, z[rows], positions)
-                return fine if missing or not len(columns[c].order) else fine & (positions >= 0)
+            def allowed(rows: np.ndarray, at: np.ndarray, c: int = c, z: np.ndarray = z) -> np.ndarray:
+                fine = rules.allowed(c, z[rows], at)
+                return fine if missing or not len(columns[c].order) else fine & (at >= 0)
 
             z[:, c] = link.draw(columns, z, rng, allowed)
-        ok = rules.complete(z, np.isin(np.arange(len(columns)), list(fixed))[None].repeat(len(z), 0))
+        ok = rules.complete(z, np.tile(given, (len(z), 1)))
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-        rest, last = rest[~ok], z[~ok]
+        rest, z = rest[~ok], z[~ok]
         if not len(rest):
             return out
-    for rule in rules.rules:
-        if rules.broken(rule, np.where(np.isinf(last), np.nan, last)).any():
-            raise ValueError(
-                f"{len(rest)} of {n} rows could not keep the constraint {rule.text!r}; it may contradict given"
-            )
-    raise ValueError(
-        f"{len(rest)} of {n} rows could not keep all constraints; given may contradict them"
-    )
+    z = np.where(np.isinf(z), np.nan, z)
+    broken = [f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any()]
+    which = broken[0] if broken else "all constraints"
+    raise ValueError(f"{len(rest)} of {n} rows could not keep {which}; it may contradict given")

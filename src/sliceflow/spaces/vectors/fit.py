@@ -63,8 +63,8 @@ class VectorSpace:
         m = int(parameters["n_particles"] or default)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         if isinstance(rows.condition, conditions.Labels) and m < rows.condition.width:
-            fact = f"n_particles={m} is fewer than the {rows.condition.width} classes of y"
-            raise ValueError(f"{fact}; pass n_particles >= {rows.condition.width}")
+            fact = f"is fewer than the {rows.condition.width} classes of y"
+            raise ParameterError("n_particles", m, fact, f"pass at least {rows.condition.width}")
         nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
         need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
         if local:
@@ -85,14 +85,15 @@ class VectorSpace:
         amplifier = 0.0 if rows.condition is None else float(self.parameters["amplifier"])
         codes = rows.codes if amplifier else None
         found = choose_smoothing(x, codes, rows.n, options, units.heavy_tailed, ranks)
-        assigned = assign_conditions(rows, m, amplifier, seed.child("conditions"))
+        own = seed.child("conditions")
+        assigned = Assigned.in_proportion(rows.given, m, amplifier, own, own)
         plan = self._plan(rows, m, amplifier, assigned, found, ranks)
         here, particles = len(rows), ranks.share(plan.n_moved).count
         what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
         advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
         takes = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
         plan = plan.taking(*takes, f"{what} {plan.n_directions} directions needs", advice)
-        return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, self.device, ranks)
+        return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, ranks)
 
     def _plan(
         self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned,
@@ -132,11 +133,11 @@ class VectorSpace:
         """One flow per class (ξ = ∞)."""
         condition, codes, y = rows.condition, rows.codes, rows.y
         if not isinstance(condition, conditions.Labels) or codes is None or y is None:
-            fact = "amplifier=inf fits each class separately, but y is continuous"
-            raise ValueError(f"{fact}; use a finite amplifier, or pass class labels (n,)")
+            fact = "fits each class separately, but y is continuous"
+            raise ParameterError("amplifier", math.inf, fact, "use a finite amplifier, or labels (n,)")
         if ranks.size > 1:
-            fact = "amplifier=inf fits each class separately, which several ranks cannot do"
-            raise ValueError(f"{fact}; use a finite amplifier, or fit in one process")
+            fact = "fits each class separately, which several ranks cannot do"
+            raise ParameterError("amplifier", math.inf, fact, "use a finite amplifier, or one process")
         numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
         sizes = torch.bincount(codes[numbers], minlength=condition.width).tolist()
         names = map(conditions.format_label, condition.classes)
@@ -188,17 +189,6 @@ def is_local(
     return local
 
 
-def assign_conditions(rows: VectorRows, m: int, amplifier: float, seed: Seed) -> Assigned:
-    """Conditions of m particles in the data's proportions, and of those that only the model needs."""
-    if rows.codes is None or rows.y is None:
-        return Assigned()
-    numbers = conditions.proportional(rows.codes, m, seed, least=1)
-    moved = conditions.moved(rows.codes, rows.codes[numbers], amplifier, seed)
-    assigned = Assigned(rows.y[numbers.numpy()], moved)
-    in_order = amplifier == 0 or len(moved) == m
-    return assigned if in_order else assigned.shuffled(seed)  # the flow needs a random order
-
-
 @dataclass(frozen=True)
 class VectorJob:
     """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
@@ -248,7 +238,6 @@ class VectorPart:
     assigned: Assigned  # the particles' conditions
     smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
     seed: Seed
-    device: torch.device
     ranks: Ranks
 
     @property
@@ -267,7 +256,7 @@ class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
 
     def __init__(self, part: VectorPart) -> None:
-        plan, ranks, seed, device = part.plan, part.ranks, part.seed, part.device
+        plan, ranks, seed, device = part.plan, part.ranks, part.seed, torch.device(part.plan.device)
         codes, codes_q, times, clouds = part.assigned.codes, part.rows.codes, 1, (part.x, part.x)
         if part.smoothing is not None:
             times = plan.n_draws

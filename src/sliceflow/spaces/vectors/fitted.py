@@ -129,8 +129,7 @@ class FittedVectors(Conditioned):
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         if len(self.models) == 1:
             return self.in_form(self._replay(self.models[0], n, codes, seed))
-        if codes is None or (self.models and codes.dim() != 1):
-            raise ValueError("each class was fitted separately: y must be class labels, not weights")
+        assert codes is not None
         out = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype, device=self.device)
         for c, at, own in self._by_model(codes):
             if self.local:
