@@ -70,6 +70,6 @@ def load_estimator(
     try:
         estimator._space()  # checks the parameters
         estimator._keep(model, *batched)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:  # of pandas, for times that cannot be
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator
