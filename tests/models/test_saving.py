@@ -91,7 +91,7 @@ def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
 
 
 def test_types_and_names_of_columns_come_back(tmp_path):
-    frame = pd.DataFrame(X, columns=["a", "b", "c"]).astype({"a": np.float32})
+    frame = pd.DataFrame(X.astype(np.float32), columns=["a", "b", "c"])
     for given in (frame, torch.from_numpy(X), X.astype(np.float32)):
         flow = vectors(0, keep_rows=True).fit(given, LABELS)
         flow.save(tmp_path / "model", particles=True)

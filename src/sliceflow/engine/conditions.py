@@ -315,7 +315,7 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
 def as_array(y: Any, name: str = "y") -> np.ndarray:
     """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
     y = unmasked(from_tensor(y), name)
-    if hasattr(y, "to_numpy"):  # pandas, polars
+    if hasattr(y, "to_numpy"):  # of pandas
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
         return np.asarray(y)

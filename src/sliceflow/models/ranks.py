@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.dataframes import Form
+from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import ALL, Batch, Batches, Target
 from sliceflow.engine.clouds import Cloud
@@ -159,8 +159,8 @@ class Ranks:
         if isinstance(rows, Tensor):
             parts = [part for _, part in self.columns(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
-        form, whole = Form.of(rows), np.concatenate(self.all_gather(np.asarray(rows)))
-        return whole if form is None else form.made(whole)
+        names, whole = column_names(rows), np.concatenate(self.all_gather(np.asarray(rows)))
+        return whole if names is None else as_frame(whole, names)
 
     def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.

@@ -84,9 +84,9 @@ def load_estimator(
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
-    batched = () if saved.particles is None else saved.particles.in_users_form(device)
     try:
         estimator._space()  # checks the parameters
+        batched = () if saved.particles is None else saved.particles.in_users_form(device)
         estimator._keep(model, *batched)
     except ValueError as error:
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import Form
+from sliceflow.dataframes import column_names
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud
@@ -51,7 +51,7 @@ class VectorSpace:
         place = ranks.place(len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}")
         given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
         tensor = X.device.type if isinstance(X, Tensor) else ""
-        return VectorRows(x, given, Form.of(X), tensor, None if ranks.size == 1 else place)
+        return VectorRows(x, given, column_names(X), tensor, None if ranks.size == 1 else place)
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
@@ -72,7 +72,7 @@ class VectorSpace:
         return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
-        form: Any = dict(given=rows.given, form=rows.form, tensor=rows.tensor)
+        form: Any = dict(given=rows.given, names=rows.names, tensor=rows.tensor)
         return FittedVectors(plan, units, **form, device=self.device)
 
     def _part(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks, name: str = "") -> VectorPart:
