@@ -25,7 +25,7 @@ FLOORS = (
     ("neighbours", "metrics"),
     ("engine",),
     ("kernels",),
-    ("errors", "devices", "caches", "dataframes", "datasets", "written"),
+    ("errors", "devices", "caches", "dataframes", "datasets", "fields", "written"),
 )
 # Exceptions on one floor: the page is a command, small modules use the errors.
 BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
@@ -44,7 +44,7 @@ BUDGETS = {
     "datasets": 500,
     "cli": 2_050,  # goal 2,000
     "app": 650,  # goal 600
-    "beside the folders": 600,  # goal 550
+    "beside the folders": 650,  # goal 550
 }
 WHOLE = {
     "src/sliceflow": 19_500,  # goal 17,500; it was 29,600

@@ -25,7 +25,7 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.distances import sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, need
+from sliceflow.errors import ParameterError, is_int, need
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
@@ -89,6 +89,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         space, ranks = self._space(), call.ranks
         about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
         same_on_all(ranks, *about, checkpoint_dir)
+        if getattr(self, "keep_rows", False) and ranks.size > 1:
+            advice = "fit without it, or in one process"
+            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
         return self._fit_rows(space, space.read(X, y, ranks), call)
 
     def plan(self, X: Any, y: Any = None) -> Any:

@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import ParameterError, need
+from sliceflow.errors import need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
@@ -48,9 +48,6 @@ class PictureSpace:
     def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
         if y is not None and self.parameters["observed"] is not None:
             raise ValueError("a flow can use labels or observed pixels, not both; choose one")
-        if self.parameters["keep_rows"] and ranks.size > 1:
-            advice = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
         return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from sliceflow.models.codec import Array, Label
+from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
 __all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]

@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
-from sliceflow.models.codec import Between, Label
+from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.search import build_search, find_nearest
@@ -34,8 +34,6 @@ _NEARER = 0.55  # share of draws nearer to rows that trees grew on than to other
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least
 _TRIED_ROWS, _TRIED_COLUMNS = 4_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
-
-Count = Annotated[int, Between(0, 1 << 40)]
 
 
 @dataclass(frozen=True, kw_only=True)

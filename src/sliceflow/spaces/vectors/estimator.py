@@ -87,7 +87,7 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     def __init__(  # many: they are the settings of the model
         self, *, n_particles: int | None = None, n_steps: int = 200,
-        frame: str | frames.FrameKind = "orthogonal", transport: str | transports.Transport = "auto",
+        frame: str | frames.SavedFrame = "orthogonal", transport: str | transports.SavedTransport = "auto",
         amplifier: float = 10.0, entropy: float = 0.0, device: str | torch.device = "auto",
         random_state: Any = None, verbose: int = 0, standardize: bool = True,
         preset: str | None = None, condition: str = "auto", keep_rows: bool = False,

@@ -45,9 +45,6 @@ class VectorSpace:
     validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
-        if self.parameters["keep_rows"] and ranks.size > 1:
-            advice = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
         x, array = check_rows(X, self.validate), None if y is None else conditions.as_array(y)
         Conditions.infer(array, len(x))  # report errors in a rank's own y before ranks communicate
         about = "no y" if array is None else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"

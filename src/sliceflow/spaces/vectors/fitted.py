@@ -69,7 +69,8 @@ class FittedVectors(Conditioned):
         parts = self.local_parts(rows)
         if len(parts) != len(self.settings):
             raise ValueError(f"local has settings for {len(self.settings)} parts of {len(parts)}")
-        local = tuple(LocalRows(*part, own) for part, own in zip(parts, self.settings, strict=True))
+        settings = [replace(own, projection=own.projection.cpu()) for own in self.settings]
+        local = tuple(LocalRows(*part, own) for part, own in zip(parts, settings, strict=True))
         for part in local:
             part.check()
         return replace(self, local=local)
@@ -97,10 +98,8 @@ class FittedVectors(Conditioned):
 
     def _check_model(self, model: VectorModel) -> None:
         flow, d, units = self.plan.flow(model.seed, self.device), self.plan.n_columns, model.units
-        n_maps, dtype = (
-            [count_directions(stage.frame, d) for stage in flow.stages],
-            self.plan.torch_dtype,
-        )
+        n_maps = [count_directions(stage.frame, d) for stage in flow.stages]
+        dtype = self.plan.torch_dtype
         reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes)
         for step in model.steps:
             fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)

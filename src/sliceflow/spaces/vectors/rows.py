@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.dataframes import Form, check_columns
 from sliceflow.errors import from_tensor, unmasked
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.neighbours.views import heavy_tail
