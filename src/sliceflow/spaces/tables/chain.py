@@ -50,7 +50,7 @@ class Detail(NamedTuple):
         return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
 
 
-DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (10, 2.5), (20, 2.75)))
+DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (7, 2.25), (10, 2.5), (20, 2.75)))
 
 
 @dataclass(frozen=True, eq=False)
