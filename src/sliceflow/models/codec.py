@@ -34,7 +34,7 @@ _DTYPES = {name: getattr(torch, name) for name in _NUMBERS}
 def pack(kind: Any, value: Any, tensors: dict[str, np.ndarray]) -> Any:
     """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again."""
     arrays = _Arrays()
-    node = _need(kind).write(value, _At(arrays, "", {}))
+    node = _kind(kind).write(value, _At(arrays, "", {}))
     shapes = {path: [[a.dtype.name, *a.shape] for a in own] for path, own in arrays.known.items()}
     tensors |= {path: packing.pack(own, arrays.ways[path]) for path, own in arrays.known.items()}
     return {"value": node, "arrays": shapes}
@@ -51,7 +51,7 @@ def unpack(
     each = [dtype.itemsize * math.prod(shape) for own in forms.values() for dtype, shape in own]
     allowance.take(3 * sum(each) + _VIEW * len(each))  # packed, unpacked, and what they are made of
     arrays = _Arrays(forms, tensors, torch.device(device))
-    out = _need(kind).read(value, _At(arrays, "", {}))
+    out = _kind(kind).read(value, _At(arrays, "", {}))
     if unused := sorted(forms.keys() - arrays.known.keys()):
         raise ValueError(f"it has tensors that nothing uses: {_short(unused)}")
     return out
@@ -363,9 +363,8 @@ class _Union:
             if kind.holds(value):
                 return {tag: kind.write(value, at.inside(tag))}
         if not self.scalar.holds(self.scalar.plain(value)):
-            raise at.error(
-                f"is %s, which a file cannot hold; it holds {', '.join(self.options)}", value
-            )
+            known = ", ".join(self.options)
+            raise at.error(f"is %s, which a file cannot hold; it holds {known}", value)
         return self.scalar.write(value, at)
 
     def read(self, node: Any, at: _At) -> Any:
@@ -381,43 +380,35 @@ class _Union:
 
 @cache
 def _kind(annotation: Any) -> Any:
-    """What reads and writes values of an annotation; None for a class that no file can hold."""
+    """What reads and writes values of an annotation."""
     origin, args = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and is_dataclass(annotation):
         hints, own = get_type_hints(annotation, include_extras=True), fields(annotation)
-        kinds = {f.name: _need(hints[f.name]) for f in own if f.metadata.get("saved", True)}
+        kinds = {f.name: _kind(hints[f.name]) for f in own if f.metadata.get("saved", True)}
         return _Class(annotation.__name__, annotation, kinds)
     if origin is Annotated:
         return _annotated(*args)
     if origin in (Union, types.UnionType):
-        return _union([kind for arg in args if (kind := _kind(arg)) is not None])
+        return _union([*map(_kind, args)])
     if origin is Literal:
         return _Scalar({}, args)
     if annotation in (int, float, bool, str, bytes, types.NoneType, torch.dtype, Label):
         return _Scalar({annotation: None})
     if origin is Sequence or (origin is tuple and args[-1:] == (...,)):
-        return _Items("list", (_need(args[0]),))
+        return _Items("list", (_kind(args[0]),))
     if origin is tuple:
-        return _Items("list", tuple(map(_need, args)), same=False)
+        return _Items("list", tuple(map(_kind, args)), same=False)
     if origin in (dict, Mapping):
-        return _Items("dict", (_Items("list", tuple(map(_need, args)), same=False),))
-    return None
+        return _Items("dict", (_Items("list", tuple(map(_kind, args)), same=False),))
+    raise TypeError(f"{annotation!r} cannot be written to a file")
 
 
 def _annotated(kind: Any, about: Any) -> Any:
     if isinstance(about, Array):
         return _Array(about, kind is np.ndarray)
-    if about is Label:
-        return _Labels()
-    return (
-        _Scalar({kind: about}) if isinstance(about, Between) else _need(about)
-    )  # a protocol's classes
-
-
-def _need(annotation: Any) -> Any:
-    if (kind := _kind(annotation)) is None:
-        raise TypeError(f"{annotation!r} cannot be written to a file")
-    return kind
+    if isinstance(about, Between):
+        return _Scalar({kind: about})
+    return _Labels() if about is Label else _kind(about)  # the classes for a protocol
 
 
 def _union(kinds: Sequence[Any]) -> Any:

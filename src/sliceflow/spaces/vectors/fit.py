@@ -14,6 +14,7 @@ from torch import Tensor
 from sliceflow.dataframes import column_names
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
+from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
@@ -22,7 +23,7 @@ from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
+from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
@@ -307,8 +308,12 @@ class MovingVectors:
         n_stages = sum(exact or not stage.exact for stage in flow.stages)
         if n_stages == 0:
             return run.model
-        across = flow, particles, data, n_stages - 1, codes, self.codes_q, self.place
-        target = target_across(self.part.ranks, *across)
+        if self.part.ranks.size == 1:
+            target = flow.target(particles, data, n_stages - 1)
+        else:
+            both = (self.codes_q, codes) if flow.conditional else (None, None)
+            batches = weighted_batches(*both, self.place.slice, data.x.device)
+            target = Target.from_cloud(data, batches)
         how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
         return simulate(flow, particles, target, self.noise, **how)
 
