@@ -33,10 +33,10 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # The most lines of .py, blank ones and docstrings included: today's, rounded up. A comment names the goal
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
-    "engine": 2_500,
+    "engine": 2_550,
     "kernels": 2_050,  # goal 2,000
     "neighbours": 750,  # goal 700
-    "models": 2_600,  # goal 2,200
+    "models": 2_350,  # goal 2,200
     "spaces/vectors": 1_300,  # goal 1,000
     "spaces/pictures": 2_530,  # goal 2,300
     "spaces/tables": 2_600,  # goal 1,600
@@ -44,7 +44,7 @@ BUDGETS = {
     "datasets": 500,
     "cli": 2_050,  # goal 2,000
     "app": 650,  # goal 600
-    "beside the folders": 650,  # goal 550
+    "beside the folders": 600,  # goal 550
 }
 WHOLE = {
     "src/sliceflow": 19_500,  # goal 17,500; it was 29,600

@@ -26,6 +26,7 @@ __all__ = [
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
+_ARRAYS = ("lo", "hi", "at", "levels")
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 _SHARED = 8  # times as many knots of a map that classes share
@@ -37,7 +38,8 @@ class CompactTable:
 
     Knot k of a map is at edge `at[:, k]` and moves by ``levels[:, k] · 2**exponent``, both (h, K). D is
     linear between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
-    grid's values.
+    grid's values. If `numbers` (h,) is not None, these are only some of `n_all` maps, by their numbers,
+    and the others move nothing.
     """
 
     lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
@@ -47,6 +49,8 @@ class CompactTable:
     n_bins: Annotated[int, Between(1, MOST_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
+    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None = None
+    n_all: Count = 0
 
     def check(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
@@ -56,24 +60,52 @@ class CompactTable:
         ends = bool((at[:, 0] == 0).all() and (at[:, -1] == self.n_bins).all())
         if not ends or not bool((at[:, :-1] < at[:, 1:]).all()):
             raise ValueError(f"compact maps have knots that do not ascend from 0 to {self.n_bins}")
+        if self.numbers is not None and len(self.numbers):
+            ascend = bool((self.numbers[:-1] < self.numbers[1:]).all())
+            if not ascend or int(self.numbers[-1]) >= self.n_all:
+                raise ValueError(f"compact maps have numbers that do not ascend below {self.n_all}")
         if not bool((self.lo <= self.hi).all()):
             raise ValueError("compact maps have ranges that end before they begin")
         farthest = max(-float(self.lo.amin()), float(self.hi.amax())) if len(self.lo) else 0.0
         if not farthest + 2.0 ** (self.exponent + 15) < torch.finfo(self.dtype).max / 4:
             raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
+    @property
+    def n_maps(self) -> int:
+        """The number of maps, also of those that move nothing."""
+        return len(self.lo) if self.numbers is None else self.n_all
+
     def grid(self) -> GridTable:
         """The same maps on their whole grid, made to ascend: the same bits on every device."""
-        maps, form = (self.lo, self.hi, self.at, self.levels), (self.n_bins, self.exponent, self.dtype)
-        values = kernels.for_tensor(self.lo).through_knots(*maps, *form)
-        return GridTable(self.lo, self.hi, values)
+        maps, form = self.whole(), (self.n_bins, self.exponent, self.dtype)
+        through = kernels.for_tensor(maps.lo).through_knots
+        return GridTable(maps.lo, maps.hi, through(maps.lo, maps.hi, maps.at, maps.levels, *form))
+
+    def whole(self) -> CompactTable:
+        """The same with all maps. This does not wait for a GPU."""
+        if self.numbers is None:
+            return self
+        parts = {}
+        for name in _ARRAYS:
+            part = getattr(self, name)
+            parts[name] = part.new_zeros(self.n_all, *part.shape[1:]).index_copy_(0, self.numbers, part)
+        return replace(self, **parts, numbers=None, n_all=0).plain()
+
+    def moving(self) -> CompactTable:
+        """The same without the maps that move nothing."""
+        if self.numbers is not None:
+            return self
+        numbers = self.levels.any(1).nonzero()[:, 0]
+        parts = {name: getattr(self, name)[numbers] for name in _ARRAYS}
+        return replace(self, **parts, numbers=numbers, n_all=len(self.lo))
 
     def plain(self) -> CompactTable:
-        """The same; maps that move nothing are on [−1, 1], with knots that take few bytes of a file."""
-        moving, at = self.levels.any(1), torch.arange(self.at.shape[1], device=self.at.device)
-        at = torch.where(at == at[-1], self.n_bins, at).to(self.at.dtype)
+        """The same; maps that move nothing, which models do not keep, are on [−1, 1], with even knots."""
+        moving, k = self.levels.any(1), self.at.shape[1]
+        even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
         lo, hi = (torch.where(moving, end, to) for end, to in ((self.lo, -1.0), (self.hi, 1.0)))
-        return replace(self, lo=lo, hi=hi, at=torch.where(moving[:, None], self.at, at))
+        at = torch.where(moving[:, None], self.at, even.to(self.at.dtype))
+        return replace(self, lo=lo, hi=hi, at=at)
 
 
 @dataclass(frozen=True)
@@ -95,6 +127,11 @@ class ModelStep:
         one = torch.eye(len(self.theta), dtype=self.theta.dtype, device=self.theta.device)
         if not bool(((self.theta @ self.theta.T - one).abs() < _ORTHONORMAL).all()):
             raise ValueError("the fitted directions of a step are not orthonormal")
+
+    def moving(self) -> ModelStep:
+        """The same without the maps that move nothing, if they can be left out."""
+        table = self.table
+        return replace(self, table=table.moving()) if isinstance(table, CompactTable) else self
 
     def maps(self) -> KnotTable | GridTable:
         """The maps as they move particles."""

@@ -72,7 +72,7 @@ def check_steps(  # many: what a flow does with a model, and what moves
         i, k = step.stage, step.step
         if not last <= i < len(done) or k != done[i] or k >= flow.stages[i].n_steps:
             raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
-        size = len(step.table.knots if isinstance(step.table, KnotTable) else step.table.lo)
+        size = step.table.n_maps if isinstance(step.table, CompactTable) else len(step.table.values)
         if size != n_maps(i, k):
             raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
         last, done[i], eta = i, k + 1, flow.stages[i].step_size
@@ -102,4 +102,4 @@ def _farthest(table: KnotTable | GridTable | CompactTable) -> float:
 def grid_bytes(steps: Iterable[ModelStep]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
     compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
-    return max((24 * len(table.lo) * (table.n_bins + 1) for table in compact), default=0)
+    return max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)

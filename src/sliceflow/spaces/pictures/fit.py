@@ -244,5 +244,5 @@ class MovingPictures:
         """The fitted state, and the pixels (d, n) of this rank's kept particles."""
         job, data, m = self.job, self.job.data, self.job.plan.n_particles
         x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
-        model = job.plan, job.seed, tuple(run.model), data.given
+        model = job.plan, job.seed, tuple(step.moving() for step in run.model), data.given
         return FittedPictures(*model, job.observed, self.pixels, data.device), x
