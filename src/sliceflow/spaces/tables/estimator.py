@@ -172,11 +172,9 @@ class TableFlow(FlowEstimator):
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         table = fitted.rows
-        condition = condition_on(table, given)
-        fixed, own = list(condition.fixed), seed.child("given")
-        links = list(grow_chain(table, condition.z, fixed, own, fitted.plan.detail))
-        z = draw_rows(table, links, int(n), seed, condition.fixed, missing)
-        return table.frame(z, seed, condition.values)
+        rows, fixed, values = condition_on(table, given)
+        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), fitted.plan.detail)]
+        return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing.
@@ -185,14 +183,11 @@ class TableFlow(FlowEstimator):
         """
         table = self._fitted_state().rows
         column = next(column for column in table.columns if str(column.name) == name)
-        value: Any = text or None
         if ".." in text and column.format is not None:
-            value = tuple(column.read(part).iloc[0] for part in text.split("..", 1))
-        elif "|" in text and text not in column.levels.astype(str).tolist():
-            value = [column.read(part).iloc[0] for part in text.split("|")]
-        elif text:
-            value = column.read(text).iloc[0]
-        return value
+            return tuple(column.read(part).iloc[0] for part in text.split("..", 1))
+        if "|" in text and text not in column.levels.astype(str).tolist():
+            return [column.read(part).iloc[0] for part in text.split("|")]
+        return column.read(text).iloc[0] if text else None
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.

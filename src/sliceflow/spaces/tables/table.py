@@ -57,7 +57,7 @@ class Table:
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
         z = np.column_stack([column.positions for column in columns])
-        rules = (*parse(constraints, columns), *dependencies(columns, z))
+        rules = (*(parse(text, columns) for text in constraints), *dependencies(columns, z))
         combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
         columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
         checked = Rules(rules, columns, z)
