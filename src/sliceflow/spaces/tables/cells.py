@@ -162,9 +162,8 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         out = hashlib.blake2b(digest_size=16)
         for of in self.cells:
-            out.update(
-                repr((of.name, of.dtype, of.labels, of.categorical)).encode(errors="surrogatepass")
-            )
+            texts = repr((of.name, of.dtype, of.labels, of.categorical))
+            out.update(texts.encode(errors="surrogatepass"))
             out.update(of.numbers.tobytes() + of.codes.tobytes())
         return {"X": out.hexdigest()}
 
@@ -222,12 +221,10 @@ def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
         polars = type(frame).__module__.startswith("polars")
-        cure = (
-            "pass frame.to_pandas()"
-            if polars
-            else "wrap an array as pandas.DataFrame(array, columns=[...])"
+        cure = "frame.to_pandas()" if polars else "pandas.DataFrame(array, columns=[...])"
+        raise TypeError(
+            f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; pass {cure}"
         )
-        raise TypeError(f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")

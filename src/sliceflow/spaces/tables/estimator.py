@@ -142,9 +142,6 @@ class TableFlow(FlowEstimator):
         for rule in table.rules.rules:
             if rule.implied:
                 rows[rule.columns[1]]["note"] += f", follows from {table.names[rule.columns[0]]}"
-        for column, row in zip(table.columns, rows, strict=True):
-            if column.reveals:
-                row["note"] += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         return pandas().DataFrame(rows)
 
     @property
@@ -210,19 +207,14 @@ class TableFlow(FlowEstimator):
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)
         names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
         for k, c in product(range(int(n)), np.flatnonzero((z < 0).any(0)).tolist()):
-            column, at, part = (
-                table.columns[c],
-                names.index(table.names[c]),
-                filled[k * len(z) :][: len(z), c],
-            )
+            at, part = names.index(table.names[c]), filled[k * len(z) :][: len(z), c]
             holes = np.flatnonzero((z[:, c] < 0) & (part >= 0))
             series = frame.iloc[:, at].copy()
-            series.iloc[holes] = column.series(part[holes], np.random.default_rng(0)).array
+            series.iloc[holes] = table.columns[c].series(part[holes], np.random.default_rng(0)).array
             out[k].isetitem(at, series)
         if empty := [name for name in table.names if out[0][name].isna().any()]:
             why = "identifiers and columns without values cannot be filled"
             why = f"{len(left)} rows could not keep the constraints" if len(left) else why
-            warnings.warn(
-                f"impute left cells of {shown(empty)} empty: {why}", UserWarning, stacklevel=2
-            )
+            said = f"impute left cells of {shown(empty)} empty: {why}"
+            warnings.warn(said, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out

@@ -50,9 +50,8 @@ class Table:
         """A ValueError says which column, row or constraint is wrong."""
         names = [of.name for of in rows.cells]
         if unknown := [name for name in kinds if name not in map(str, names)]:
-            raise ValueError(
-                f"columns names {unknown[0]!r}, which is not a column; there are {shown(names)}"
-            )
+            fact = f"columns names {unknown[0]!r}, which is not a column"
+            raise ValueError(f"{fact}; there are {shown(names)}")
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
@@ -83,21 +82,14 @@ class Table:
     def warn_of_personal(self) -> None:
         """Say loudly which columns put real values, that most rows have alone, into samples."""
         if found := [column.name for column in self.columns if column.reveals]:
-            one = len(found) == 1
-            warnings.warn(
-                f"samples contain real values of the column{'' if one else 's'} {shown(found)}, most of "
-                f"which belong to one row; pass columns={{{found[0]!r}: 'identifier'}} for new ones, or "
-                "'drop'",
-                UserWarning,
-                stacklevel=2,
-            )
+            which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
+            cure = f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
+            warnings.warn(f"samples contain real values of {which}; {cure}", UserWarning, stacklevel=2)
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
-        like = rows.like(self.rows)
-        return np.column_stack(
-            [c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)]
-        )
+        pairs = zip(self.columns, rows.like(self.rows).cells, strict=True)
+        return np.column_stack([column.places_of(of) for column, of in pairs])
 
     def frame(self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None) -> Any:
         """A DataFrame of positions (m, d); `given` columns have one value, a Series of one."""
