@@ -41,25 +41,20 @@ def pandas() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """One column.
-
-    Parameters
-    ----------
-    dtype : of the levels, as pandas writes it
-    codes : (n,), the level of every cell; −1 where it is missing
-    numbers : (k,), the levels in ascending order; of times, ticks since 1970 in UTC
-    labels : the levels, if they are no numbers; Decimals and dates with the name of their type
-    categorical : whether the levels are categories, of which some may have no cell, in their own order
-    """
+    """One column. Levels that are no numbers are labels; Decimals and dates with the name of their type."""
 
     name: Label
-    dtype: str
-    codes: Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
+    dtype: str  # of the levels, as pandas writes it
+    codes: Annotated[
+        np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")
+    ]  # level of each; −1: missing
     numbers: Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))] = field(
         default_factory=lambda: np.empty(0)
-    )
+    )  # ascending levels; of times, ticks since 1970 in UTC
     labels: tuple[Label, ...] = ()
-    categorical: Literal["", "unordered", "ordered"] = ""
+    categorical: Literal["", "unordered", "ordered"] = (
+        ""  # categories may have no cell, and an own order
+    )
 
     def check(self) -> None:
         try:

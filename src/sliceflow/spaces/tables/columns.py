@@ -36,32 +36,21 @@ _MOST = 0.8  # share of texts that are dates, or come back, from which on the ot
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One understood column.
+    """One understood column."""
 
-    Parameters
-    ----------
-    cells : the user's cells
-    kind : one of `KINDS`
-    order : (k,), the level of each position
-    values : (k,), the number of each position, ascending; of categories the position itself
-    format : how numbers are written; None for categories and the like
-    base, step, unit : numbers count steps from base, both in units, of ones or seconds; None: any floats
-    instants : (k,), whole numbers of units, which compare as the levels do
-    exact : whether new values are never drawn, because only what occurs may be
-    reason : why the column is an identifier
-    """
-
-    cells: Cells
-    kind: str
-    order: np.ndarray
-    values: np.ndarray = field(default_factory=lambda: np.empty(0))
-    format: Format | None = None
-    base: int | None = None
+    cells: Cells  # the user's
+    kind: str  # one of `KINDS`
+    order: np.ndarray  # (k,), the level of each position
+    values: np.ndarray = field(
+        default_factory=lambda: np.empty(0)
+    )  # (k,), the number of each, ascending
+    format: Format | None = None  # how numbers are written; None for categories and the like
+    base: int | None = None  # numbers count steps from base; None: any floats
     step: int = 1
-    unit: Fraction | None = None
-    instants: np.ndarray | None = None
-    exact: bool = False
-    reason: str = ""
+    unit: Fraction | None = None  # of base and step, in ones or seconds
+    instants: np.ndarray | None = None  # (k,), whole numbers of units, which compare as the levels do
+    exact: bool = False  # whether new values are never drawn, because only what occurs may be
+    reason: str = ""  # why it is an identifier
 
     @property
     def name(self) -> Any:

@@ -72,11 +72,9 @@ class Rules:
             bad = self.broken(rule, self.z)
             if bad.any():
                 row, own = int(np.flatnonzero(bad)[0]), [(c, self.columns[c]) for c in rule.columns]
-                cells = (f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
-                raise ValueError(
-                    f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
-                    f"({', '.join(cells)}); fix the rows, or leave the constraint out"
-                )
+                cells = ", ".join(f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
+                fact = f"does not hold in {int(bad.sum())} rows, first in row {row} ({cells})"
+                raise ValueError(f"constraint {rule.text!r} {fact}; fix the rows, or leave it out")
 
     @cached_property
     def totals(self) -> list[Rule]:

@@ -30,20 +30,12 @@ def generator(seed: Seed) -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a model, understood.
+    """The rows of a model, understood."""
 
-    Parameters
-    ----------
-    rows : as the user passed them
-    columns : what they are
-    rules : what holds between them
-    z : (n, d), the positions of all cells
-    """
-
-    rows: TableRows
-    columns: tuple[Column, ...]
-    rules: Rules
-    z: np.ndarray
+    rows: TableRows  # as the user passed them
+    columns: tuple[Column, ...]  # what they are
+    rules: Rules  # what holds between them
+    z: np.ndarray  # (n, d), the positions of all cells
 
     @classmethod
     def understand(cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]) -> Table:
@@ -102,10 +94,10 @@ class Table:
                 out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
 
-    def scores(self, z: np.ndarray) -> np.ndarray:
-        """(d', m), comparable coordinates of rows: normal scores, and an axis for every category."""
-        out = [self.columns[c].axes(z[:, c]).T for c in self.order]
-        return np.concatenate(out) if out else np.zeros((1, len(z)))
+    def scores(self, z: np.ndarray, most: int | None = None) -> np.ndarray:
+        """(m, d'), comparable coordinates of rows by the first columns of the chain."""
+        out = [self.columns[c].axes(z[:, c]) for c in self.order[:most]]
+        return np.hstack(out or [np.zeros((len(z), 1))])
 
 
 def grow_chain(  # many: rows, their order, and how trees grow
