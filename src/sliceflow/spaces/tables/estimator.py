@@ -17,10 +17,9 @@ from sliceflow.errors import is_int, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.conditions import condition_on
 from sliceflow.spaces.tables.files import read_frame_or_file, read_table
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
-from sliceflow.spaces.tables.imputing import fill
+from sliceflow.spaces.tables.given import condition_on, fill
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
 
 __all__ = ["TableFlow"]
@@ -190,7 +189,7 @@ class TableFlow(FlowEstimator):
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
         Each filled cell is a draw given the other cells of its row
-        (`sliceflow.spaces.tables.imputing`). The best single guess of a cell is the median, or the most
+        (`sliceflow.spaces.tables.given`). The best single guess of a cell is the median, or the most
         frequent, of many draws. A warning says which cells stay empty.
 
         Parameters
