@@ -76,11 +76,12 @@ def test_names_that_are_no_texts_come_back_too(tmp_path, names):
 
 def test_the_form_survives_files_and_pickle(tmp_path, make):
     given = make(columns(single=X[:, 0].astype(np.float32), whole=np.arange(30)))
-    flow = fit(given)
+    flow = fit(given, keep_rows=True)
     flow.save(tmp_path / "flow", particles=True)
     for again in (sliceflow.load(tmp_path / "flow"), pickle.loads(pickle.dumps(flow))):
         assert same(again.sample(5, random_state=1), flow.sample(5, random_state=1))
         assert same(again.particles_, flow.particles_)
+        assert type(again._model.rows.in_users_form("cpu")[0]) is type(given)
         assert again.feature_names_in_.tolist() == flow.feature_names_in_.tolist()
 
 

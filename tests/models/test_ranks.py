@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ranks as fits
 import sliceflow
-from models import PICTURES, X, pictures, vectors
+from models import PICTURES, pictures, vectors
 from sliceflow.errors import ParameterError
 from sliceflow.models.identity import same_on_all
 from sliceflow.models.ranks import LostRank, Ranks, joined
@@ -143,11 +143,10 @@ def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     assert {name for name in facts[2] if facts[2][name] != facts[1][name]} == {"n_steps"}
 
 
-@pytest.mark.parametrize("make", [vectors, pictures])
-def test_several_processes_cannot_keep_rows(make, monkeypatch):
+def test_several_processes_cannot_keep_pictures(monkeypatch):
     monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, value])
-    with pytest.raises(ParameterError, match="keep_rows=True keeps all"):
-        make(keep_rows=True).fit(X if make is vectors else PICTURES, ranks=Ranks(0, 2))
+    with pytest.raises(ParameterError, match="keep_rows=True keeps all pictures"):
+        pictures(keep_rows=True).fit(PICTURES, ranks=Ranks(0, 2))
 
 
 LOST = [

@@ -48,7 +48,7 @@ def test_a_sum_with_a_cap(columns):
 def test_a_sum_of_sums(texts):
     frame = pd.DataFrame(rng().integers(0, 50, (400, 3)), columns=["a", "b", "c"])
     frame["ab"], frame["abc"] = frame.a + frame.b, frame.a + frame.b + frame.c
-    new = sample(frame, *texts)
+    new = sample(frame[["ab", "c", "abc", "a", "b"]], *texts)
     assert (new["ab"] == new["a"] + new["b"]).all()
     assert (new["abc"] == new["ab"] + new["c"]).all()
 
@@ -191,14 +191,6 @@ def test_sums_of_durations_and_decimals_are_exact():
     assert (new["all"] == new["a"] + new["b"]).all()
 
 
-def test_a_given_total_is_made_up_of_its_parts():
-    a, b = rng().integers(0, 40, (2, 500))
-    flow = TableFlow(constraints=["all = a + b"], random_state=0)
-    new = flow.fit(pd.DataFrame({"a": a, "b": b, "all": a + b})).sample(200, 0, given={"all": 30})
-    assert (new["a"] + new["b"] == 30).all()
-    assert new["a"].nunique() > 10
-
-
 def test_given_against_a_constraint_raises():
     frame = pd.DataFrame({"a": np.arange(50.0), "b": np.arange(50.0) + 5})
     flow = TableFlow(constraints=["a < b"], random_state=0).fit(frame)
@@ -228,6 +220,7 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are():
     given = flow.sample(50, 0, given={"total": 60})
     assert (given["total"] == 60).all()
     assert (given["a"] + given["b"] == 60).all()
+    assert given["a"].nunique() > 10
     far = 6 * 10**18
     large = pd.DataFrame({"a": r.integers(0, 99, 60) - far, "b": r.integers(0, 99, 60) + far})
     assert len(sample(large, "a <= b", n=3)) == 3  # a − b is beyond 64 bits
@@ -257,12 +250,3 @@ def test_combinations_of_three_and_dependencies_are_exact():
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
     (rule,) = Table.understand(read_frame(frame), {}, ()).rules.rules
     assert rule.text == "combinations(a, b)"  # with cells missing in some groups
-
-
-def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns():
-    frame = pd.DataFrame(rng().integers(0, 9, (60, 3)), columns=["a", "b", "c"])
-    frame["ab"] = frame["a"] + frame["b"]
-    frame["abc"] = frame["ab"] + frame["c"]
-    rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
-    table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
-    assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
