@@ -48,7 +48,7 @@ def test_a_sum_with_a_cap(columns):
 def test_a_sum_of_sums(texts):
     frame = pd.DataFrame(rng().integers(0, 50, (400, 3)), columns=["a", "b", "c"])
     frame["ab"], frame["abc"] = frame.a + frame.b, frame.a + frame.b + frame.c
-    new = sample(frame[["ab", "c", "abc", "a", "b"]], *texts)
+    new = sample(frame, *texts)
     assert (new["ab"] == new["a"] + new["b"]).all()
     assert (new["abc"] == new["ab"] + new["c"]).all()
 
@@ -250,3 +250,12 @@ def test_combinations_of_three_and_dependencies_are_exact():
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
     (rule,) = Table.understand(read_frame(frame), {}, ()).rules.rules
     assert rule.text == "combinations(a, b)"  # with cells missing in some groups
+
+
+def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns():
+    frame = pd.DataFrame(rng().integers(0, 9, (60, 3)), columns=["a", "b", "c"])
+    frame["ab"] = frame["a"] + frame["b"]
+    frame["abc"] = frame["ab"] + frame["c"]
+    rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
+    table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
+    assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
