@@ -1,9 +1,9 @@
 """Fits that are the same on any number of ranks: a script that torchrun starts, and what it needs.
 
-    torchrun --nproc-per-node 2 ranks.py FOLDER CASE CASE/kill CASE/resume …
+    torchrun --nproc-per-node 2 ranks.py FOLDER CASE CASE/kill CASE/stop CASE/resume …
 
-A case is fitted, and what must be equal is written; or the last rank kills itself after step 5; or the
-fit that was killed goes on.
+A case is fitted, and what must be equal is written; or the last rank kills itself after step 5; or all
+stop there; or a fit that was stopped goes on.
 """
 
 import math
@@ -64,6 +64,12 @@ WRONG = {  # what differs from rank to rank
 }
 
 
+def halt(event):
+    """A listener that ends the fit with an error, after the checkpoint of step 4."""
+    if event.steps_done == 5:
+        raise ValueError("stopped")
+
+
 def fitted(name, ranks=None, **options):
     """The case fitted, on this rank's rows: shares that are not equal."""
     if name in WRONG:
@@ -101,12 +107,15 @@ def main():
         for word in sys.argv[2:]:
             name, _, verb = word.partition("/")
             kept = dict(checkpoint_dir=folder / f"kept {name}", checkpoint_every=0)
-            options = {"kill": {**kept, "listeners": (kill,)}, "resume": kept}.get(verb, {})
+            steps = []
+            listener = {"kill": kill, "stop": halt, "resume": steps.append}.get(verb)
+            options = {**kept, "listeners": (listener,)} if verb else {}
             try:
                 flow = fitted(name, ranks, **options)
             except ValueError as error:
                 (folder / f"{name} {ranks.rank}.txt").write_text(str(error))
                 continue
+            assert not steps or steps[0].steps_done == 5
             found = result(flow, ranks)
             if ranks.first:
                 np.savez(folder / f"{word.replace('/', ' ')}.npz", **found)

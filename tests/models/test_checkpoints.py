@@ -1,11 +1,9 @@
-"""Checkpoints: a fit that was stopped goes on and ends with the same bits, on any number of ranks."""
+"""Checkpoints: a fit that was stopped goes on and ends with the same bits."""
 
 import os
 import random
 import shutil
 import signal
-import threading
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -23,18 +21,7 @@ from sliceflow.models.ranks import Ranks
 
 SEED = Seed(3)
 DATA = SEED.child("data").normal(3, 90, dtype=torch.float32) ** 3
-OF = {"estimator": "a test", "n_steps": "8"}
-KINDS = [
-    "labels",
-    "floats",
-    "max-sliced",
-    "per class",
-    "grey",
-    "bends",
-    "classes apart",
-    "colour",
-    "masked",
-]
+KINDS = ["labels", "floats", "max-sliced", "per class", "grey", "bends", "classes apart", "colour"]
 
 
 def fit(folder, kind="vectors", listeners=(), every=0, **changes):
@@ -61,7 +48,7 @@ def stopped(folder, after=2, kind="vectors", **more):
     return folder / "fit.checkpoint"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "masked"])
 def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(kind, tmp_path, fitted):
     whole = fitted(kind)
     for after in range(1, whole.n_iter_):
@@ -207,92 +194,15 @@ def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(tmp_path, monkey
     assert saved(fit(tmp_path)) == saved(fitted("vectors"))
 
 
-# Ranks
-
-
-@dataclass(frozen=True)
-class Thread(Ranks):
-    """A rank that is a thread of this process."""
-
-    barrier: threading.Barrier | None = None
-    letters: tuple = ()
-
-    def all_gather(self, letter):
-        self.letters[self.rank] = letter
-        self.barrier.wait()
-        out = list(self.letters)
-        self.barrier.wait()
-        return out
-
-    def broadcast(self, letter):
-        return self.all_gather(letter)[0]
-
-    def maximum(self, number):
-        return max(self.all_gather(number))
-
-    def columns(self, t):
-        parts = self.all_gather(t)
-        for r, part in enumerate(parts):
-            yield sum(p.shape[1] for p in parts[:r]), part
-
-
-def on_ranks(size, work):
-    """Call `work` with each of the ranks at the same time; what they return, in order."""
-    barrier, letters, out = threading.Barrier(size), [None] * size, [None] * size
-
-    def one(r):
-        try:
-            out[r] = work(Thread(r, size, barrier, letters))
-        except BaseException as error:
-            out[r] = error
-
-    threads = [threading.Thread(target=one, args=(r,)) for r in range(size)]
-    [thread.start() for thread in threads]
-    [thread.join(60) for thread in threads]
-    return out
-
-
-def write_on(folder, size):
-    """A checkpoint after 3 steps, by ranks with a share of the columns of DATA each."""
-
-    def work(ranks):
-        share = ranks.share(90)
-        run = Run(stage=1, step=2, done=3, coordinates=DATA[:2, share.slice].clone())
-        checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, "x")
-        cloud = Cloud(DATA[:, share.slice].clone())
-        with checkpoints.running(Running(run, cloud, History(), share.first)):
-            run.after()
-
-    return on_ranks(size, work)
-
-
-@pytest.mark.parametrize(("writers", "readers"), [(1, 2), (3, 2)])
-def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers):
-    assert write_on(tmp_path, writers) == [None] * writers
-    names = [path.name for path in (tmp_path / "x").iterdir()]
-    assert names == ["fit.checkpoint"]
-
-    def work(ranks):
-        share, run = ranks.share(90), Run()
-        cloud = Cloud(torch.zeros(3, share.count))
-        checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, "x")
-        with checkpoints.running(Running(run, cloud, History(), share.first)):
-            return cloud.x, run.coordinates, run.done
-
-    parts = on_ranks(readers, work)
-    assert torch.equal(torch.cat([part[0] for part in parts], 1), DATA)
-    assert torch.equal(torch.cat([part[1] for part in parts], 1), DATA[:2])
-    assert {part[2] for part in parts} == {3}
-
-
 def test_a_checkpoint_of_other_particles_is_a_clear_error(tmp_path):
-    write_on(tmp_path, 1)
+    def running(run, x):
+        kept = Checkpoints(tmp_path, 0, {"estimator": "a test"}, SEED, Ranks(), "part")
+        return kept.running(Running(run, Cloud(x), History()))
+
+    run = Run(stage=1, step=2, done=3)
+    with running(run, DATA):
+        run.after()
+    damaged = pytest.raises(ModelFileError, match=r"of shape \(3, 90\).*Delete it to start")
     for shape in ((3, 91), (4, 90)):
-        state = Running(Run(), Cloud(torch.zeros(shape)), History())
-        with (
-            pytest.raises(
-                ModelFileError, match=r"is damaged: .*of shape \(3, 90\).*Delete it to start"
-            ),
-            Checkpoints(tmp_path, 0, OF, SEED, Ranks(), "x").running(state),
-        ):
+        with damaged, running(Run(), torch.zeros(shape)):
             pass

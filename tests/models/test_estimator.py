@@ -22,20 +22,9 @@ from models import EVEN_AND_ODD, FITTED, LABELS, PARTS, PICTURES, X, pictures, s
 from problems import mixture
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, frames, metrics, transports
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks
 
 SAMPLED = [kind for kind in PARTS if kind != "masked"]
-WITH_Y = [
-    "labels",
-    "tuples",
-    "columns",
-    "local",
-    "mixed",
-    "per class",
-    "grey labels",
-    "classes apart",
-    "kept",
-]
+WITH_Y = [kind for kind, (_, data) in PARTS.items() if len(data) > 1]
 CLASSES = ["labels", "per class", "grey labels", "classes apart", "kept"]
 
 
@@ -470,9 +459,3 @@ def test_every_basis_transport_and_condition_of_pictures(basis, transport, condi
             flow.fit(*data)
         return
     goes_through(flow, data, tmp_path)
-
-
-def test_one_rank_is_one_process(fitted):
-    for kind in ("labels", "per class", "grey labels", "clusters"):
-        make, data = PARTS[kind]
-        assert saved(make().fit(*data, ranks=Ranks())) == saved(fitted(kind))

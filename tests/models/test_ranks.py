@@ -47,7 +47,10 @@ def same(found, wanted):
 def two(tmp_path_factory):
     """What two ranks give: all cases and errors, by one start of the processes."""
     folder = tmp_path_factory.mktemp("two")
-    ran = torchrun(2, folder, *fits.CASES, *fits.WRONG)
+    stop = dict(checkpoint_dir=folder / "kept digits", checkpoint_every=0, listeners=(fits.halt,))
+    with pytest.raises(ValueError, match="stopped"):
+        fits.fitted("digits", **stop)
+    ran = torchrun(2, folder, *fits.CASES, *fits.WRONG, "digits/resume", "clusters/stop")
     assert ran.returncode == 0, ran.stderr
     return folder
 
@@ -66,6 +69,16 @@ def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, two):
     loaded = sliceflow.load(two / f"{name}.sliceflow", device="cpu")
     if name != "masked":
         assert np.allclose(loaded.sample(50, random_state=0), alone["samples"], atol=1e-5)
+
+
+def test_any_number_of_ranks_goes_on_where_others_stopped(two):
+    """Two where one stopped, and one where two did."""
+    same(np.load(two / "digits resume.npz"), fits.result(fits.fitted("digits")))
+    steps, kept = [], two / "kept clusters"
+    flow = fits.fitted("clusters", checkpoint_dir=kept, listeners=(steps.append,))
+    assert steps[0].steps_done == 5
+    same(fits.result(flow), fits.result(fits.fitted("clusters")))
+    assert not list(kept.iterdir())
 
 
 @pytest.mark.parametrize(

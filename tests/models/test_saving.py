@@ -5,7 +5,6 @@ import pickle
 import random
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -90,19 +89,14 @@ def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
     assert sizes[0] < sizes[1]
 
 
-def test_types_and_names_of_columns_come_back(tmp_path):
-    frame = pd.DataFrame(X.astype(np.float32), columns=["a", "b", "c"])
-    for given in (frame, torch.from_numpy(X), X.astype(np.float32)):
+def test_types_of_arrays_come_back(tmp_path):
+    for given in (torch.from_numpy(X), X.astype(np.float32)):
         flow = vectors(0, keep_rows=True).fit(given, LABELS)
         flow.save(tmp_path / "model", particles=True)
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
         for out in (loaded.particles_, loaded.sample(3), loaded._model.rows.in_users_form("cpu")[0]):
             assert type(out) is type(given)
-            if isinstance(given, pd.DataFrame):
-                assert out.dtypes.equals(given.dtypes)
-                assert loaded.feature_names_in_.tolist() == ["a", "b", "c"]
-            else:
-                assert out.dtype == given.dtype
+            assert out.dtype == given.dtype
     for images in (torch.from_numpy(PICTURES), torch.from_numpy(COLOURS)):
         flow = pictures(schedule="1[1]", n_pixel_values=256).fit(images)
         flow.save(tmp_path / "model")
@@ -138,10 +132,8 @@ def test_changed_files_are_refused_or_draw_numbers(kind, n, fitted, tmp_path, mo
 
 
 def test_a_path_that_is_no_model_is_a_model_file_error(tmp_path):
-    (tmp_path / "text").write_text("no model")
-    for path in (tmp_path / "text", tmp_path / "nothing", tmp_path):
-        with pytest.raises(ModelFileError):
-            sliceflow.load(path)
+    with pytest.raises(ModelFileError):
+        sliceflow.load(tmp_path / "nothing")
     FITTED["vectors"]().save(tmp_path / "model")
     with pytest.raises(ValueError, match="precision='float32' applies to pictures"):
         sliceflow.load(tmp_path / "model", precision="float32")

@@ -191,14 +191,6 @@ def test_sums_of_durations_and_decimals_are_exact():
     assert (new["all"] == new["a"] + new["b"]).all()
 
 
-def test_a_given_total_is_made_up_of_its_parts():
-    a, b = rng().integers(0, 40, (2, 500))
-    flow = TableFlow(constraints=["all = a + b"], random_state=0)
-    new = flow.fit(pd.DataFrame({"a": a, "b": b, "all": a + b})).sample(200, 0, given={"all": 30})
-    assert (new["a"] + new["b"] == 30).all()
-    assert new["a"].nunique() > 10
-
-
 def test_given_against_a_constraint_raises():
     frame = pd.DataFrame({"a": np.arange(50.0), "b": np.arange(50.0) + 5})
     flow = TableFlow(constraints=["a < b"], random_state=0).fit(frame)
@@ -228,6 +220,7 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are():
     given = flow.sample(50, 0, given={"total": 60})
     assert (given["total"] == 60).all()
     assert (given["a"] + given["b"] == 60).all()
+    assert given["a"].nunique() > 10
     far = 6 * 10**18
     large = pd.DataFrame({"a": r.integers(0, 99, 60) - far, "b": r.integers(0, 99, 60) + far})
     assert len(sample(large, "a <= b", n=3)) == 3  # a − b is beyond 64 bits

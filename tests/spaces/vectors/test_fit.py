@@ -54,14 +54,6 @@ def test_shifted_rows_give_shifted_samples_and_huge_ones_keep_their_scale():
         assert np.allclose(found.std(0), X.std(0) * scale, rtol=0.2)
 
 
-@given(clouds(), st.randoms(use_true_random=False))
-@settings(max_examples=5)
-def test_the_order_of_the_rows_does_not_matter(x, random):
-    order = random.sample(range(len(x)), len(x))
-    a, b = (SlicedWassersteinFlow(**QUICK, options=ROWS).fit(rows).particles_ for rows in (x, x[order]))
-    assert np.allclose(a, b, rtol=0, atol=1e-6 * np.abs(x).max())
-
-
 @given(clouds())
 @settings(max_examples=5)
 def test_axis_steps_make_every_column_exact(x):
