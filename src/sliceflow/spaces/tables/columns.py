@@ -249,8 +249,10 @@ class Column:
 
     @property
     def reveals(self) -> bool:
-        """Whether samples contain values that most rows have alone."""
-        return self.is_category and identifiers.reveals(self.cells.codes)
+        """Whether samples contain real values, most of which occur once and so tell their row."""
+        counts = np.bincount(self.cells.codes[~self.cells.missing])
+        once, n = int((counts == 1).sum()), int(counts.sum())
+        return self.is_category and n >= identifiers.FEWEST and 2 * once > n
 
 
 # Understanding
@@ -346,7 +348,7 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
-    if 2 * len(texts) > n >= 20 and (length > identifiers.LONG_TEXT or words >= 2):
+    if 2 * len(texts) > n >= identifiers.FEWEST and (length > identifiers.LONG_TEXT or words >= 2):
         raise ValueError(
             f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
             f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "
