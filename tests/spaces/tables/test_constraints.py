@@ -206,7 +206,16 @@ def test_bounds_and_sums_are_read_with_their_signs_and_checked_to_the_last_digit
     assert len(sample(frame, "total > -3", n=1)) == 1
     new = sample(frame, "rest = total - part")
     assert (new["rest"] == new["total"] - new["part"]).all()
-    for text in ("total >= 70", "y = x", "x > z"):
+    new = sample(
+        frame, "total <= part + rest + 0.5", "rest >= -part + 50", "total = 5e0 + rest + part - 5"
+    )
+    assert (new["rest"] + new["part"] == new["total"]).all()
+    five = pd.Series([5, 5, None] * 40)
+    for same in (five, five.astype("Int64"), five / 3):
+        new = sample(pd.DataFrame({"a": same, "x": range(120)}), f"a = {same[0]}")["a"]
+        assert set(new.dropna()) == {same[0]}
+        assert new.isna().any()
+    for text in ("total >= 70", "y = x", "x > z", "total < part - rest", "part = 5"):
         with pytest.raises(ValueError, match=f"{text!r} does not hold"):
             sample(frame, text)
 

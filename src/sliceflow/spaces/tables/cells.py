@@ -25,6 +25,8 @@ from sliceflow.models.ranks import Ranks
 
 __all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]
 
+_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
+_Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
 _WRONG: Any = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
@@ -45,16 +47,10 @@ class Cells:
 
     name: Label
     dtype: str  # of the levels, as pandas writes it
-    codes: Annotated[
-        np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")
-    ]  # level of each; −1: missing
-    numbers: Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))] = field(
-        default_factory=lambda: np.empty(0)
-    )  # ascending levels; of times, ticks since 1970 in UTC
+    codes: _Codes  # the level of every cell; −1 where it is missing
+    numbers: _Numbers = field(default_factory=lambda: np.empty(0))  # ascending; of times, ticks in UTC
     labels: tuple[Label, ...] = ()
-    categorical: Literal["", "unordered", "ordered"] = (
-        ""  # categories may have no cell, and an own order
-    )
+    categorical: Literal["", "unordered", "ordered"] = ""  # if not empty, levels may have no cell
 
     def check(self) -> None:
         try:
@@ -217,9 +213,8 @@ def read_frame(frame: Any) -> TableRows:
     if not isinstance(frame, pandas().DataFrame):
         polars = type(frame).__module__.startswith("polars")
         cure = "frame.to_pandas()" if polars else "pandas.DataFrame(array, columns=[...])"
-        raise TypeError(
-            f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; pass {cure}"
-        )
+        fact = f"a table is a pandas DataFrame or a path, not {type(frame).__name__}"
+        raise TypeError(f"{fact}; pass {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")

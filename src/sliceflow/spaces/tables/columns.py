@@ -7,7 +7,7 @@ between them, rounded to what the column can have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -41,9 +41,7 @@ class Column:
     cells: Cells  # the user's
     kind: str  # one of `KINDS`
     order: np.ndarray  # (k,), the level of each position
-    values: np.ndarray = field(
-        default_factory=lambda: np.empty(0)
-    )  # (k,), the number of each, ascending
+    values: np.ndarray  # (k,), the number of each, ascending
     format: Format | None = None  # how numbers are written; None for categories and the like
     base: int | None = None  # numbers count steps from base; None: any floats
     step: int = 1
@@ -249,8 +247,10 @@ class Column:
 
     @property
     def reveals(self) -> bool:
-        """Whether samples contain values that most rows have alone."""
-        return self.is_category and identifiers.reveals(self.cells.codes)
+        """Whether samples contain real values, most of which occur once and so tell their row."""
+        counts = np.bincount(self.cells.codes[~self.cells.missing])
+        once, n = int((counts == 1).sum()), int(counts.sum())
+        return self.is_category and n >= identifiers.FEWEST and 2 * once > n
 
 
 # Understanding
@@ -265,13 +265,13 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         raise ValueError(f"{fact}; {cure}")
     present = np.flatnonzero(np.bincount(cells.codes[cells.codes >= 0]))
     if kind == "drop":
-        return Column(cells, "drop", present[:0])
+        return Column(cells, "drop", present[:0], np.empty(0))
     reason = "as asked" if kind == "identifier" else ""
     if wanted is None:
         reason = identifiers.reason(cells, distinct_rows)
     form = _format(cells, present, "", "") if reason == identifiers.NEARLY_UNIQUE else None
     if reason and form is None:
-        return Column(cells, "identifier", present[:1], reason=reason)
+        return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
@@ -346,7 +346,7 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
-    if 2 * len(texts) > n >= 20 and (length > identifiers.LONG_TEXT or words >= 2):
+    if 2 * len(texts) > n >= identifiers.FEWEST and (length > identifiers.LONG_TEXT or words >= 2):
         raise ValueError(
             f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
             f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "

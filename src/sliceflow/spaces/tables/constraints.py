@@ -107,15 +107,15 @@ class Rules:
         units = {c: self.columns[c].unit for c in rule.columns}
         values = {c: self.columns[c].exactly(z[:, c]) for _, c in terms}
         if None in units.values():
-            parts = [s * _as_floats(values[c], units[c]) for s, c in terms]
-            return np.sum(parts, axis=0) - float(rule.bound), None
+            parts = (s * _as_floats(values[c], units[c]) for s, c in terms)
+            return sum(parts, np.zeros(len(z))) - float(rule.bound), None
         exact = {c: unit for c, unit in units.items() if unit is not None}
         fine = min(exact.values()) / (rule.bound / min(exact.values())).denominator
         scale = {c: int(unit / fine) for c, unit in exact.items()}
         if any(_large(v, scale[c]) for c, v in values.items()):
             values = {c: v.astype(object) for c, v in values.items()}
-        left = sum(s * scale[c] * values[c] for s, c in terms) - int(rule.bound / fine)
-        return np.asarray(left), fine
+        parts = (s * scale[c] * values[c] for s, c in terms)
+        return sum(parts, np.zeros(len(z), dtype=np.int64)) - int(rule.bound / fine), fine
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""

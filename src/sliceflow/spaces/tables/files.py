@@ -97,7 +97,7 @@ def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
                 first.append([cell.strip() for cell in row])
             if len(row) != len(first[0]):  # pandas would fill up short ones
                 fact = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
-                raise ValueError(f"{path}: {fact}; fix it, or put cells with separators in quotes")
+                raise ValueError(f"{path}: {fact}; fix that row, or quote cells with separators")
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
     named = _names_columns(first)

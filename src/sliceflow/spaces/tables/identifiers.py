@@ -10,11 +10,11 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["LONG_TEXT", "NEARLY_UNIQUE", "new", "pattern_of", "reason", "reveals"]
+__all__ = ["FEWEST", "LONG_TEXT", "NEARLY_UNIQUE", "new", "pattern_of", "reason"]
 
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
-_FEWEST = 20  # rows from which on different values tell anything
+FEWEST = 20  # rows from which on different values tell anything
 _UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
 _MATCHING = 0.8  # share of texts of a personal form
 _PERSONAL = {
@@ -47,8 +47,8 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     for what, form in _PERSONAL.items():
         if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
             return f"looks like {what}"
-    if n < _FEWEST or k < _UNIQUE * n:
-        few = n >= _FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
+    if n < FEWEST or k < _UNIQUE * n:
+        few = n >= FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
         return "looks like a name" if few else ""
     if _ID_NAME.search(str(cells.name)):
         return "is nearly unique and named like an identifier"
@@ -57,12 +57,6 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     words, length = (sum(f(t) for t in texts) / len(texts) for f in (lambda t: t.count(" "), len))
     alike = words < 1.5 or len({pattern_of([t]) for t in texts}) <= 3
     return NEARLY_UNIQUE if alike and length <= LONG_TEXT else ""
-
-
-def reveals(codes: np.ndarray) -> bool:
-    """Whether most values occur once, so that a value tells which row it is from."""
-    counts = np.bincount(codes[codes >= 0])
-    return int(counts.sum()) >= _FEWEST and 2 * int((counts == 1).sum()) > int(counts.sum())
 
 
 def pattern_of(texts: Sequence[str]) -> str:
