@@ -92,16 +92,17 @@ def _unchanged(array: np.ndarray) -> np.ndarray:
 
 
 def _differences(array: np.ndarray) -> np.ndarray:
-    """Differences along the last axis, where 0, −1, 1, −2, … are 0, 1, 2, 3, …"""
+    """Differences along the last axis, which comes first; 0, −1, 1, −2, … are 0, 1, 2, 3, …"""
     signed = np.ascontiguousarray(array).view(f"i{array.itemsize}")
     rises = np.diff(signed, axis=-1, prepend=signed.dtype.type(0))  # modulo 2^bits
-    return np.asarray((rises << 1) ^ (rises >> (8 * array.itemsize - 1)))
+    return np.moveaxis((rises << 1) ^ (rises >> (8 * array.itemsize - 1)), -1, 0)
 
 
 def _sums(differences: np.ndarray) -> np.ndarray:
-    codes = differences.view(f"u{differences.itemsize}")
-    rises = (codes >> 1) ^ (~(codes & 1) + codes.dtype.type(1))
-    return np.cumsum(rises, axis=-1, dtype=codes.dtype).view(differences.dtype)
+    shape, unsigned = differences.shape, np.dtype(f"u{differences.itemsize}")
+    codes = np.moveaxis(differences.view(unsigned).reshape(shape[-1:] + shape[:-1]), 0, -1)
+    rises = (codes >> 1) ^ (~(codes & 1) + unsigned.type(1))
+    return np.cumsum(rises, axis=-1, dtype=unsigned).view(differences.dtype)
 
 
 def _from_neighbours(pictures: np.ndarray) -> np.ndarray:
