@@ -67,16 +67,6 @@ class Skipped(Exception):
     """What a row needs is not there."""
 
 
-def completions(
-    train: Pictures, X: np.ndarray, mask: str, y: np.ndarray | None, seed: int, device: str
-) -> np.ndarray:
-    """One completion of each picture from its known part, by the pictures of `train`."""
-    settings = {"n_pixel_values": train.n_pixel_values, "random_state": seed, "device": device}
-    flow = ImageFlow(quality="draft", keep_rows=True, **settings)
-    flow.fit(train.images, None if y is None else train.labels)
-    return flow.inpaint(X, mask, y=y, random_state=seed)[:, 0]
-
-
 # --- vectors -----------------------------------------------------------------------------------------
 
 
@@ -313,7 +303,11 @@ def completed(name: str, mask: str, device: str, seed: int, args: argparse.Names
     hidden = [np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.images, x)]
     row: Row = {"recognised_real": score(x, y)}
     for labels, prefix in ((None, ""), (y, "by_class_")):
-        done, times = timed(partial(completions, train, x, mask, labels, seed, device))
+        settings = {"n_pixel_values": train.n_pixel_values, "random_state": seed, "device": device}
+        flow = ImageFlow(quality="draft", keep_rows=True, **settings)
+        flow.fit(train.images, None if labels is None else train.labels)
+        found, times = timed(partial(flow.inpaint, x, mask, y=labels, random_state=seed))
+        done = found[:, 0]
         ours = np.asarray(done[:, half:], float).reshape(len(done), -1)
         near, real = (distances_to(a, hidden[0], device=device) for a in (ours, hidden[1]))
         numbers = {

@@ -25,7 +25,7 @@ FLOORS = (
     ("neighbours", "metrics"),
     ("engine",),
     ("kernels",),
-    ("errors", "devices", "caches", "dataframes", "datasets", "written"),
+    ("errors", "devices", "caches", "dataframes", "datasets", "fields", "written"),
 )
 # Exceptions on one floor: the page is a command, small modules use the errors.
 BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
@@ -33,13 +33,13 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # The most lines of .py, blank ones and docstrings included: today's, rounded up. A comment names the goal
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
-    "engine": 2_500,
+    "engine": 2_550,
     "kernels": 2_050,  # goal 2,000
     "neighbours": 750,  # goal 700
-    "models": 2_600,  # goal 2,200
+    "models": 2_350,  # goal 2,200
     "spaces/vectors": 1_300,  # goal 1,000
     "spaces/pictures": 2_530,  # goal 2,300
-    "spaces/tables": 2_600,  # goal 1,600
+    "spaces/tables": 2_460,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
     "cli": 2_050,  # goal 2,000

@@ -22,12 +22,12 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.models import file, stored
+from sliceflow.fields import Array
+from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
-from sliceflow.models.codec import Array
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import check_steps
-from sliceflow.models.stored import SavedHistory
+from sliceflow.models.limits import Allowance, check_steps
+from sliceflow.models.saving import SavedHistory
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Small:
     """Like a saved estimator."""
 
     seed: Seed
-    frame: frames.FrameKind
-    transport: transports.Transport
+    frame: frames.SavedFrame
+    transport: transports.SavedTransport
     model: tuple[ModelStep, ...]
     condition: conditions.Condition | None
     history: SavedHistory
@@ -98,11 +98,23 @@ def test_steps_seeds_frames_and_transports_come_back(path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "labels"), [("<i8", (1, 1)), ("|O", (1.0, 1.0)), ("<U1", ("ab",)), ("<i8", (1.5,))]
+    ("dtype", "labels", "words"),
+    [
+        ("<i8", [1, 1], "not all 2 are distinct"),
+        ("|O", [1.0, 1], "not all 2 are distinct"),
+        ("|O", [], "there are no labels"),
+        ("<U1", ["ab"], "labels that are not of dtype <U1"),
+        ("<i8", [1.5], "labels that are not of dtype int64"),
+        ("<i8", [True], "labels that are not of dtype int64"),
+        ("<U1", "ab", "must be a list"),
+        ("<U99999999", ["a"] * 9, "9 labels of dtype <U99999999"),
+        ("<i8,<i8", [1], "is not a type of labels"),
+    ],
 )
-def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels):
-    with pytest.raises(ValueError, match="labels are not"):
-        stored._Labels(dtype, labels, False).check()
+def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels, words):
+    node = {"classes": {"dtype": dtype, "labels": labels}, "hidden": False}
+    with pytest.raises(ValueError, match=words):
+        codec.unpack(conditions.Labels, {"value": node, "arrays": {}}, {}, Allowance(1000))
 
 
 def test_the_same_model_gives_the_same_file(path, tmp_path):

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import ranks as fits
 import sliceflow
-from models import PICTURES, pictures, vectors
-from sliceflow.errors import ParameterError
+from models import vectors
 from sliceflow.models.identity import same_on_all
 from sliceflow.models.ranks import LostRank, Ranks, joined
 
@@ -154,12 +153,6 @@ def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     agree(random_state=np.random.RandomState(1), n_steps=9)
     assert facts[0] == facts[1]
     assert {name for name in facts[2] if facts[2][name] != facts[1][name]} == {"n_steps"}
-
-
-def test_several_processes_cannot_keep_pictures(monkeypatch):
-    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, value])
-    with pytest.raises(ParameterError, match="keep_rows=True keeps all pictures"):
-        pictures(keep_rows=True).fit(PICTURES, ranks=Ranks(0, 2))
 
 
 LOST = [

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.transports import GridTable, KnotTable, Table
+from sliceflow.fields import FLOATS, Array, Between, Count
 
 __all__ = [
     "JUMPS", "MOST_BINS", "MOST_KNOTS", "CompactTable", "ModelStep", "at_bends", "map_bytes",
@@ -25,6 +27,7 @@ MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
 _ARRAYS = ("lo", "hi", "at", "levels")
+_ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 _SHARED = 8  # times as many knots of a map that classes share
 
@@ -39,15 +42,33 @@ class CompactTable:
     and the others move nothing.
     """
 
-    lo: Tensor
-    hi: Tensor
-    at: Tensor
-    levels: Tensor
-    n_bins: int
-    exponent: int
+    lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
+    hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
+    at: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
+    levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
+    n_bins: Annotated[int, Between(1, MOST_BINS)]
+    exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
-    numbers: Tensor | None = None
-    n_all: int = 0
+    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None = None
+    n_all: Count = 0
+
+    def check(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        at, k = self.at, self.at.shape[1]
+        if not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
+            raise ValueError(f"compact maps have {k} knots of {self.dtype}")
+        ends = bool((at[:, 0] == 0).all() and (at[:, -1] == self.n_bins).all())
+        if not ends or not bool((at[:, :-1] < at[:, 1:]).all()):
+            raise ValueError(f"compact maps have knots that do not ascend from 0 to {self.n_bins}")
+        if self.numbers is not None and len(self.numbers):
+            ascend = bool((self.numbers[:-1] < self.numbers[1:]).all())
+            if not ascend or int(self.numbers[-1]) >= self.n_all:
+                raise ValueError(f"compact maps have numbers that do not ascend below {self.n_all}")
+        if not bool((self.lo <= self.hi).all()):
+            raise ValueError("compact maps have ranges that end before they begin")
+        farthest = max(-float(self.lo.amin()), float(self.hi.amax())) if len(self.lo) else 0.0
+        if not farthest + 2.0 ** (self.exponent + 15) < torch.finfo(self.dtype).max / 4:
+            raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
     @property
     def n_maps(self) -> int:
@@ -71,26 +92,20 @@ class CompactTable:
         return replace(self, **parts, numbers=None, n_all=0).plain()
 
     def moving(self) -> CompactTable:
-        """The same without the maps that move nothing, on the CPU."""
-        table = self.to(torch.device("cpu"))
-        if table.numbers is not None:
-            return table
-        numbers = table.levels.any(1).nonzero()[:, 0]
-        parts = {name: getattr(table, name)[numbers] for name in _ARRAYS}
-        return replace(table, **parts, numbers=numbers, n_all=len(table.lo))
+        """The same without the maps that move nothing."""
+        if self.numbers is not None:
+            return self
+        numbers = self.levels.any(1).nonzero()[:, 0]
+        parts = {name: getattr(self, name)[numbers] for name in _ARRAYS}
+        return replace(self, **parts, numbers=numbers, n_all=len(self.lo))
 
     def plain(self) -> CompactTable:
-        """The same; maps that move nothing, which files do not keep, are on [−1, 1], with even knots."""
+        """The same; maps that move nothing, which models do not keep, are on [−1, 1], with even knots."""
         moving, k = self.levels.any(1), self.at.shape[1]
         even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
         lo, hi = (torch.where(moving, end, to) for end, to in ((self.lo, -1.0), (self.hi, 1.0)))
         at = torch.where(moving[:, None], self.at, even.to(self.at.dtype))
         return replace(self, lo=lo, hi=hi, at=at)
-
-    def to(self, device: torch.device) -> CompactTable:
-        """The same on another device."""
-        numbers = None if self.numbers is None else self.numbers.to(device)
-        return replace(self, **{n: getattr(self, n).to(device) for n in _ARRAYS}, numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -100,10 +115,23 @@ class ModelStep:
     If it is None, the frame is drawn again from its position: step `step` of stage number `stage`.
     """
 
-    stage: int
-    step: int
+    stage: Count
+    step: Count
     table: KnotTable | GridTable | CompactTable
-    theta: Tensor | None = None
+    theta: Annotated[Tensor, Array("h d", FLOATS)] | None = None
+
+    def check(self) -> None:
+        """Raise a ValueError if fitted directions are not orthonormal."""
+        if self.theta is None:
+            return
+        one = torch.eye(len(self.theta), dtype=self.theta.dtype, device=self.theta.device)
+        if not bool(((self.theta @ self.theta.T - one).abs() < _ORTHONORMAL).all()):
+            raise ValueError("the fitted directions of a step are not orthonormal")
+
+    def moving(self) -> ModelStep:
+        """The same without the maps that move nothing, if they can be left out."""
+        table = self.table
+        return replace(self, table=table.moving()) if isinstance(table, CompactTable) else self
 
     def maps(self) -> KnotTable | GridTable:
         """The maps as they move particles."""

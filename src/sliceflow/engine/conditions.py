@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
+from sliceflow.fields import Array, Label
 
 __all__ = [
     "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "as_array", "default_particles", "even_rows",
@@ -32,23 +33,6 @@ ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh
 _OF_A_CLASS = 200  # the least of a class that shares its maps with others,
 _OF_ONE_APART = 1_000  # and of a class with its own maps;
 _IN_ALL = 10_000  # fewer, if all classes together would need more than twice as many
-
-
-class Condition(Protocol):
-    """A kind of y: `width` is l, the dimension of θ_y; `encode` refuses a y that does not fit.
-
-    It is `hidden` if the user did not pass it.
-    """
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def hidden(self) -> bool: ...
-
-    def encode(self, y: Any) -> Tensor: ...
-
-    def decode(self, codes: Tensor) -> np.ndarray: ...
 
 
 def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
@@ -71,8 +55,13 @@ class Labels:
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
     """
 
-    classes: np.ndarray
+    classes: Annotated[np.ndarray, Label]
     hidden: bool = False  # clusters, which the user did not pass
+
+    def check(self) -> None:
+        """Raise a ValueError unless the labels are distinct."""
+        if not 0 < len(set(map(label_key, self.classes.tolist()))) == self.width:
+            raise ValueError(f"there are no labels, or not all {self.width} are distinct")
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> Labels:
@@ -115,9 +104,14 @@ class Labels:
 class Columns:
     """Continuous conditions, standardised column by column (a constant column is only centred)."""
 
-    mean: np.ndarray
-    scale: np.ndarray
+    mean: Annotated[np.ndarray, Array("l", torch.float64)]
+    scale: Annotated[np.ndarray, Array("l", torch.float64)]
     hidden = False
+
+    def check(self) -> None:
+        """Raise a ValueError unless the scales of all columns are positive."""
+        if not (self.scale > 0).all() or not self.width:
+            raise ValueError("a condition has no columns, or a scale that is not positive")
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> Columns:
@@ -189,6 +183,9 @@ class Mixed:
         out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
         out[:, ~is_label] = self.columns.decode(codes[:, 1:])
         return out
+
+
+Condition = Labels | Columns | Mixed
 
 
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
@@ -318,7 +315,7 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
 def as_array(y: Any, name: str = "y") -> np.ndarray:
     """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
     y = unmasked(from_tensor(y), name)
-    if hasattr(y, "to_numpy"):  # pandas, polars
+    if hasattr(y, "to_numpy"):  # of pandas
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
         return np.asarray(y)

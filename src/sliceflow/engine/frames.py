@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random",
-    "condition_directions", "count_directions", "frame_bytes", "releasing", "rotation",
+    "SavedFrame", "condition_directions", "count_directions", "frame_bytes", "releasing", "rotation",
     "rotation_bytes", "step_uniform",
 ]  # fmt: skip
 
@@ -346,3 +346,7 @@ class Axis:
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         return Frame(None, None)
+
+
+# Files hold these frames only.
+SavedFrame = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]

@@ -8,9 +8,9 @@ tensors and do not depend on the transport. A model is a sequence of them, with 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,15 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.errors import is_int, need
+from sliceflow.fields import FLOATS, Array
 
 __all__ = [
     "AlignedHistogram", "Auto", "Counts", "Fit", "GridTable", "Histogram", "Interpolated",
-    "KnotTable", "Sorted", "Table", "Transport",
+    "KnotTable", "SavedTransport", "Sorted", "Table", "Transport",
 ]  # fmt: skip
 
 _AT_ONCE = 1 << 30  # values sorted at a time
+_SLACK = 1e-5  # averages of equal numbers may differ in the last digit
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
 
 
@@ -62,8 +64,14 @@ class Transport(Protocol):
 class KnotTable:
     """Piecewise linear maps: T(knots) = values, both (h, K) and ascending along each row."""
 
-    knots: Tensor
-    values: Tensor
+    knots: Annotated[Tensor, Array("h k", FLOATS)]
+    values: Annotated[Tensor, Array("h k", FLOATS)]
+
+    def check(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
+            raise ValueError(f"maps have {self.knots.shape[1]} knots, or mix types of numbers")
+        _need_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends."""
@@ -79,10 +87,16 @@ class GridTable:
     particles per bin: maps are noisy where there are few.
     """
 
-    lo: Tensor
-    hi: Tensor
-    values: Tensor
-    counts: Tensor | None = None
+    lo: Annotated[Tensor, Array("h", FLOATS)]
+    hi: Annotated[Tensor, Array("h", FLOATS)]
+    values: Annotated[Tensor, Array("h b", FLOATS)]
+    counts: Tensor | None = field(default=None, metadata={"saved": False})
+
+    def check(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
+            raise ValueError(f"maps have {self.values.shape[1]} values, or mix types of numbers")
+        _need_ascending(self.lo, self.hi)
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`."""
@@ -96,6 +110,12 @@ class GridTable:
 
 
 Table = KnotTable | GridTable
+
+
+def _need_ascending(before: Tensor, after: Tensor) -> None:
+    falls = before - after
+    if falls.numel() and bool((falls > _SLACK * after.abs().amax()).any()):
+        raise ValueError("maps have knots that do not ascend")
 
 
 @dataclass(frozen=True)
@@ -333,6 +353,10 @@ class Auto:
         """The transport for `n` particles and data in total; several ranks can only count."""
         few = n <= self.threshold and n_ranks == 1
         return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
+
+
+# Files hold these transports only.
+SavedTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
 
 
 def _need_one_class(batch: Batch, name: str) -> None:

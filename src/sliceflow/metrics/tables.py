@@ -34,21 +34,19 @@ class Tables(NamedTuple):
 
 
 def read_tables(*frames: Any) -> Tables:
-    """Samples, training rows and others, all DataFrames of pandas or polars, as numbers."""
+    """Samples, training rows and others, all DataFrames, as numbers."""
     import pandas as pd
 
-    def as_pandas(frame: Any) -> Any:
-        return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
-
-    tables = [frame if isinstance(frame, pd.DataFrame) else as_pandas(frame) for frame in frames]
-    names = list(tables[1].columns)
-    for other in tables:
+    names = list(frames[1].columns)
+    for other in frames:
+        if not isinstance(other, pd.DataFrame):
+            raise TypeError(f"tables are DataFrames of pandas, not of {type(other).__module__}")
         if odd := set(other.columns) ^ set(names):
             raise ValueError(f"the tables have different columns: {min(map(str, odd))!r} is not in all")
-    ends = np.cumsum([len(table) for table in tables])[:-1]
+    ends = np.cumsum([len(table) for table in frames])[:-1]
     found, kept, revealed = [], [], {}
     for name in names:
-        own = [table[name] for table in tables]
+        own = [table[name] for table in frames]
         numbers, category = as_numbers(pd.concat(own, ignore_index=True))
         texts = own[1].dropna()
         if category and len(texts) >= _ENOUGH_TEXTS and texts.nunique() > _NEARLY_UNIQUE * len(texts):

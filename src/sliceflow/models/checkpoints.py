@@ -26,10 +26,10 @@ from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import AdvisedError, is_real, need
-from sliceflow.models.codec import Array, Between
+from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.ranks import LostRank, Ranks
-from sliceflow.models.stored import FLOATS, Count, SavedHistory
+from sliceflow.models.saving import SavedHistory
 
 _NAME = "fit.checkpoint"
 _POSITION = ("stage", "step", "done", "spared", "seconds")  # of a `Run`, in a `_State`

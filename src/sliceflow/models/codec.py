@@ -8,7 +8,7 @@ the annotations alone, and sizes are counted before anything is made of them.
 from __future__ import annotations
 
 import math
-import sys
+import re
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -19,44 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.fields import Array, Between, Label
 from sliceflow.models import packing
 from sliceflow.models.limits import Allowance
 
 _VIEW = 512  # bytes of an array's own object
 _MOST_SIZE = 1 << 32  # of a dimension
+_MOST_LABELS = 1 << 28  # bytes of an array of labels
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _NUMBERS = ("bool", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64")
 _DTYPES = {name: getattr(torch, name) for name in _NUMBERS}
 
 
-@dataclass(frozen=True)
-class Array:
-    """What an array or tensor must be: ``Annotated[Tensor, Array("h k", torch.float32)]``."""
-
-    dims: str  # names or sizes of the dimensions; a name has one size within one object
-    dtype: torch.dtype | tuple[torch.dtype, ...]  # that it has, or several that it may have
-    ge: float | None = None  # bounds of the values
-    lt: str = ""  # the name of an int field
-    finite: bool = True  # whether NaN and infinities are errors
-    packed: Literal["", "planes", "delta", "pictures"] = ""  # see `packing.pack`; "" is as it is
-
-
-@dataclass(frozen=True)
-class Between:
-    """Bounds of a number, both included: ``Annotated[int, Between(1)]``. By default, it is finite."""
-
-    low: float = -sys.float_info.max
-    high: float = sys.float_info.max
-
-
-class Label:
-    """Annotates a label of a class: a str, int, float, bool, None, bytes, or a tuple of labels."""
-
-
 def pack(kind: Any, value: Any, tensors: dict[str, np.ndarray]) -> Any:
     """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again."""
     arrays = _Arrays()
-    node = _need(kind).write(value, _At(arrays, "", {}))
+    node = _kind(kind).write(value, _At(arrays, "", {}))
     shapes = {path: [[a.dtype.name, *a.shape] for a in own] for path, own in arrays.known.items()}
     tensors |= {path: packing.pack(own, arrays.ways[path]) for path, own in arrays.known.items()}
     return {"value": node, "arrays": shapes}
@@ -73,7 +51,7 @@ def unpack(
     each = [dtype.itemsize * math.prod(shape) for own in forms.values() for dtype, shape in own]
     allowance.take(3 * sum(each) + _VIEW * len(each))  # packed, unpacked, and what they are made of
     arrays = _Arrays(forms, tensors, torch.device(device))
-    out = _need(kind).read(value, _At(arrays, "", {}))
+    out = _kind(kind).read(value, _At(arrays, "", {}))
     if unused := sorted(forms.keys() - arrays.known.keys()):
         raise ValueError(f"it has tensors that nothing uses: {_short(unused)}")
     return out
@@ -89,18 +67,6 @@ def _forms(path: str, listed: Any) -> list[packing.Form]:
             raise ValueError(f"{path} has {_short(form)} instead of a type and a shape")
         forms.append((np.dtype(name), tuple(shape)))
     return forms
-
-
-def store_as(kind: Any, stored: Any) -> None:
-    """Write values of `kind` as another kind: a union, or a dataclass with fields of the same names.
-
-    The dataclass may convert them by a class method `from_engine` and a method `to_engine`.
-    """
-    _STORED[kind] = stored
-    _kind.cache_clear()
-
-
-_STORED: dict[Any, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -134,7 +100,7 @@ class _Arrays:
 
 
 class _At(NamedTuple):
-    """Where in a value: the path of fields, and the sizes of dimensions and int fields of the object."""
+    """Where in a value: the path of fields, and the sizes of the dimensions of the object."""
 
     arrays: _Arrays
     path: str
@@ -276,8 +242,43 @@ class _Array:
             raise at.error("holds NaN or infinity")
         if about.ge is not None and array.size and array.min() < about.ge:
             raise at.error(f"holds values below {about.ge}")
-        if about.lt and array.size and array.max() >= at.sizes[about.lt]:
-            raise at.error(f"holds values of {at.sizes[about.lt]} or more")
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Arrays of labels: their dtype, and the labels as Python's objects, dates as integers."""
+
+    tag = "labels"
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray)
+
+    def write(self, value: Any, at: _At) -> Any:
+        if not self.holds(value):
+            raise at.error("is %s; it must be an array of labels", value)
+        node = {"dtype": value.dtype.str, "labels": [*map(_encode, _as_labels(value))]}
+        self.read(node, at)
+        return node
+
+    def read(self, node: Any, at: _At) -> Any:
+        name, listed = at.items(node, ("dtype", "labels"))
+        # numpy would accept more than names of types: lists of them, and worse.
+        if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", str(name)) is None:
+            raise at.error("has dtype %s, which is not a type of labels", name)
+        dtype, labels = np.dtype(name), _LABELS.read(listed, at)
+        if dtype.itemsize * len(labels) > _MOST_LABELS:
+            raise at.error(f"has {len(labels)} labels of dtype {dtype}")
+        array = np.empty(len(labels), dtype=np.int64 if dtype.kind in "mM" else dtype)
+        array[:] = list(labels)
+        array = array.view(dtype) if dtype.kind in "mM" else array
+        if [(type(v), v) for v in _as_labels(array)] != [(type(v), v) for v in labels]:
+            raise at.error(f"has labels that are not of dtype {dtype}")
+        return array
+
+
+def _as_labels(array: np.ndarray) -> list[Any]:
+    plain = (array.view(np.int64) if array.dtype.kind in "mM" else array).tolist()
+    return [_LABEL.plain(label) for label in plain]
 
 
 # Dataclasses, tuples, dicts and unions
@@ -285,12 +286,11 @@ class _Array:
 
 @dataclass(frozen=True)
 class _Class:
-    """Objects of one class, with the fields of the dataclass that they are written as."""
+    """Objects of one dataclass, whose method `check`, if it has one, says what is wrong."""
 
     tag: str
     cls: Any
-    stored: Any
-    kinds: Mapping[str, Any]  # arrays last: ints may bound them
+    kinds: Mapping[str, Any]  # of the fields
 
     def holds(self, value: Any) -> bool:
         return type(value) is self.cls
@@ -298,35 +298,23 @@ class _Class:
     def write(self, value: Any, at: _At) -> Any:
         if not self.holds(value):
             raise at.error(f"is %s; it must be a {self.tag}", value)
-        if self.stored is not self.cls:
-            value = getattr(self.stored, "from_engine", self._with_same_fields)(value)
         getattr(value, "check", lambda: None)()
-        node, sizes = dict[str, Any](), dict[str, int]()
-        for name, kind in self.kinds.items():
-            item = getattr(value, name)
-            node[name] = kind.write(item, at.inside(name, sizes))
-            if type(item) is int:
-                sizes[name] = item
-        return node
+        sizes: dict[str, int] = {}
+        return {
+            name: kind.write(getattr(value, name), at.inside(name, sizes))
+            for name, kind in self.kinds.items()
+        }
 
     def read(self, node: Any, at: _At) -> Any:
         nodes = zip(self.kinds.items(), at.items(node, self.kinds), strict=True)
-        values, sizes = dict[str, Any](), dict[str, int]()
-        for (name, kind), inner in nodes:
-            item = values[name] = kind.read(inner, at.inside(name, sizes))
-            if type(item) is int:
-                sizes[name] = item
+        sizes: dict[str, int] = {}
+        values = {name: kind.read(inner, at.inside(name, sizes)) for (name, kind), inner in nodes}
         try:
-            value = self.stored(**values)
+            value = self.cls(**values)
             getattr(value, "check", lambda: None)()
-            if self.stored is self.cls:
-                return value
-            return value.to_engine() if hasattr(value, "to_engine") else self.cls(**values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{at.path}: {error}" if at.path else str(error)) from error
-
-    def _with_same_fields(self, value: Any) -> Any:
-        return self.stored(**{name: getattr(value, name) for name in self.kinds})
+        return value
 
 
 @dataclass(frozen=True)
@@ -359,6 +347,10 @@ class _Items:
         return zip(kinds, items, strict=True)
 
 
+_LABEL = _Scalar({Label: None})
+_LABELS = _Items("list", (_LABEL,))
+
+
 @dataclass(frozen=True)
 class _Union:
     """Values of several kinds: numbers and texts as they are, others with the name of their kind."""
@@ -371,9 +363,8 @@ class _Union:
             if kind.holds(value):
                 return {tag: kind.write(value, at.inside(tag))}
         if not self.scalar.holds(self.scalar.plain(value)):
-            raise at.error(
-                f"is %s, which a file cannot hold; it holds {', '.join(self.options)}", value
-            )
+            known = ", ".join(self.options)
+            raise at.error(f"is %s, which a file cannot hold; it holds {known}", value)
         return self.scalar.write(value, at)
 
     def read(self, node: Any, at: _At) -> Any:
@@ -389,43 +380,35 @@ class _Union:
 
 @cache
 def _kind(annotation: Any) -> Any:
-    """What reads and writes values of an annotation; None for a class that no file can hold."""
+    """What reads and writes values of an annotation."""
     origin, args = get_origin(annotation), get_args(annotation)
-    stored = _STORED.get(annotation, annotation)
-    if is_dataclass(stored):
-        hints = get_type_hints(stored, include_extras=True)
-        kinds = {f.name: _need(hints[f.name]) for f in fields(stored) if f.metadata.get("saved", True)}
-        last = dict(sorted(kinds.items(), key=lambda item: _has_array(item[1])))
-        return _Class(annotation.__name__, annotation, stored, last)
-    if stored is not annotation:
-        return _need(stored)
-    if origin is Annotated and isinstance(args[1], Array):
-        return _Array(args[1], args[0] is np.ndarray)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        hints, own = get_type_hints(annotation, include_extras=True), fields(annotation)
+        kinds = {f.name: _kind(hints[f.name]) for f in own if f.metadata.get("saved", True)}
+        return _Class(annotation.__name__, annotation, kinds)
     if origin is Annotated:
-        return _Scalar({args[0]: args[1]})  # it is Between
+        return _annotated(*args)
     if origin in (Union, types.UnionType):
-        return _union([kind for arg in args if (kind := _kind(arg)) is not None])
+        return _union([*map(_kind, args)])
     if origin is Literal:
         return _Scalar({}, args)
     if annotation in (int, float, bool, str, bytes, types.NoneType, torch.dtype, Label):
         return _Scalar({annotation: None})
     if origin is Sequence or (origin is tuple and args[-1:] == (...,)):
-        return _Items("list", (_need(args[0]),))
+        return _Items("list", (_kind(args[0]),))
     if origin is tuple:
-        return _Items("list", tuple(map(_need, args)), same=False)
+        return _Items("list", tuple(map(_kind, args)), same=False)
     if origin in (dict, Mapping):
-        return _Items("dict", (_Items("list", tuple(map(_need, args)), same=False),))
-    return None
+        return _Items("dict", (_Items("list", tuple(map(_kind, args)), same=False),))
+    raise TypeError(f"{annotation!r} cannot be written to a file")
 
 
-def _need(annotation: Any) -> Any:
-    if (kind := _kind(annotation)) is None:
-        raise TypeError(f"{annotation!r} cannot be written to a file; see store_as")
-    return kind
-
-
-def _has_array(kind: Any) -> bool:
-    return isinstance(kind, _Array) or (isinstance(kind, _Union) and _Array.tag in kind.options)
+def _annotated(kind: Any, about: Any) -> Any:
+    if isinstance(about, Array):
+        return _Array(about, kind is np.ndarray)
+    if isinstance(about, Between):
+        return _Scalar({kind: about})
+    return _Labels() if about is Label else _kind(about)  # the classes for a protocol
 
 
 def _union(kinds: Sequence[Any]) -> Any:

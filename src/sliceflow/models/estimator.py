@@ -25,7 +25,7 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.distances import sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, need
+from sliceflow.errors import ParameterError, is_int, need
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
@@ -89,6 +89,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         space, ranks = self._space(), call.ranks
         about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
         same_on_all(ranks, *about, checkpoint_dir)
+        if getattr(self, "keep_rows", False) and ranks.size > 1:
+            advice = "fit without it, or in one process"
+            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
         return self._fit_rows(space, space.read(X, y, ranks), call)
 
     def plan(self, X: Any, y: Any = None) -> Any:
@@ -223,7 +226,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        return rows, None if codes is None or _hidden(fitted) else fitted.condition.decode(codes)
+        return rows, None if codes is None or fitted.condition.hidden else fitted.condition.decode(
+            codes
+        )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.
@@ -236,8 +241,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         fitted, seed = self._fitted_state(), self._seed_copy().child("score")
         columns, codes = fitted.columns(self._like_fitted(X)), None
         n = columns.shape[1]
-        if y is not None and fitted.condition is not None and not _hidden(fitted):
-            codes = fitted.condition.encode(conditions.as_array(y))
+        condition = fitted.condition
+        if y is not None and condition is not None and not condition.hidden:
+            codes = condition.encode(conditions.as_array(y))
             if len(codes) != n:
                 raise ValueError(f"X has {n} rows but y has {len(codes)}; pass one y for every row")
         times = -(-_MIN_SCORED // n)
@@ -261,7 +267,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         """The number of samples, and their encoded conditions; None takes the data's proportions."""
         need(is_int(n, 1), "n", n, "an int of at least 1")
         condition, codes = fitted.condition, fitted.codes
-        if y is not None and (condition is None or _hidden(fitted)):
+        if y is not None and (condition is None or condition.hidden):
             raise ValueError("y was given but the model was fitted without y; omit y")
         self._need_memory(fitted, n)  # before codes are allocated
         if condition is None or codes is None:
@@ -310,8 +316,3 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 def _copied(rows: Any) -> Any:
     """The rows, apart from the user's arrays, which may change."""
     return rows.take(np.arange(len(rows)))
-
-
-def _hidden(fitted: Any) -> bool:
-    """Whether the conditions are clusters, which the user did not pass."""
-    return bool(getattr(fitted.condition, "hidden", False))

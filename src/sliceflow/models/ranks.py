@@ -23,10 +23,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.dataframes import Form
+from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.batches import ALL, Batch, Batches, Target
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.batches import ALL, Batch, Batches
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.events import Listener, tell
 from sliceflow.engine.flow import Flow
@@ -34,8 +33,8 @@ from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
 
 __all__ = [
-    "LostRank", "Place", "Ranks", "SharedHistogram", "across_ranks", "joined", "target_across",
-    "under_torchrun", "weighted_batches",
+    "LostRank", "Place", "Ranks", "SharedHistogram", "across_ranks", "joined", "under_torchrun",
+    "weighted_batches",
 ]  # fmt: skip
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
@@ -159,8 +158,8 @@ class Ranks:
         if isinstance(rows, Tensor):
             parts = [part for _, part in self.columns(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
-        form, whole = Form.of(rows), np.concatenate(self.all_gather(np.asarray(rows)))
-        return whole if form is None else form.made(whole)
+        names, whole = column_names(rows), np.concatenate(self.all_gather(np.asarray(rows)))
+        return whole if names is None else as_frame(whole, names)
 
     def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
@@ -201,10 +200,8 @@ class Ranks:
         except (LostRank, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
-            fact = (
-                f"rank {self.rank} of {self.size} has lost another rank, which died or does not answer"
-            )
-            raise LostRank(f"{fact}: {error}") from error
+            fact = f"rank {self.rank} of {self.size} has lost another rank"
+            raise LostRank(f"{fact}, which died or does not answer: {error}") from error
 
 
 class LostRank(RuntimeError):
@@ -338,7 +335,7 @@ class SharedHistogram:
 
 
 def weighted_batches(
-    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor, device: torch.device | str
+    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor | slice, device: torch.device
 ) -> Batches:
     """A batch of everything, with the weights of this rank's data `here`, by the codes of all ranks."""
     weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
@@ -350,21 +347,3 @@ def weighted_batches(
         used = torch.zeros(1, dtype=torch.int64)
     data = None if len(used) == len(own) else [used.to(device)]
     return Batches(data=data, weights=own[used].to(device))
-
-
-def target_across(  # many: what one rank has, and what all ranks have
-    ranks: Ranks,
-    flow: Flow,
-    particles: Cloud,
-    data: Cloud,
-    stage: int,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
-    here: Place,
-) -> Target:
-    """This rank's data `here` as a target of a stage, by the codes of all ranks' particles and data."""
-    if ranks.size == 1:
-        return flow.target(particles, data, stage)
-    codes = (codes_q, codes_p) if flow.conditional else (None, None)
-    numbers = torch.arange(here.first, here.first + here.count)
-    return Target.from_cloud(data, weighted_batches(*codes, numbers, data.x.device))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array
 from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 

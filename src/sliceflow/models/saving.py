@@ -11,9 +11,9 @@ from typing import Any, get_type_hints
 import torch
 
 from sliceflow.engine.random import Seed
+from sliceflow.fields import Count
 from sliceflow.models import file
 from sliceflow.models.ranks import Ranks
-from sliceflow.models.stored import SavedHistory
 
 _NOT_SAVED = ("device", "random_state", "verbose")
 
@@ -26,6 +26,24 @@ class Model:
     fitted: Any  # draws the samples; its `plan` says what the fit did
     history: dict[str, list[Any]]  # see `events.History`
     rows: Any = None  # the training rows, if the model keeps them
+
+
+@dataclass(frozen=True)
+class SavedHistory:
+    """The history of a fit, by columns; see `events.History`."""
+
+    stage: Sequence[str]
+    step: Sequence[Count]
+    distance: Sequence[float]
+    moving: Sequence[float]
+    seconds: Sequence[float] | None = None  # not of a model: the same fit gives the same file
+
+    def check(self) -> None:
+        if len({len(column) for column in self.columns().values()}) != 1:
+            raise ValueError("the columns of a history have different lengths")
+
+    def columns(self) -> dict[str, list[Any]]:
+        return {name: list(column) for name, column in vars(self).items() if column is not None}
 
 
 @cache
@@ -66,10 +84,10 @@ def load_estimator(
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
-    batched = () if saved.particles is None else saved.particles.in_users_form(device)
     try:
         estimator._space()  # checks the parameters
+        batched = () if saved.particles is None else saved.particles.in_users_form(device)
         estimator._keep(model, *batched)
-    except (ValueError, NotImplementedError) as error:  # of pandas, for times that cannot be
+    except ValueError as error:
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator

@@ -10,7 +10,7 @@ import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
+from sliceflow.fields import Array, Between, Count
 from sliceflow.neighbours.draws import COMPONENTS, MEASURED, NEAR, Adjusted, adjust, centred, draw_near
 from sliceflow.neighbours.search import (
     build_search,
@@ -42,18 +43,11 @@ _NUMBERS = 1 << 21  # numbers of one array in memory at a time
 class LocalSettings:
     """What a fit finds out about rows, and a file keeps beside them."""
 
-    k: int  # neighbours of a condition
-    spread: float  # h, how far samples go along their neighbours
-    projection: Tensor = field(repr=False)  # (l + n_features, m), of what is seen of y
-    n_features: int = 0  # random features that are seen of y beside its l columns
-
-    def check(self, n: int, columns: int) -> None:
-        """Raise a ValueError if these cannot be the settings of n rows with so many columns of y."""
-        width, m = self.projection.shape
-        fits = 1 <= self.k <= n and 0 <= self.n_features <= _FEATURES and m > 0
-        if not fits or width != columns + self.n_features:
-            own = f"k={self.k}, n_features={self.n_features}, projection ({width}, {m})"
-            raise ValueError(f"local settings do not fit {n} rows with {columns} columns of y: {own}")
+    k: Count  # neighbours of a condition
+    spread: Annotated[float, Between(0, 100)]  # h, how far samples go along their neighbours
+    # (l + n_features, m), of what is seen of y
+    projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
+    n_features: Count = 0  # random features that are seen of y beside its l columns
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,10 @@ class LocalRows:
 
     def check(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
-        self.settings.check(*self.y.shape)
+        (n, columns), own, (width, m) = self.y.shape, self.settings, self.settings.projection.shape
+        fits = 1 <= own.k <= n and 0 <= own.n_features <= _FEATURES and m > 0
+        if not fits or width != columns + own.n_features:
+            raise ValueError(f"local settings do not fit {n} rows with {columns} columns of y: {own}")
         if not all(bool((t.abs() < _LARGEST).all()) for t in (self.x, self.y, self._seen)):
             raise ValueError(f"local has numbers beyond {_LARGEST:.0e}, or that are none")
 

@@ -149,12 +149,12 @@ def test_unused_categories_and_other_constants_are_refused():
 
 def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
     y, noise = rng().normal(size=(2, 400))
-    flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise, "wide": 3 * y + noise}))
-    for at in np.sort(y)[[-4, -1]].tolist():  # nearly all neighbours are below
-        with pytest.warns(UserWarning, match="only . rows of the table are near it"):
-            new = flow.sample(500, 0, given={"y": at})
-        assert abs(new["x"].mean() - 3 * at) < 0.15
-        assert new["wide"].notna().all()
+    flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
+    at = float(np.sort(y)[-4])  # its neighbours are nearly all below
+    with pytest.warns(UserWarning, match="only . rows of the table are near it"):
+        new = flow.sample(500, 0, given={"y": at})
+    assert abs(new["x"].mean() - 3 * at) < 0.1
+    assert new["x"].notna().all()
 
 
 def test_ranges_include_their_ends_and_numbers_are_not_rounded():

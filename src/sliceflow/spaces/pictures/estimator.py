@@ -14,7 +14,7 @@ from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.spaces.pictures.fit import PictureSpace
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -89,7 +89,7 @@ class ImageFlow(FlowEstimator):
         quality: str | int = "standard", amplifier: str | float = "auto", n_pixel_values: int = 256,
         mirror: bool = False, device: str | torch.device = "auto", random_state: Any = None,
         observed: str | Annotated[np.ndarray, Array("h w", torch.bool)] | None = None,
-        transport: str | transports.Transport = "auto", patch_basis: str = "auto",
+        transport: str | transports.SavedTransport = "auto", patch_basis: str = "auto",
         n_clusters: str | int = "auto", keep_rows: bool = False, preset: str | None = None,
         options: PictureOptions | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip

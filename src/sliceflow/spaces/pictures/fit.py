@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import ParameterError, need
+from sliceflow.errors import need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
@@ -48,9 +48,6 @@ class PictureSpace:
     def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
         if y is not None and self.parameters["observed"] is not None:
             raise ValueError("a flow can use labels or observed pixels, not both; choose one")
-        if self.parameters["keep_rows"] and ranks.size > 1:
-            advice = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
         return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
@@ -247,5 +244,5 @@ class MovingPictures:
         """The fitted state, and the pixels (d, n) of this rank's kept particles."""
         job, data, m = self.job, self.job.data, self.job.plan.n_particles
         x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
-        model = job.plan, job.seed, tuple(run.model), data.given
+        model = job.plan, job.seed, tuple(step.moving() for step in run.model), data.given
         return FittedPictures(*model, job.observed, self.pixels, data.device), x

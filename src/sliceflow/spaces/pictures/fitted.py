@@ -15,7 +15,7 @@ from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps, grid_bytes
 from sliceflow.models.rows import Conditioned, Conditions
 from sliceflow.spaces.pictures.inpainting import without_hidden

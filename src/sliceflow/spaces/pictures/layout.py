@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
-from sliceflow.models.codec import Between
+from sliceflow.fields import Between
 
 __all__ = ["MASKS", "Layout", "as_array", "part_of"]
 

@@ -13,9 +13,9 @@ from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.transports import Histogram, Transport
+from sliceflow.engine.transports import Histogram, SavedTransport, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
-from sliceflow.models.codec import Between
+from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
@@ -44,8 +44,6 @@ _CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user 
 _MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
 _CPU_DRAFT = 2  # steps per stage of "draft" there
 
-Count = Annotated[int, Between(0, 1 << 40)]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePlan(Plan):
@@ -61,7 +59,7 @@ class PicturePlan(Plan):
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
     patch_basis: Literal["pixels", "cosines", "random"]
-    transport: Transport
+    transport: SavedTransport
     n_looked_at: int | None = None  # most particles, and most pictures, per step; None uses all
     n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
     n_summed: Annotated[int, Between(0, 1 << 10)]  # pictures of a mosaic; 0 starts as noise

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditioned, Conditions, GivenRows, join_labels
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from sliceflow.models.codec import Between
+from sliceflow.fields import Between
 
 __all__ = ["PictureStage", "auto", "from_string", "paper"]
 

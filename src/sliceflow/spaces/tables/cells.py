@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from sliceflow.models.codec import Array, Label
+from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
 __all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]
@@ -41,25 +41,20 @@ def pandas() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """One column.
-
-    Parameters
-    ----------
-    dtype : of the levels, as pandas writes it
-    codes : (n,), the level of every cell; −1 where it is missing
-    numbers : (k,), the levels in ascending order; of times, ticks since 1970 in UTC
-    labels : the levels, if they are no numbers; Decimals and dates with the name of their type
-    categorical : whether the levels are categories, of which some may have no cell, in their own order
-    """
+    """One column. Levels that are no numbers are labels; Decimals and dates with the name of their type."""
 
     name: Label
-    dtype: str
-    codes: Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
+    dtype: str  # of the levels, as pandas writes it
+    codes: Annotated[
+        np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")
+    ]  # level of each; −1: missing
     numbers: Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))] = field(
         default_factory=lambda: np.empty(0)
-    )
+    )  # ascending levels; of times, ticks since 1970 in UTC
     labels: tuple[Label, ...] = ()
-    categorical: Literal["", "unordered", "ordered"] = ""
+    categorical: Literal["", "unordered", "ordered"] = (
+        ""  # categories may have no cell, and an own order
+    )
 
     def check(self) -> None:
         try:
@@ -162,9 +157,8 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         out = hashlib.blake2b(digest_size=16)
         for of in self.cells:
-            out.update(
-                repr((of.name, of.dtype, of.labels, of.categorical)).encode(errors="surrogatepass")
-            )
+            texts = repr((of.name, of.dtype, of.labels, of.categorical))
+            out.update(texts.encode(errors="surrogatepass"))
             out.update(of.numbers.tobytes() + of.codes.tobytes())
         return {"X": out.hexdigest()}
 
@@ -222,12 +216,10 @@ def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
         polars = type(frame).__module__.startswith("polars")
-        cure = (
-            "pass frame.to_pandas()"
-            if polars
-            else "wrap an array as pandas.DataFrame(array, columns=[...])"
+        cure = "frame.to_pandas()" if polars else "pandas.DataFrame(array, columns=[...])"
+        raise TypeError(
+            f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; pass {cure}"
         )
-        raise TypeError(f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")

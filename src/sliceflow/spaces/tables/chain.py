@@ -50,7 +50,7 @@ class Detail(NamedTuple):
         return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
 
 
-DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (10, 2.5), (20, 2.75)))
+DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (7, 2.25), (10, 2.5), (20, 2.75)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,7 @@ class Tree:
     """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
     nodes: Any  # the tree of scikit-learn; None has one leaf
-    rows: (
-        np.ndarray
-    )  # (n,), numbers of rows in the order of leaves, and of their positions within a leaf
+    rows: np.ndarray  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
     first: np.ndarray  # (nodes,), where the range of each node begins,
     count: np.ndarray  # its length,
     parent: np.ndarray  # and the node above
@@ -90,9 +88,8 @@ class Tree:
         # Nodes are numbered depth first: those below a node end where its sibling begins.
         k, parent = nodes.node_count, np.zeros(nodes.node_count, dtype=np.int64)
         end, inner = np.full(k, k), np.flatnonzero(nodes.children_left >= 0)
-        for v, low, high in zip(
-            inner, nodes.children_left[inner], nodes.children_right[inner], strict=True
-        ):
+        below = nodes.children_left[inner], nodes.children_right[inner]
+        for v, low, high in zip(inner, *below, strict=True):
             parent[[low, high]], end[low], end[high] = v, high, end[v]
         first, last = (np.searchsorted(at[order], ends) for ends in (np.arange(k), end))
         spread = nodes.impurity * nodes.n_node_samples

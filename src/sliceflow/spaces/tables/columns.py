@@ -31,39 +31,26 @@ _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
 _LOOKED_AT = 5_000  # cells, to see how numbers are written
 _AXES = 12  # categories with an axis each, the most frequent
-_MOST = (
-    0.8  # share of texts that are dates, or written in one way, from which on the others are mistakes
-)
+_MOST = 0.8  # share of texts that are dates, or come back, from which on the others are mistakes
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One understood column.
+    """One understood column."""
 
-    Parameters
-    ----------
-    cells : the user's cells
-    kind : one of `KINDS`
-    order : (k,), the level of each position
-    values : (k,), the number of each position, ascending; of categories the position itself
-    format : how numbers are written; None for categories and the like
-    base, step, unit : numbers count steps from base, both in units, of ones or seconds; None: any floats
-    instants : (k,), whole numbers of units, which compare as the levels do
-    exact : whether new values are never drawn, because only what occurs may be
-    reason : why the column is an identifier
-    """
-
-    cells: Cells
-    kind: str
-    order: np.ndarray
-    values: np.ndarray = field(default_factory=lambda: np.empty(0))
-    format: Format | None = None
-    base: int | None = None
+    cells: Cells  # the user's
+    kind: str  # one of `KINDS`
+    order: np.ndarray  # (k,), the level of each position
+    values: np.ndarray = field(
+        default_factory=lambda: np.empty(0)
+    )  # (k,), the number of each, ascending
+    format: Format | None = None  # how numbers are written; None for categories and the like
+    base: int | None = None  # numbers count steps from base; None: any floats
     step: int = 1
-    unit: Fraction | None = None
-    instants: np.ndarray | None = None
-    exact: bool = False
-    reason: str = ""
+    unit: Fraction | None = None  # of base and step, in ones or seconds
+    instants: np.ndarray | None = None  # (k,), whole numbers of units, which compare as the levels do
+    exact: bool = False  # whether new values are never drawn, because only what occurs may be
+    reason: str = ""  # why it is an identifier
 
     @property
     def name(self) -> Any:
@@ -107,9 +94,7 @@ class Column:
     def _comes_back(self) -> bool:
         """Whether most levels are written again as they were."""
         some = slice(None, None, max(1, len(self.order) // _LOOKED_AT))
-        pairs = zip(
-            self._write(self.values[some]).tolist(), self.levels.iloc[some].tolist(), strict=True
-        )
+        pairs = zip(self._write(self.values[some]), self.levels.iloc[some], strict=True)
         return float(np.mean([str(a) == str(b) for a, b in pairs])) >= _MOST
 
     @cached_property
@@ -239,9 +224,8 @@ class Column:
             self.format.parse(one)
             return one
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            raise ValueError(
-                f"{self.name!r}={value!r} does not fit the column, which is {self.kind} ({dtype}); {error}"
-            ) from error
+            fact = f"{self.name!r}={value!r} does not fit the column, which is {self.kind} ({dtype})"
+            raise ValueError(f"{fact}; {error}") from error
 
     # For people
 
@@ -257,11 +241,11 @@ class Column:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         else:
             note = shown(self.levels.tolist()) or "all missing"
-        row = {"column": str(self.name), "kind": self.kind, "missing": round(float(missing.mean()), 4)}
-        return row | {
-            "distinct": int(np.count_nonzero(np.bincount(self.cells.codes[~missing]))),
-            "note": note,
-        }
+        if self.reveals:
+            note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
+        share, distinct = round(float(missing.mean()), 4), len(np.unique(self.cells.codes[~missing]))
+        row = {"column": str(self.name), "kind": self.kind, "missing": share}
+        return row | {"distinct": distinct, "note": note}
 
     @property
     def reveals(self) -> bool:
@@ -276,18 +260,15 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     """What a column is; `wanted` is a kind that the user gave, "datetime:FORMAT" for dates as text."""
     kind, _, date_format = (wanted or "").partition(":")
     if wanted is not None and (kind not in KINDS or (date_format and kind != "datetime")):
-        raise ValueError(
-            f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column; use one of "
-            f"{', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
-        )
+        fact = f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column"
+        cure = f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
+        raise ValueError(f"{fact}; {cure}")
     present = np.flatnonzero(np.bincount(cells.codes[cells.codes >= 0]))
     if kind == "drop":
         return Column(cells, "drop", present[:0])
-    reason = (
-        identifiers.reason(cells, distinct_rows)
-        if wanted is None
-        else "as asked" * (kind == "identifier")
-    )
+    reason = "as asked" if kind == "identifier" else ""
+    if wanted is None:
+        reason = identifiers.reason(cells, distinct_rows)
     form = _format(cells, present, "", "") if reason == identifiers.NEARLY_UNIQUE else None
     if reason and form is None:
         return Column(cells, "identifier", present[:1], reason=reason)
@@ -311,9 +292,8 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, form: Format) -> Colu
     sort = np.argsort(numbers, kind="stable")
     numbers, order = numbers[sort], present[sort]
     if unit is None or (kind == "continuous" and levels.dtype.kind == "f"):
-        return Column(
-            cells, kind or "continuous", order, numbers / (unit or Fraction(1)).denominator, form
-        )
+        floats = numbers / (unit or Fraction(1)).denominator
+        return Column(cells, kind or "continuous", order, floats, form)
     base, step = int(numbers[0]), 1
     if int(numbers[-1]) - base >= 2**62:
         numbers = numbers.astype(object)
@@ -332,42 +312,32 @@ def _format(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> F
     if cells.form != "str":
         return Format(cells)
     texts = cells.levels.iloc[present].tolist()
-    if kind in ("", "datetime") and (dates := _dates(cells, present, texts, date_format)) is not None:
-        return Format(cells, dates)
-    codes = cells.codes[cells.codes >= 0]
-    some = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]].to_numpy(dtype=object)
-    way = written_as(some) if kind != "datetime" else None
+    way: Any = DateText(date_format) if date_format else None
+    if kind in ("", "datetime") and not date_format:
+        way = _dates(cells, texts)
+    if way is None and kind != "datetime":
+        codes = cells.codes[cells.codes >= 0]
+        some = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
+        way = written_as(some.to_numpy(dtype=object))
     if way is not None and (bad := np.isnan(way.parse(texts))).any():
-        odd = _place(cells, present, texts, bad)
-        cure = f"fix the cell, or pass columns={{{cells.name!r}: 'category'}}"
-        raise ValueError(f"column {cells.name!r} holds numbers, but {odd}; {cure}")
+        fact = f"column {cells.name!r} holds {date_format or 'numbers'}, but {texts[np.argmax(bad)]!r}"
+        row, cure = cells.keys().index(texts[np.argmax(bad)]), f"columns={{{cells.name!r}: 'category'}}"
+        raise ValueError(f"{fact} in row {row}; fix the cell, or pass {cure}")
     return None if way is None else Format(cells, way)
 
 
-def _place(cells: Cells, present: np.ndarray, texts: list[str], bad: np.ndarray) -> str:
-    """The first bad text, and its row."""
-    k = int(np.flatnonzero(bad)[0])
-    return f"{texts[k]!r} in row {np.flatnonzero(cells.codes == present[k])[0]}"
-
-
-def _dates(cells: Cells, present: np.ndarray, texts: list[str], date_format: str) -> Any:
+def _dates(cells: Cells, texts: list[str]) -> Any:
     """The one format of dates as text; None if they are no dates."""
-    if date_format:
-        if (bad := np.isnat(DateText(date_format).parse(texts))).any():
-            odd = _place(cells, present, texts, bad)
-            raise ValueError(
-                f"column {cells.name!r} holds {odd}, which is not written as {date_format}"
-            )
-        return DateText(date_format)
     forms, looks = dates_as(texts)
     if len(forms) == 1 or looks < _MOST:
         return forms[0] if forms else None
-    why = "in which day and month could be either" if forms else "not all in one format"
-    bad = np.array([not forms and not dates_as([text, texts[0]])[0] for text in texts])
-    odd = _place(cells, present, texts, bad if bad.any() else ~bad)
+    odd, why = texts[0], "in which day and month could be either"
+    if not forms:
+        odd = next((text for text in texts if not dates_as([text, odd])[0]), odd)
+        why = "not all in one format"
     raise ValueError(
-        f"column {cells.name!r} holds dates such as {odd}, {why}; pass columns={{{cells.name!r}: "
-        "'datetime:%d/%m/%Y'} with their format, or convert them by pandas.to_datetime"
+        f"column {cells.name!r} holds dates such as {odd!r} in row {cells.keys().index(odd)}, {why}; pass "
+        f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or use pandas.to_datetime"
     )
 
 

@@ -2,7 +2,7 @@
 
 | expression | meaning |
 |---|---|
-| ``"start <= end"``, ``<``, ``>=``, ``>`` | one column against another, or against a number |
+| ``"start <= end"``, ``<``, ``>=``, ``>`` | one column against another, a number, or a sum |
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
@@ -22,16 +22,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
 
+from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
 
 __all__ = ["Rule", "Rules", "dependencies", "parse"]
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
-_NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
 _EQUAL = 1e-9  # relative error of sums of floats
 _ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
 _CHANCE = 1e-9  # of a dependency between columns that have nothing to do with each other
@@ -61,7 +63,7 @@ class Rules:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
-    _known: dict[tuple[int, ...], list[np.ndarray]] = field(default_factory=dict)  # keys that occur
+    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)  # combinations that occur
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
@@ -70,11 +72,9 @@ class Rules:
             bad = self.broken(rule, self.z)
             if bad.any():
                 row, own = int(np.flatnonzero(bad)[0]), [(c, self.columns[c]) for c in rule.columns]
-                cells = (f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
-                raise ValueError(
-                    f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
-                    f"({', '.join(cells)}); fix the rows, or leave the constraint out"
-                )
+                cells = ", ".join(f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
+                fact = f"does not hold in {int(bad.sum())} rows, first in row {row} ({cells})"
+                raise ValueError(f"constraint {rule.text!r} {fact}; fix the rows, or leave it out")
 
     @cached_property
     def totals(self) -> list[Rule]:
@@ -87,9 +87,7 @@ class Rules:
             return [sums[c] for c in order if c in sums]
         except CycleError as error:
             text = sums[error.args[1][0]].text
-            raise ValueError(
-                f"constraint {text!r} is part of a circle of sums; leave one out"
-            ) from error
+            raise ValueError(f"constraint {text!r} is in a circle of sums; leave one out") from error
 
     def order(self, wanted: Sequence[int]) -> list[int]:
         """The columns of the chain: totals behind their parts."""
@@ -123,10 +121,10 @@ class Rules:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
         x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
         if rule.relation == "occurs":
-            for pattern in np.unique(np.isnan(x), axis=0):
-                rows = np.flatnonzero((np.isnan(x) == pattern).all(1))
-                drawn = tuple(c for c, gone in zip(rule.columns, pattern, strict=True) if not gone)
-                out[rows] = ~self._occurs(z[rows], drawn)
+            drawn = ~np.isnan(x)
+            for pattern in np.unique(drawn[drawn.any(1)], axis=0):
+                rows = (drawn == pattern).all(1)
+                out[rows] = ~self._occurs(x[rows][:, pattern], tuple(compress(rule.columns, pattern)))
             return out
         rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
         left, unit = self._left(rule, z[rows])
@@ -197,20 +195,14 @@ class Rules:
             ok &= ~self.broken(rule, trial)
         return np.asarray(ok)
 
-    def _occurs(self, z: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
-        """Whether combinations of these columns are in the table. A key numbers those of the first ones."""
-        out, key = np.ones(len(z), dtype=bool), np.zeros(len(z), dtype=np.int64)
+    def _occurs(self, x: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+        """Whether combinations x (m, k) of these columns are in the table."""
         if columns not in self._known:
-            self._known[columns], own = [], np.zeros(len(self.z), dtype=np.int64)
-            for c in columns:
-                every = own * (len(self.columns[c].order) + 1) + self.z[:, c] + 1
-                known, own = np.unique(every, return_inverse=True)
-                self._known[columns].append(known)
-        for c, known in zip(columns, self._known[columns], strict=True):
-            wanted = key * (len(self.columns[c].order) + 1) + z[:, c] + 1
-            key = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            out &= known[key] == wanted
-        return out
+            self._known[columns] = pandas().DataFrame(self.z[:, columns]).drop_duplicates().to_numpy()
+        known = self._known[columns]
+        both = pandas().DataFrame(np.concatenate((known, x)))
+        number = both.groupby([*both], sort=False).ngroup().to_numpy()  # known ones come first
+        return np.asarray(number[len(known) :] < len(known))
 
 
 def _as_floats(values: np.ndarray, unit: Fraction | None) -> np.ndarray:
@@ -225,56 +217,49 @@ def _large(values: np.ndarray, scale: int) -> bool:
 # Reading expressions
 
 
-def parse(texts: Sequence[str], columns: Sequence[Column]) -> list[Rule]:
-    """The rules of these expressions. A ValueError says what is wrong with one."""
-    return [_rule(text, columns) for text in texts]
-
-
-def _rule(text: Any, columns: Sequence[Column]) -> Rule:
-    names = [str(column.name) for column in columns]
-
-    def find(*wanted: str, numeric: bool = True) -> tuple[int, ...]:
-        for name in wanted:
-            if name not in names:
-                raise ValueError(f"constraint {text!r}: there is no column {name!r}")
-            of = columns[names.index(name)]
-            if of.kind in ("drop", "identifier") or (numeric and of.format is None):
-                said = ", not numbers" if numeric else ""
-                raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
-        if len(set(wanted)) < len(wanted):
-            raise ValueError(f"constraint {text!r} names {wanted[0]!r} twice")
-        return tuple(names.index(name) for name in wanted)
-
+def parse(text: Any, columns: Sequence[Column]) -> Rule:
+    """The rule of an expression. A ValueError says what is wrong with it."""
     said = text if isinstance(text, str) else ""
     if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", said):
-        parts = [m[1].strip("`") for m in re.finditer(_NAME, found[1])]
-        return Rule(text, "occurs", find(*parts, numeric=False))
-    if found := re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*(.+?)\s*", said):
-        first, relation, rest = found[1].strip("`"), found[2].replace("==", "="), found[3]
-        terms = [(m[1], m[2].strip("`")) for m in re.finditer(rf"([+-]?)\s*{_NAME}", rest)]
-        sign = -1 if relation[0] == ">" else 1
-        relation = relation.replace(">", "<")
-        if relation != "=" and re.fullmatch(_NUMBER, rest):
-            bound = sign * Fraction(rest)
-            return _checked(Rule(text, relation, find(first), (sign,), bound), columns)  # type: ignore[arg-type]
-        whole = re.fullmatch(rf"[+-]?\s*{_NAME}(\s*[+-]\s*{_NAME})*", rest)
-        if whole and (relation == "=" or rest == whole[1]):
-            signs = (sign, *(sign * (1 if minus == "-" else -1) for minus, _ in terms))
-            own = find(first, *(name for _, name in terms))
-            return _checked(Rule(text, relation, own, signs), columns)  # type: ignore[arg-type]
-    raise ValueError(
-        f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
-        "'combinations(a, b)', with other names in `backquotes`"
-    )
-
-
-def _checked(rule: Rule, columns: Sequence[Column]) -> Rule:
-    """The rule, if its columns count the same: numbers, durations, or two times that are compared."""
-    clocks = [getattr(columns[c].format, "clock", "") for c in rule.columns]
-    times = rule.relation != "=" and len(clocks) == 2
-    if len(set(clocks)) > 1 or (clocks[0] and rule.bound) or ("time" in clocks and not times):
-        raise ValueError(f"constraint {rule.text!r} takes columns of different kinds; make them alike")
+        return Rule(text, "occurs", _find(text, re.findall(_NAME, found[1]), columns, numeric=False))
+    found = re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said)
+    if not found:
+        raise ValueError(
+            f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
+            "'combinations(a, b)', with other names in `backquotes`"
+        )
+    sign = -1 if ">" in found[2] else 1
+    names, signs, bound = [found[1]], [sign], Fraction(0)
+    for minus, name, number in re.findall(rf"([+-]?)\s*{_TERM}", found[3]):
+        own = sign if minus == "-" else -sign
+        if name:
+            names, signs = [*names, name], [*signs, own]
+        else:
+            bound -= own * Fraction(number)
+    relation: Any = found[2].replace(">", "<").replace("==", "=")
+    rule = Rule(text, relation, _find(text, names, columns), tuple(signs), bound)
+    clocks = {getattr(columns[c].format, "clock", "") for c in rule.columns}
+    compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
+    if len(clocks) > 1 or (bound and clocks != {""}) or (clocks == {"time"} and not compared):
+        raise ValueError(f"constraint {text!r} takes columns of different kinds; make them alike")
     return rule
+
+
+def _find(
+    text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = True
+) -> tuple[int, ...]:
+    """The numbers of the columns with these names."""
+    known, names = [str(column.name) for column in columns], [name.strip("`") for name in quoted]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"constraint {text!r}: there is no column {name!r}")
+        of = columns[known.index(name)]
+        if of.kind in ("drop", "identifier") or (numeric and of.format is None):
+            said = ", not numbers" if numeric else ""
+            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"constraint {text!r} names {names[0]!r} twice")
+    return tuple(known.index(name) for name in names)
 
 
 # Dependencies
@@ -287,7 +272,7 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
     in which the first is missing do not count; a missing cell of the other is a value like others.
     """
-    n, never = len(z), ("identifier", "constant")
+    n, never, known = len(z), ("identifier", "constant"), np.where(z < 0, np.nan, z)
     usable = [c for c, column in enumerate(columns) if column.modelled and column.kind not in never]
     levels, share = {}, {}
     for c in usable[:_MOST_PAIRS]:
@@ -302,15 +287,10 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
         for rows in (present[:_LOOKED_AT], present):
             order = rows[np.argsort(z[rows, a], kind="stable")]
             same = np.diff(z[order, a]) == 0
-            others = [b for b in others if not (_differs(z[order, b]) & same).any()]
+            others = [b for b in others if not (same & (np.abs(np.diff(known[order, b])) > 0)).any()]
         for b in others:
             if levels[b] == levels[a]:
                 taken.add(a)
             text = f"combinations({columns[a].name}, {columns[b].name})"
             out.append(Rule(text, "occurs", (a, b), implied=True))
     return out
-
-
-def _differs(y: np.ndarray) -> np.ndarray:
-    """Where neighbours are both there and different: a cell may be missing beside a known one."""
-    return np.asarray((np.diff(y) != 0) & (y[1:] >= 0) & (y[:-1] >= 0))

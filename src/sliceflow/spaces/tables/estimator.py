@@ -17,10 +17,9 @@ from sliceflow.errors import is_int, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.conditions import condition_on
 from sliceflow.spaces.tables.files import read_frame_or_file, read_table
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
-from sliceflow.spaces.tables.imputing import fill
+from sliceflow.spaces.tables.given import condition_on, fill
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
 
 __all__ = ["TableFlow"]
@@ -142,9 +141,6 @@ class TableFlow(FlowEstimator):
         for rule in table.rules.rules:
             if rule.implied:
                 rows[rule.columns[1]]["note"] += f", follows from {table.names[rule.columns[0]]}"
-        for column, row in zip(table.columns, rows, strict=True):
-            if column.reveals:
-                row["note"] += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         return pandas().DataFrame(rows)
 
     @property
@@ -172,11 +168,9 @@ class TableFlow(FlowEstimator):
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         table = fitted.rows
-        condition = condition_on(table, given)
-        fixed, own = list(condition.fixed), seed.child("given")
-        links = list(grow_chain(table, condition.z, fixed, own, fitted.plan.detail))
-        z = draw_rows(table, links, int(n), seed, condition.fixed, missing)
-        return table.frame(z, seed, condition.values)
+        rows, fixed, values = condition_on(table, given)
+        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), fitted.plan.detail)]
+        return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing.
@@ -185,20 +179,17 @@ class TableFlow(FlowEstimator):
         """
         table = self._fitted_state().rows
         column = next(column for column in table.columns if str(column.name) == name)
-        value: Any = text or None
         if ".." in text and column.format is not None:
-            value = tuple(column.read(part).iloc[0] for part in text.split("..", 1))
-        elif "|" in text and text not in column.levels.astype(str).tolist():
-            value = [column.read(part).iloc[0] for part in text.split("|")]
-        elif text:
-            value = column.read(text).iloc[0]
-        return value
+            return tuple(column.read(part).iloc[0] for part in text.split("..", 1))
+        if "|" in text and text not in column.levels.astype(str).tolist():
+            return [column.read(part).iloc[0] for part in text.split("|")]
+        return column.read(text).iloc[0] if text else None
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
         Each filled cell is a draw given the other cells of its row
-        (`sliceflow.spaces.tables.imputing`). The best single guess of a cell is the median, or the most
+        (`sliceflow.spaces.tables.given`). The best single guess of a cell is the median, or the most
         frequent, of many draws. A warning says which cells stay empty.
 
         Parameters
@@ -215,19 +206,14 @@ class TableFlow(FlowEstimator):
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)
         names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
         for k, c in product(range(int(n)), np.flatnonzero((z < 0).any(0)).tolist()):
-            column, at, part = (
-                table.columns[c],
-                names.index(table.names[c]),
-                filled[k * len(z) :][: len(z), c],
-            )
+            at, part = names.index(table.names[c]), filled[k * len(z) :][: len(z), c]
             holes = np.flatnonzero((z[:, c] < 0) & (part >= 0))
             series = frame.iloc[:, at].copy()
-            series.iloc[holes] = column.series(part[holes], np.random.default_rng(0)).array
+            series.iloc[holes] = table.columns[c].series(part[holes], np.random.default_rng(0)).array
             out[k].isetitem(at, series)
         if empty := [name for name in table.names if out[0][name].isna().any()]:
             why = "identifiers and columns without values cannot be filled"
             why = f"{len(left)} rows could not keep the constraints" if len(left) else why
-            warnings.warn(
-                f"impute left cells of {shown(empty)} empty: {why}", UserWarning, stacklevel=2
-            )
+            said = f"impute left cells of {shown(empty)} empty: {why}"
+            warnings.warn(said, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out

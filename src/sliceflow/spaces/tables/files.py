@@ -17,8 +17,6 @@ import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
 from sliceflow.written import MISSING
@@ -28,7 +26,6 @@ __all__ = ["SUFFIXES", "read_frame_or_file", "read_table", "write_table"]
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
-_INTEGER = r"[+-]?\d+"
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _CODE = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
@@ -45,14 +42,10 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if (other := _ending(path)) is not None:
-        try:
-            return getattr(pd, f"read_{other}")(path)
-        except ImportError as error:
-            raise ImportError(f"{path}: {error}") from error
+        return getattr(pd, f"read_{other}")(path)
     text = _text(path)
-    names, separator, named = _header(path, text)
-    how = {"header": 0 if named else None, "names": names, "sep": separator, "skipinitialspace": True}
-    texts = pd.read_csv(io.StringIO(text), dtype=str, na_filter=False, **how)
+    names, how = _header(path, text)
+    texts = pd.read_csv(io.StringIO(text), names=names, dtype=str, na_filter=False, **how)
     return pd.DataFrame({name: _typed(texts.pop(name)) for name in names})
 
 
@@ -93,8 +86,8 @@ def _text(path: Path) -> str:
     return text
 
 
-def _header(path: Path, text: str) -> tuple[list[str], str, bool]:
-    """Column names, separator, and whether the first row has the names. An uneven row is an error."""
+def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
+    """Column names, and how pandas finds the rows below them. An uneven row is an error."""
     separator = max(",;\t", key=next(filter(str.strip, io.StringIO(text)), "").count)
     first, n = list[list[str]](), 0
     for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
@@ -103,20 +96,18 @@ def _header(path: Path, text: str) -> tuple[list[str], str, bool]:
             if n <= _LOOKED_AT:
                 first.append([cell.strip() for cell in row])
             if len(row) != len(first[0]):  # pandas would fill up short ones
-                uneven = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
-                cure = "fix that row, or put cells with separators in quotes"
-                raise ValueError(f"{path}: {uneven}; {cure}")
+                fact = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
+                raise ValueError(f"{path}: {fact}; fix it, or put cells with separators in quotes")
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
-    if not _names_columns(first):
-        return [f"column {i}" for i in range(1, len(first[0]) + 1)], separator, False
-    if n == 1:
+    named = _names_columns(first)
+    if n == 1 and named:
         raise ValueError(f"{path} has column names but no rows; add rows")
-    names = [cell or f"column {i}" for i, cell in enumerate(first[0], 1)]
+    names = [(named and cell) or f"column {i}" for i, cell in enumerate(first[0], 1)]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"{path} has two columns named {twice!r}; rename one")
-    return names, separator, True
+    return names, {"header": 0 if named else None, "sep": separator, "skipinitialspace": True}
 
 
 def _names_columns(rows: list[list[str]]) -> bool:
@@ -124,9 +115,8 @@ def _names_columns(rows: list[list[str]]) -> bool:
     numbers = [i for i, cell in enumerate(rows[0]) if re.fullmatch(_NUMBER, cell.replace(",", "."))]
     below = [row[i] for row in rows[1:] for i in numbers if row[i]]
     years = {rows[0][i] for i in numbers if _YEAR.fullmatch(rows[0][i])}
-    return not numbers or (
-        len(years) == len(numbers) and not all(map(_YEAR.fullmatch, below or ["1999"]))
-    )
+    other = not all(map(_YEAR.fullmatch, below or ["1999"]))
+    return not numbers or (len(years) == len(numbers) and other)
 
 
 def _typed(texts: Any) -> Any:
@@ -140,16 +130,10 @@ def _typed(texts: Any) -> Any:
         typed = known == "True"
     elif known.str.match(_CODE).any() or not known.str.fullmatch(_NUMBER).all():
         return texts
-    elif not known.str.fullmatch(_INTEGER).all():
+    elif not known.str.fullmatch(r"[+-]?\d+").all():
         typed = known.astype("float64")
     else:
-        typed = known.astype(object).map(int)
-        fits = [
-            t
-            for t in ("int64", "uint64")
-            if np.iinfo(t).min <= typed.min() <= typed.max() <= np.iinfo(t).max
-        ]
-        typed = typed.astype(fits[0]) if fits else typed
+        typed = known.map(int)  # Python's own beyond 64 bits
     if len(known) < len(texts) and typed.dtype.kind in "biu":
         typed = typed.convert_dtypes()  # which have missing cells
     return typed.reindex(texts.index)

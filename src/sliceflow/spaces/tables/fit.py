@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
-from sliceflow.models.codec import Between, Label
+from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.search import build_search, find_nearest
@@ -34,8 +34,6 @@ _NEARER = 0.55  # share of draws nearer to rows that trees grew on than to other
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least
 _TRIED_ROWS, _TRIED_COLUMNS = 4_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
-
-Count = Annotated[int, Between(0, 1 << 40)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ class FittedTable:
 
     def columns(self, X: Any) -> Tensor:
         scores = self.rows.scores(self.rows.positions_of(read_frame(X)))
-        return torch.from_numpy(np.ascontiguousarray(scores))
+        return torch.from_numpy(np.ascontiguousarray(scores.T))
 
 
 @dataclass(frozen=True)
@@ -213,15 +211,15 @@ def choose_detail(table: Table) -> Detail:
     their own part than to the other. Of few, a chain is grown on all: its draws must be about as far from
     the rows as these are from each other.
     """
-    n, order, seed = len(table.z), table.order[:_TRIED_COLUMNS], Seed(0).child("detail")
-    if n < _FEWEST or not order:
+    n, seed = len(table.z), Seed(0).child("detail")
+    if n < _FEWEST or not table.order:
         return DETAILS[-1].of_rows(n)
     size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
     parts = [mixed[:size], mixed[size:]]
 
     def points(z: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.hstack([table.columns[c].axes(z[:, c]) for c in order]))
+        return torch.from_numpy(table.scores(z, _TRIED_COLUMNS))
 
     def draws(rows: np.ndarray, detail: Detail) -> Tensor:
         z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))

@@ -66,9 +66,8 @@ class IsoText:
         found = _ISO.fullmatch(max(texts, key=len).strip())
         offsets = {m[4] if (m := _ISO.fullmatch(text.strip())) else None for text in texts}
         day, clock, fraction, _ = found.groups() if found else (None, None, None, None)
-        unit = (
-            {0: "s", 3: "ms", 6: "us"}.get(len(fraction or ""), "ns") if clock else "m" if day else "D"
-        )
+        seconds = {0: "s", 3: "ms", 6: "us"}.get(len(fraction or ""), "ns")
+        unit = seconds if clock else "m" if day else "D"
         return cls(unit, day or "T", (offsets.pop() or "") if len(offsets) == 1 else "")
 
     def parse(self, texts: list[str]) -> np.ndarray:
@@ -141,12 +140,8 @@ class Format:
         elif unit not in (None, 1):
             values = numbers / unit.denominator
         if self._zone is not None:  # when the clock is set back, the first time counts
-            first, later = np.ones(len(values), dtype=bool), "shift_forward"
-            return (
-                pd.Series(values)
-                .dt.tz_localize(self._zone, ambiguous=first, nonexistent=later)
-                .astype(self.dtype)
-            )
+            how = {"ambiguous": np.ones(len(values), dtype=bool), "nonexistent": "shift_forward"}
+            return pd.Series(values).dt.tz_localize(self._zone, **how).astype(self.dtype)
         if self.way is not None:
             values = self.way.write(values)
         if self.dtype == "object":

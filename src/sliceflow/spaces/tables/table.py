@@ -30,34 +30,25 @@ def generator(seed: Seed) -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a model, understood.
+    """The rows of a model, understood."""
 
-    Parameters
-    ----------
-    rows : as the user passed them
-    columns : what they are
-    rules : what holds between them
-    z : (n, d), the positions of all cells
-    """
-
-    rows: TableRows
-    columns: tuple[Column, ...]
-    rules: Rules
-    z: np.ndarray
+    rows: TableRows  # as the user passed them
+    columns: tuple[Column, ...]  # what they are
+    rules: Rules  # what holds between them
+    z: np.ndarray  # (n, d), the positions of all cells
 
     @classmethod
     def understand(cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]) -> Table:
         """A ValueError says which column, row or constraint is wrong."""
         names = [of.name for of in rows.cells]
         if unknown := [name for name in kinds if name not in map(str, names)]:
-            raise ValueError(
-                f"columns names {unknown[0]!r}, which is not a column; there are {shown(names)}"
-            )
+            fact = f"columns names {unknown[0]!r}, which is not a column"
+            raise ValueError(f"{fact}; there are {shown(names)}")
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
         z = np.column_stack([column.positions for column in columns])
-        rules = (*parse(constraints, columns), *dependencies(columns, z))
+        rules = (*(parse(text, columns) for text in constraints), *dependencies(columns, z))
         combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
         columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
         checked = Rules(rules, columns, z)
@@ -83,21 +74,14 @@ class Table:
     def warn_of_personal(self) -> None:
         """Say loudly which columns put real values, that most rows have alone, into samples."""
         if found := [column.name for column in self.columns if column.reveals]:
-            one = len(found) == 1
-            warnings.warn(
-                f"samples contain real values of the column{'' if one else 's'} {shown(found)}, most of "
-                f"which belong to one row; pass columns={{{found[0]!r}: 'identifier'}} for new ones, or "
-                "'drop'",
-                UserWarning,
-                stacklevel=2,
-            )
+            which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
+            cure = f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
+            warnings.warn(f"samples contain real values of {which}; {cure}", UserWarning, stacklevel=2)
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
-        like = rows.like(self.rows)
-        return np.column_stack(
-            [c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)]
-        )
+        pairs = zip(self.columns, rows.like(self.rows).cells, strict=True)
+        return np.column_stack([column.places_of(of) for column, of in pairs])
 
     def frame(self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None) -> Any:
         """A DataFrame of positions (m, d); `given` columns have one value, a Series of one."""
@@ -110,10 +94,10 @@ class Table:
                 out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
 
-    def scores(self, z: np.ndarray) -> np.ndarray:
-        """(d', m), comparable coordinates of rows: normal scores, and an axis for every category."""
-        out = [self.columns[c].axes(z[:, c]).T for c in self.order]
-        return np.concatenate(out) if out else np.zeros((1, len(z)))
+    def scores(self, z: np.ndarray, most: int | None = None) -> np.ndarray:
+        """(m, d'), comparable coordinates of rows by the first columns of the chain."""
+        out = [self.columns[c].axes(z[:, c]) for c in self.order[:most]]
+        return np.hstack(out or [np.zeros((len(z), 1))])
 
 
 def grow_chain(  # many: rows, their order, and how trees grow

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from sklearn.utils.validation import validate_data
 
-from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
@@ -87,7 +86,7 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     def __init__(  # many: they are the settings of the model
         self, *, n_particles: int | None = None, n_steps: int = 200,
-        frame: str | frames.FrameKind = "orthogonal", transport: str | transports.Transport = "auto",
+        frame: str | frames.SavedFrame = "orthogonal", transport: str | transports.SavedTransport = "auto",
         amplifier: float = 10.0, entropy: float = 0.0, device: str | torch.device = "auto",
         random_state: Any = None, verbose: int = 0, standardize: bool = True,
         preset: str | None = None, condition: str = "auto", keep_rows: bool = False,
@@ -111,7 +110,7 @@ class SlicedWassersteinFlow(FlowEstimator):
             known: VectorRows | None = self._waiting
             types = [self._model.fitted.plan.dtype if known is None else known.X.dtype]
             if known is not None:
-                probe._set_columns(known.X.shape[1], known.form)
+                probe._set_columns(known.X.shape[1], known.names)
 
         def validate(X: Any) -> np.ndarray:
             rule: Any = dict(dtype=types, ensure_all_finite=False, reset=not like_fitted)
@@ -125,11 +124,11 @@ class SlicedWassersteinFlow(FlowEstimator):
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)
         super()._keep(replace(model, fitted=fitted), particles, y)
-        self._set_columns(fitted.plan.n_columns, fitted.form)
+        self._set_columns(fitted.plan.n_columns, fitted.names)
 
-    def _set_columns(self, n: int, form: Form | None) -> None:
+    def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:
         """Set the attributes in which scikit-learn looks for the number and names of columns."""
-        self.n_features_in_, names = n, () if form is None else form.names
+        self.n_features_in_ = n
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):
             self.feature_names_in_ = np.array(names, dtype=object)

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import Form
+from sliceflow.dataframes import column_names
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
+from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
@@ -22,7 +23,7 @@ from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
+from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
@@ -45,16 +46,13 @@ class VectorSpace:
     validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
-        if self.parameters["keep_rows"] and ranks.size > 1:
-            advice = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
         x, array = check_rows(X, self.validate), None if y is None else conditions.as_array(y)
         Conditions.infer(array, len(x))  # report errors in a rank's own y before ranks communicate
         about = "no y" if array is None else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"
         place = ranks.place(len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}")
         given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
         tensor = X.device.type if isinstance(X, Tensor) else ""
-        return VectorRows(x, given, Form.of(X), tensor, None if ranks.size == 1 else place)
+        return VectorRows(x, given, column_names(X), tensor, None if ranks.size == 1 else place)
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
@@ -75,7 +73,7 @@ class VectorSpace:
         return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
-        form: Any = dict(given=rows.given, form=rows.form, tensor=rows.tensor)
+        form: Any = dict(given=rows.given, names=rows.names, tensor=rows.tensor)
         return FittedVectors(plan, units, **form, device=self.device)
 
     def _part(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks, name: str = "") -> VectorPart:
@@ -310,8 +308,12 @@ class MovingVectors:
         n_stages = sum(exact or not stage.exact for stage in flow.stages)
         if n_stages == 0:
             return run.model
-        across = flow, particles, data, n_stages - 1, codes, self.codes_q, self.place
-        target = target_across(self.part.ranks, *across)
+        if self.part.ranks.size == 1:
+            target = flow.target(particles, data, n_stages - 1)
+        else:
+            both = (self.codes_q, codes) if flow.conditional else (None, None)
+            batches = weighted_batches(*both, self.place.slice, data.x.device)
+            target = Target.from_cloud(data, batches)
         how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
         return simulate(flow, particles, target, self.noise, **how)
 

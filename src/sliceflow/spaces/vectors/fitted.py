@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import Form
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import Mixed
@@ -18,6 +17,7 @@ from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
+from sliceflow.fields import Label
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditioned, Conditions
 from sliceflow.neighbours.local import LocalRows, LocalSettings
@@ -46,7 +46,7 @@ class FittedVectors(Conditioned):
     units: Units  # the units of the columns of all rows
     models: tuple[VectorModel, ...] = ()  # one flow, or one per class if ξ = ∞
     given: Conditions | None = None  # the conditions of the rows; None without y
-    form: Form | None = None  # columns of the user's DataFrame; None for other types
+    names: tuple[Label, ...] | None = None  # of the columns of a DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     settings: tuple[LocalSettings, ...] = ()  # of `local`
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
@@ -69,7 +69,8 @@ class FittedVectors(Conditioned):
         parts = self.local_parts(rows)
         if len(parts) != len(self.settings):
             raise ValueError(f"local has settings for {len(self.settings)} parts of {len(parts)}")
-        local = tuple(LocalRows(*part, own) for part, own in zip(parts, self.settings, strict=True))
+        settings = [replace(own, projection=own.projection.cpu()) for own in self.settings]
+        local = tuple(LocalRows(*part, own) for part, own in zip(parts, settings, strict=True))
         for part in local:
             part.check()
         return replace(self, local=local)
@@ -88,8 +89,8 @@ class FittedVectors(Conditioned):
         width = 0 if self.condition is None else self.condition.width
         if width != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
-        if self.form is not None and len(self.form.names) != d:
-            raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
+        if self.names is not None and len(set(self.names)) != d:
+            raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
         if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
             raise ValueError(f"there are not units for {d} columns")
         for model in self.models:
@@ -97,10 +98,8 @@ class FittedVectors(Conditioned):
 
     def _check_model(self, model: VectorModel) -> None:
         flow, d, units = self.plan.flow(model.seed, self.device), self.plan.n_columns, model.units
-        n_maps, dtype = (
-            [count_directions(stage.frame, d) for stage in flow.stages],
-            self.plan.torch_dtype,
-        )
+        n_maps = [count_directions(stage.frame, d) for stage in flow.stages]
+        dtype = self.plan.torch_dtype
         reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes)
         for step in model.steps:
             fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
@@ -169,7 +168,7 @@ class FittedVectors(Conditioned):
 
     def in_form(self, rows: Tensor) -> Any:
         """Rows in the form of X: an array, a tensor or a DataFrame."""
-        return in_users_form(rows, self.form, self.tensor, self.device)
+        return in_users_form(rows, self.names, self.tensor, self.device)
 
 
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:

@@ -15,13 +15,13 @@ from sliceflow.engine import frames, transports
 from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Columns, Labels, Mixed
 from sliceflow.engine.flow import Flow
-from sliceflow.engine.frames import FrameKind, frame_bytes
+from sliceflow.engine.frames import FrameKind, SavedFrame, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Auto, Histogram, Transport
+from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
-from sliceflow.models.codec import Between
+from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.draws import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
@@ -46,7 +46,6 @@ _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundred
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
 _NANOSECONDS = {"cpu": 60.0, "cuda": 1.0}  # for each projected value of a step, on one thread
 
-Count = Annotated[int, Between(0, 1 << 40)]
 Real = Annotated[float, Between(0)]
 
 
@@ -62,8 +61,8 @@ class VectorPlan(Plan):
     condition: Literal["none", "labels", "columns", "mixed"]  # the kind of y
     n_conditions: Count  # number of classes, or of condition columns
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame: FrameKind
-    transport: Transport
+    frame: SavedFrame
+    transport: SavedTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: Real
     standardize: bool

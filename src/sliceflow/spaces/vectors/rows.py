@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import Form, check_columns
+from sliceflow.dataframes import as_frame, check_columns, column_names
 from sliceflow.errors import from_tensor, unmasked
-from sliceflow.models.codec import Array
+from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.neighbours.views import heavy_tail
@@ -29,7 +29,7 @@ class VectorRows(GivenRows):
 
     X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]  # (n, d), this rank's rows
     given: Conditions | None = None  # conditions of the rows of all ranks; None without y
-    form: Form | None = None  # columns of the user's DataFrame; None for other types
+    names: tuple[Label, ...] | None = None  # of the columns of a DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     place: Place | None = field(default=None, metadata={"saved": False})
 
@@ -54,28 +54,30 @@ class VectorRows(GivenRows):
         return replace(self, X=self.X[(self.codes == code).numpy()], given=None, place=None)
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
-        return in_users_form(torch.from_numpy(self.X), self.form, self.tensor, device), self.y
+        return in_users_form(torch.from_numpy(self.X), self.names, self.tensor, device), self.y
 
 
-def in_users_form(rows: Tensor, form: Form | None, tensor: str, device: torch.device) -> Any:
+def in_users_form(
+    rows: Tensor, names: tuple[Any, ...] | None, tensor: str, device: torch.device
+) -> Any:
     """Rows (n, d) as an array, a tensor or a DataFrame, as X was."""
     if tensor:
         return rows.contiguous().to("cpu" if tensor == "cpu" else device)
     array = np.ascontiguousarray(rows.cpu().numpy())
-    return array if form is None else form.made(array)
+    return array if names is None else as_frame(array, names)
 
 
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64."""
     X = unmasked(from_tensor(X), "X")
     check_columns(X)
-    form = Form.of(X)
-    X = validate(X if form is not None else _as_numeric(X))
+    names = column_names(X)
+    X = validate(_as_numeric(X) if names is None else X)
     finite = np.isfinite(X)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
         what = "NaN" if np.isnan(X[row, column]) else "infinity"
-        name = column if form is None else repr(form.names[column])
+        name = column if names is None else repr(names[column])
         advice = "Missing values and infinities are not supported: drop or fill them first"
         raise ValueError(f"Input X contains {what} in row {row}, column {name}. {advice}")
     return np.asarray(X)
