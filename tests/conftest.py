@@ -103,20 +103,3 @@ def table_run(people, tmp_path_factory):
     result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    """A folder with one subfolder per class, 120 pictures of one size."""
-    import numpy as np
-    from PIL import Image
-
-    from sliceflow.datasets import load
-
-    digits = load("digits")
-    for label in (0, 1):
-        folder = tmp_path / "photos" / f"class-{label}"
-        folder.mkdir(parents=True)
-        for i, image in enumerate(digits.images[digits.labels == label][:60]):
-            Image.fromarray((image * 15).astype(np.uint8)).save(folder / f"{i:03d}.png")
-    return tmp_path / "photos"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
@@ -25,6 +26,10 @@ LABELS = np.arange(60) % 3
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
 COLOURS = RNG.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
 EVEN_AND_ODD = np.arange(50) % 2
+DIGITS = load_digits()
+IMAGES, DIGIT_LABELS = DIGITS.images.astype(np.uint8)[:300], DIGITS.target[:300]
+QUICK = dict(schedule="1[1] 3[3] 8[8,3]", n_pixel_values=17, quality=2, n_particles=300)
+QUICK |= dict(random_state=0, device="cpu")  # an `ImageFlow` of these digits
 
 
 def vectors(n_axis_steps: int = 2, **changes: Any) -> SlicedWassersteinFlow:
@@ -49,6 +54,13 @@ def picture_plan(**changes: Any) -> PicturePlan:
     return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
 
 
+def draws(flow: Any, n: int = 7, seed: int | None = 5) -> np.ndarray:
+    """n samples, or completions, as an array."""
+    if getattr(flow, "observed", None) is not None:
+        return np.asarray(flow.inpaint(PICTURES[:n], random_state=seed))
+    return np.asarray(flow.sample(n, random_state=seed))
+
+
 def saved(flow: Any, **options: Any) -> bytes:
     """The bytes of a model's file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -63,11 +75,8 @@ def table() -> Any:
     from sliceflow import TableFlow
 
     rng, n = np.random.default_rng(0), 80
-    plan, age, gone = (
-        rng.choice(["basic", "gold", "free"], n),
-        rng.integers(18, 80, n),
-        rng.random(n) < 0.2,
-    )
+    plan, age = rng.choice(["basic", "gold", "free"], n), rng.integers(18, 80, n)
+    gone = rng.random(n) < 0.2
     start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
     frame = pd.DataFrame({
         "id": [f"C-{k:06}" for k in rng.permutation(10**6)[:n]],
@@ -86,9 +95,7 @@ def table() -> Any:
 MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
 TUPLES = [("a", i % 3, None) for i in range(60)]
 FEW_BINS = Histogram(16)
-PARTS: dict[
-    str, tuple[Callable[[], Any], tuple[Any, ...]]
-] = {  # an estimator, and what it is fitted to
+PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator, and its data
     "vectors": (vectors, (X,)),
     "labels": (vectors, (X, LABELS)),
     "tuples": (vectors, (X, TUPLES)),

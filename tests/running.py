@@ -32,12 +32,7 @@ def command(*words):
 def installed(*words, cwd=None, **more):
     """The installed command in a process of its own: as a user runs it, and seconds slow."""
     return subprocess.run(
-        command(*words),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment() | more,
-        timeout=120,
+        command(*words), capture_output=True, text=True, cwd=cwd, env=environment() | more, timeout=120
     )
 
 

@@ -48,7 +48,7 @@ BUDGETS = {
 }
 WHOLE = {
     "src/sliceflow": 19_500,  # goal 17,500; it was 29,600
-    "tests": 14_500,  # goal 14,000; it was 23,500
+    "tests": 14_000,  # it was 23,500
     "benchmarks": 4_500,
 }
 

@@ -84,9 +84,8 @@ def loaded(name):
 
 def test_the_citation_has_the_version_and_date_of_the_changelog():
     cited = loaded("CITATION.cff")
-    released = re.findall(
-        r"^## \[(\d\S*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
-    )
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changes, re.MULTILINE)
     assert (cited["version"], cited["date-released"]) == released[0]
     assert cited["version"] == sliceflow.__version__
     assert cited["cff-version"] == "1.2.0"
@@ -98,9 +97,8 @@ def test_the_workflows_test_what_the_package_promises():
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", pyproject)
     assert f'requires-python = ">={matrix["python"][0]}"' in pyproject
-    assert loaded(".github/workflows/release.yml")["jobs"]["publish"]["permissions"] == {
-        "id-token": "write"
-    }
+    release = loaded(".github/workflows/release.yml")
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     for form in ("bug", "idea"):
         assert {"name", "description", "body"} <= loaded(f".github/ISSUE_TEMPLATE/{form}.yml").keys()
 

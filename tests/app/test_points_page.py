@@ -284,10 +284,7 @@ class TestUse:
 
     @pytest.mark.parametrize(
         ("shape", "sliders"),
-        [
-            ("moons", {"smoothing": 0.5}),
-            ("digits", {"smoothing": 0.6, "amplifier": 10}),
-        ],
+        [("moons", {"smoothing": 0.5}), ("digits", {"smoothing": 0.6, "amplifier": 10})],
     )
     def test_the_python_lines_give_what_is_shown(self, used, shape, sliders):
         asked = "".join(f'set("{name}", {value});' for name, value in sliders.items())
@@ -315,9 +312,7 @@ class TestUse:
     @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
     def test_links_lead_somewhere_and_it_is_accessible_and_fits(self, chromium, width, scheme):
         page = chromium.page((PLAY / "index.html").as_uri(), width=width, scheme=scheme)
-        links = page.run(
-            "return [...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))"
-        )
+        links = page.run("return [...document.links].map((a) => a.getAttribute('href'))")
         assert len(links) > 2
         assert all((PLAY / link).exists() for link in links), links
         assert page.run("return document.documentElement.scrollWidth") <= width

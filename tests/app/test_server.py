@@ -27,15 +27,7 @@ from sliceflow import ImageFlow
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
-from sliceflow.cli.play import (
-    TableWork,
-    _example,
-    _read_picture,
-    play,
-    run_of,
-    runs_in,
-    server,
-)
+from sliceflow.cli.play import TableWork, _example, _read_picture, play, run_of, runs_in, server
 from sliceflow.datasets import load
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
@@ -396,9 +388,8 @@ class TestPictures:
         assert said.startswith("the picture cannot be read")
         assert "/" not in said.replace("'the picture'", "")
         assert "there is no picture" in with_runs.error("complete", {"run": 0, "seed": 0})
-        assert "cannot be read" in with_runs.error(
-            "complete", {"run": 0, "seed": 0, "picture": "data:image/png,?"}
-        )
+        wrong = {"run": 0, "seed": 0, "picture": "data:image/png,?"}
+        assert "cannot be read" in with_runs.error("complete", wrong)
 
     def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
@@ -537,23 +528,6 @@ class TestTables:
 
 
 class TestCommand:
-    @POSIX
-    def test_it_serves_until_ctrl_c(self, tmp_path):
-        process = subprocess.Popen(
-            command("play", "--no-browser"), cwd=tmp_path, env=environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        address = process.stdout.readline().split()[-1]
-        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{32})/", address).groups()
-        line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
-        line.request("GET", f"/{token}/")
-        assert b"sliceflow play" in line.getresponse().read()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-        assert process.returncode == 0, err
-        assert out.endswith("ended\n")
-        assert err == ""
-
     def test_it_opens_the_browser_unless_told_not_to(self, monkeypatch, capsys):
         opened = queue.Queue()
         monkeypatch.setattr("webbrowser.open", opened.put)
@@ -570,25 +544,29 @@ class TestCommand:
         assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
 
     @POSIX
-    @pytest.mark.slow
-    @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
-    def test_nothing_is_left_when_it_ends(self, tmp_path, number):
-        more = {"TMPDIR": str(tmp_path)}
+    @pytest.mark.parametrize(
+        "number", ["SIGINT", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGTERM", "SIGHUP"))]
+    )
+    def test_it_serves_until_it_is_ended_and_leaves_nothing(self, tmp_path, number):
         process = subprocess.Popen(
-            command("play", "--no-browser"), cwd=tmp_path, env=environment() | more, text=True,
-            stdout=subprocess.PIPE,
+            command("play", "--no-browser"), cwd=tmp_path, text=True,
+            env=environment() | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup would ignore it
         )  # fmt: skip
-        port, token = re.search(r":(\d+)/(.*)/", process.stdout.readline()).groups()
+        address = process.stdout.readline().split()[-1]
+        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{32})/", address).groups()
         line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+        line.request("GET", f"/{token}/")
+        assert b"sliceflow play" in line.getresponse().read()
         line.request("POST", f"/{token}/api/table/upload?name=a.csv", CSV.encode())
         assert json.loads(line.getresponse().read())["state"] == "reading"
         assert [path.name for path in tmp_path.rglob("*.csv")] == ["table.csv"]
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         workers = children.read_text().split() if children.exists() else []
         process.send_signal(getattr(signal, number))  # SIGHUP: the terminal was closed
-        assert process.wait(30) == 0
-        process.stdout.close()
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+        assert out.endswith("ended\n")
         assert not list(tmp_path.rglob("*.csv"))
         assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 

@@ -19,9 +19,7 @@ FLAGS = {verb: {name for p in COMMANDS[verb].params for name in p.opts} for verb
 
 
 def script():
-    spec = importlib.util.spec_from_file_location(
-        "command_pages", ROOT / "examples" / "command_pages.py"
-    )
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "examples" / "command_pages.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -119,9 +119,7 @@ def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
 def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
     path = tmp_path / "mask.png"
     path.write_text("no picture") if size is None else Image.new("L", size, value).save(path)
-    refused(
-        inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"), 2, said, "white where"
-    )
+    refused(inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"), 2, said, "white")
 
 
 def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_path):

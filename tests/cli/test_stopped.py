@@ -172,9 +172,7 @@ def test_samples_on_a_full_disk_leave_the_old_ones(name, digits_run, table_run, 
 
 
 @POSIX
-def test_a_fit_on_a_full_disk_says_so_and_is_finished_when_there_is_space(
-    tmp_path, digits_run, monkeypatch
-):
+def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(tmp_path, digits_run, monkeypatch):
     run, draw = tmp_path / "run", evaluate.draw
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):

@@ -103,13 +103,8 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         for a, codes in ((x, codes_p), (data, codes_q))
     ]
     kept = None if codes_p is None else clouds[0].y.clone()
-    simulate(
-        flow,
-        clouds[0],
-        flow.target(*clouds),
-        Noise(Seed(2)),
-        listeners=[lambda event: seen.append(event.particles.T.numpy().copy())],
-    )
+    listeners = [lambda event: seen.append(event.particles.T.numpy().copy())]
+    simulate(flow, clouds[0], flow.target(*clouds), Noise(Seed(2)), listeners=listeners)
     for k in range(n_steps):
         theta = joint(flow, k, clouds[0])
         assert np.allclose(np.linalg.norm(theta, axis=1), 1)
@@ -177,9 +172,7 @@ def drawn(seed, k, n, level, s, width):
 @pytest.mark.parametrize(
     ("level", "patch", "channels"), [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)], ids=str
 )
-def test_a_picture_stage_follows_algorithm_1_with_local_patches(
-    level, patch, channels, labels, observed
-):
+def test_a_picture_stage_follows_algorithm_1_with_patches(level, patch, channels, labels, observed):
     """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
     full, n_directions, n_steps, m, n = (8, 6), 50, 4, 40, 20
     layout = Layout(*full, None if channels == 1 else channels, "uint8", 256)
@@ -204,13 +197,9 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     seen = []
     particles = Cloud(columns(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
-    simulate(
-        flow,
-        particles,
-        Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True),
-        Noise(Seed(4)),
-        listeners=[lambda event: seen.append(event.particles.clone())],
-    )
+    target = Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True)
+    listeners = [lambda event: seen.append(event.particles.clone())]
+    simulate(flow, particles, target, Noise(Seed(4)), listeners=listeners)
 
     subspace = Subspace(channels, *full, *level)
     start, seed = columns(x), flow.seed.child("level", 0, "frame", 0)

@@ -3,13 +3,8 @@
 import contextlib
 
 import pytest
-import torch
 
-from sliceflow.engine.events import Event, Progress, closing, listening, tell
-
-
-def event(step, particles):
-    return Event("flow", 0, step, step + 1, 10, torch.tensor(1.0), 0.1, particles)
+from sliceflow.engine.events import closing, listening, tell
 
 
 @pytest.mark.parametrize(
@@ -43,10 +38,3 @@ def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
     with contextlib.suppress(KeyError), closing((first, heard.append)):
         raise KeyError
     assert first.closed
-
-
-def test_progress_prints_lines(capsys):
-    progress = Progress()
-    for k in range(10):
-        progress(event(k, torch.zeros(1, 1)))
-    assert capsys.readouterr().err.count("sliced distance 1") == 10

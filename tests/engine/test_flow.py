@@ -56,12 +56,8 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
         model = fit(flow, particles, data, Noise(Seed(5)))
-        assert all(
-            torch.equal(a, b)
-            for a, b in zip(
-                before, [t for t in (data.x, particles.y, data.y) if t is not None], strict=True
-            )
-        )
+        after = [t for t in (data.x, particles.y, data.y) if t is not None]
+        assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
         runs.append(particles.x)
     assert torch.equal(*runs)
@@ -243,12 +239,7 @@ def test_listeners_end_a_stage_and_events_count_what_is_left():
     (particles, data), events, run = clouds(), [], Run()
     listeners = [events.append, lambda event: event.stage == "a" and event.step == 1]
     fit(flow, particles, data, listeners=listeners, run=run)
-    assert [(e.stage, e.step, e.steps_done) for e in events] == [
-        ("a", 0, 1),
-        ("a", 1, 2),
-        ("b", 0, 3),
-        ("b", 1, 4),
-        ("b", 2, 5),
-    ]
+    assert [(e.stage, e.step) for e in events] == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
+    assert [e.steps_done for e in events] == [1, 2, 3, 4, 5]
     assert [e.steps_total for e in events] == [8, 8, 5, 5, 5]
     assert (run.done, run.spared) == (5, 3)

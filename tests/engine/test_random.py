@@ -44,12 +44,8 @@ def test_places_in_the_tree_are_distinct():
 def test_random_state_follows_scikit_learn():
     assert Seed.from_random_state(5) == Seed.from_random_state(np.int64(5))
     assert Seed.from_random_state(None) != Seed.from_random_state(None)
-    assert Seed.from_random_state(np.random.RandomState(1)) == Seed.from_random_state(
-        np.random.RandomState(1)
-    )
-    assert Seed.from_random_state(np.random.default_rng(1)) == Seed.from_random_state(
-        np.random.default_rng(1)
-    )
+    for state in (np.random.RandomState, np.random.default_rng):
+        assert Seed.from_random_state(state(1)) == Seed.from_random_state(state(1))
     with pytest.raises(ValueError, match="random_state=-1 is negative"):
         Seed.from_random_state(-1)
     with pytest.raises(ValueError, match="random_state='x' cannot seed anything"):

@@ -15,9 +15,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk, noise_rates, shrunk_flow, variance_within
 from sliceflow.engine.transports import Histogram, Sorted
 
-BOTH = pytest.mark.parametrize(
-    "transport", [Sorted(), Histogram(64, most=None)], ids=["sorted", "bins"]
-)
+BOTH = pytest.mark.parametrize("transport", [Sorted(), Histogram(64, most=None)], ids=["sort", "bins"])
 
 
 def normal(*shape, seed=0):

@@ -38,9 +38,7 @@ WHY = [  # device, module that is missing, version of ROCm, what is said
 
 @pytest.mark.parametrize(("device", "missing", "hip", "why"), WHY)
 def test_the_reference_takes_over_with_one_warning(device, missing, hip, why, monkeypatch, fresh):
-    message = (
-        re.escape(why) + ".*; the slower plain-torch kernels are used on the .PU. .* brings the fast"
-    )
+    message = re.escape(why) + ".*; the slower plain-torch kernels are used on the .PU. .* brings"
     for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

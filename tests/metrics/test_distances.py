@@ -83,9 +83,7 @@ def test_what_cannot_be_measured_is_named(a, b, said):
 # Coverage
 
 
-@given(
-    st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999)
-)
+@given(st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 def test_it_is_that_of_all_pairs(n, m, d, k, seed):
     rng = np.random.default_rng(seed)
     samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5

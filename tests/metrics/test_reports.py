@@ -87,9 +87,7 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
     assert all(n.meaning for n in fresh.numbers)
     assert "rough" not in lines[0]
-    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith(
-        "held-out rows all numbers are rough"
-    )
+    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith("all numbers are rough")
     with pytest.raises(KeyError):
         fresh["no such number"]
 
@@ -167,10 +165,7 @@ def test_bad_tables_are_found_out():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (
-            lambda: report(FRESH[:, :2], TRAIN, TEST),
-            r"rows of samples have shape \(2,\), of train \(4,\)",
-        ),
+        (lambda: report(FRESH[:, :2], TRAIN, TEST), r"of samples have shape \(2,\), of train \(4,\)"),
         (lambda: report(FRESH, TRAIN, TEST, kind="pictures"), r"of train \(4,\); pass pictures"),
         (lambda: report(FRESH, TRAIN, TEST, kind="rows"), "kind='rows' must be 'auto', 'vectors'"),
         (lambda: report(FRESH[:9], TRAIN, TEST), "too few rows, {'samples': 9"),

@@ -150,9 +150,8 @@ def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():
     other = mask.copy()
     other[20, 20] = True  # printed, both are the same few corners
     plain = of({"n": 1, "mask": mask})
-    assert plain == of(
-        {"n": np.int64(1), "mask": torch.from_numpy(mask), "device": "cuda", "verbose": 1}
-    )
+    same = {"n": np.int64(1), "mask": torch.from_numpy(mask), "device": "cuda", "verbose": 1}
+    assert plain == of(same)
     for changed in (of({"n": 2, "mask": mask}), of({"n": 1, "mask": other})):
         assert sum(plain[name] != changed[name] for name in plain) == 1
     assert plain["X"] != of({}, DATA.flip(0))["X"]

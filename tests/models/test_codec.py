@@ -242,12 +242,9 @@ def test_what_does_not_fit_is_named(kind, node, words):
 )
 def test_arrays_that_do_not_fit_are_named(listed, words):
     kind = make_dataclass("Held", [("array", Annotated[Tensor, Array("n", torch.float64)])])
-    node, tensors = (
-        {"value": {"array": 0}, "arrays": {"array": listed}},
-        {"array": np.zeros(8, np.uint8)},
-    )
+    node = {"value": {"array": 0}, "arrays": {"array": listed}}
     with pytest.raises(ValueError, match=words):
-        unpack(kind, node, tensors, Allowance(1000))
+        unpack(kind, node, {"array": np.zeros(8, np.uint8)}, Allowance(1000))
 
 
 def test_tensors_that_nothing_uses_are_an_error():

@@ -202,8 +202,7 @@ def test_what_is_not_a_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["[" * 100_000, '{"a":' * 100_000, "[]", '{"a": NaN}', '{"a": 1e999}', "1" * 10_000],
+    "words", ["[" * 100_000, '{"a":' * 100_000, "[]", '{"a": NaN}', '{"a": 1e999}', "1" * 10_000]
 )
 def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
     monkeypatch.setattr(
@@ -244,9 +243,7 @@ def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monke
 
 
 def test_memory_can_be_limited(path):
-    with pytest.raises(
-        ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file, load it with"
-    ):
+    with pytest.raises(ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file"):
         load(path, (Small,), max_memory=1000)
     with pytest.raises(ModelFileError, match="drawing a sample of it takes"):
         load(path, (Small,), max_memory=1 << 20)

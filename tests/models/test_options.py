@@ -145,9 +145,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(estimator, 
     assert (won["transport"], won["amplifier"], won["options"].taper) == ("sorted", 3.0, 0.25)
     assert won["options"] == dataclasses.replace(resolved["options"], taper=0.25)
     rest = {"transport", "amplifier", "options"}
-    assert {k: v for k, v in won.items() if k not in rest} == {
-        k: v for k, v in resolved.items() if k not in rest
-    }
+    assert all(won[name] == value for name, value in resolved.items() if name not in rest)
 
 
 def test_plans_of_the_preset_are_the_papers():
@@ -155,6 +153,10 @@ def test_plans_of_the_preset_are_the_papers():
     assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.smoothing) == (transports.Interpolated(), False, 0)
     assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
+    wide = SlicedWassersteinFlow(preset="paper", n_particles=50).plan(
+        np.arange(50.0 * 200).reshape(50, 200)
+    )
+    assert wide.frame == frames.Random(10_000)  # no more, however many columns there are
     plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(PICTURES, EVEN_AND_ODD)
     assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)

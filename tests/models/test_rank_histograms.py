@@ -52,21 +52,13 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
     z_p, z_q = Seed(0).normal(3, 80), Seed(1).normal(3, 60) + 1
     alone = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 30, 60, 80)), Runs((0, 30, 60, 60)))))
-    runs = [
-        (Runs((0, 30, 30, 40)), Runs((0, 30, 30, 30))),
-        (Runs((0, 0, 30, 40)), Runs((0, 0, 30, 30))),
-    ]
-    columns = [
-        torch.tensor([*range(30), *range(60, 70)]),
-        torch.tensor([*range(30, 60), *range(70, 80)]),
-    ]
+    starts = [((0, 30, 30, 40), (0, 30, 30, 30)), ((0, 0, 30, 40), (0, 0, 30, 30))]
+    columns = [[*range(30), *range(60, 70)], [*range(30, 60), *range(70, 80)]]
     ranks = Threads(2)
 
     def fit(r):
-        batch = Batch(runs=runs[r])
-        return SharedHistogram(Histogram(16), ranks).fit(
-            z_p[:, columns[r]], z_q[:, 30 * r : 30 * r + 30], batch
-        )
+        batch = Batch(runs=tuple(map(Runs, starts[r])))
+        return SharedHistogram(Histogram(16), ranks).fit(z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch)
 
     for found in ranks.run(fit):
         assert same_tables(found.table, alone.table)
@@ -77,11 +69,8 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
     here, away = (weighted_batches(y_q, y_p, torch.arange(*ends), "cpu") for ends in ((0, 2), (2, 4)))
     assert here == Batches(weights=here.weights)
     assert away.weights.tolist() == [0.0]
-    ranks, z_p, z_q = (
-        Threads(2),
-        Seed(0).normal(1, 4),
-        torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double(),
-    )
+    ranks, z_p = Threads(2), Seed(0).normal(1, 4)
+    z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
 
     def fit(r):
         batch = (here, away)[r].at(0)

@@ -30,9 +30,7 @@ TUPLES = np.empty(N, dtype=object)
 TUPLES[:] = [("a", c) if c else True for c in NUMBERS.tolist()]
 ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labels
 COLUMNS = RNG.normal(size=(N, 2)).round(1)
-MIXED = np.array(
-    [[name, value] for name, value in zip(NAMES, COLUMNS[:, 0], strict=True)], dtype=object
-)
+MIXED = np.array([*zip(NAMES.tolist(), COLUMNS[:, 0], strict=True)], dtype=object)
 FLAT = functools.partial(vectors, 0)  # without axis steps, which take most of the time
 
 
@@ -73,9 +71,7 @@ KINDS = {
         lambda: pictures(**small, amplifier=math.inf, transport="histogram"), GREY, NUMBERS
     ),
     "a mask": Rows(lambda: pictures(**small, observed="left"), GREY),
-    "colour": Rows(
-        lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, None, torch.from_numpy
-    ),
+    "colour": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, form=torch.from_numpy),
     "colour labels": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES),
 }
 
@@ -194,9 +190,7 @@ def test_a_model_without_rows_says_what_helps(tmp_path):
         flow.fit(X).save(tmp_path / "model")
         for model in (flow, sliceflow.load(tmp_path / "model")):
             for change in (model.partial_fit, model.forget):
-                with pytest.raises(
-                    ValueError, match=r"does not keep its rows.*fit it with keep_rows=True"
-                ):
+                with pytest.raises(ValueError, match=r"not keep its rows.*fit it with keep_rows=True"):
                     change(X[:3])
 
 
@@ -256,9 +250,7 @@ def test_the_first_rows_decide_the_type(dtypes):
 def test_whole_numbers_of_other_types_are_the_same_pictures():
     flow = pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
     assert flow.particles_.dtype == np.uint8
-    assert saved(flow.forget(GREY[6:9].astype(np.int16))) == saved(
-        pictures(**small).partial_fit(GREY[:6])
-    )
+    assert saved(flow.forget(GREY[6:9].astype("i2"))) == saved(pictures(**small).partial_fit(GREY[:6]))
     with pytest.raises(ValueError, match="but the model was fitted on integers"):
         flow.partial_fit(GREY[:2] / 16)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sliceflow
-from models import COLOURS, FITTED, LABELS, PARTS, PICTURES, X, pictures, saved, vectors
+from models import COLOURS, FITTED, LABELS, PARTS, PICTURES, X, draws, pictures, saved, vectors
 from mutations import change_tensors, change_text
 from sliceflow import ModelFileError, SlicedWassersteinFlow
 from sliceflow.models import file
@@ -20,12 +20,6 @@ UNSAVED = {"device", "random_state", "verbose"}
 @pytest.fixture(params=PARTS)
 def kind(request):
     return request.param
-
-
-def draws(flow, **more):
-    if getattr(flow, "observed", None) is not None:
-        return np.asarray(flow.inpaint(PICTURES[:4], n=2, random_state=1, **more))
-    return np.asarray(flow.sample(9, random_state=1, **more))
 
 
 def test_a_loaded_model_is_the_saved_one(kind, fitted, tmp_path):

@@ -23,10 +23,8 @@ HISTOGRAM = Histogram(16)  # of the plan
 
 def levels(schedule="2[2] 6[3] 6[1]=1", known=None, device="cpu", clip=True, **changes):
     """The flow of pictures of 6×6 pixels, two steps a stage."""
-    stages, options = (
-        schedules.from_string(schedule, 6, 6, 2),
-        PictureOptions(n_directions=30, clip=clip),
-    )
+    stages = schedules.from_string(schedule, 6, 6, 2)
+    options = PictureOptions(n_directions=30, clip=clip)
     plan = picture_plan(stages=tuple(stages), options=options, **changes)
     return LevelFlow(plan, Seed(0), torch.device(device), known)
 
@@ -107,8 +105,7 @@ def test_evolution_starts_at_the_start_and_ends_where_replay_does():
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    apart, shared = (
-        levels(n_conditions=3, amplifier=xi, shrinkage=1.0).flow((0.1,)) for xi in (math.inf, 5.0)
-    )
+    made = (levels(n_conditions=3, amplifier=xi, shrinkage=1.0) for xi in (math.inf, 5.0))
+    apart, shared = (one.flow((0.1,)) for one in made)
     assert (apart.apart, apart.n_shared, apart.stages[0].transport.n_shared) == (True, 0, 0)
     assert (shared.apart, shared.n_shared, shared.stages[0].transport.n_shared) == (False, 3, 3)

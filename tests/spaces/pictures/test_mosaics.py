@@ -17,14 +17,8 @@ LAYOUT = Layout(4, 3, 3, "uint8", 256)
 PIXELS = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (600, 3, 4, 3), dtype=np.uint8))
 CODES = torch.arange(600) % 3
 MOSAICS = Mosaics(4, 2.0, LAYOUT, PIXELS, codes=CODES, n_classes=3)
-SMALL = dict(
-    schedule="2[2] 4[3]",
-    quality=2,
-    transport="histogram",
-    device="cpu",
-    random_state=0,
-    n_particles=400,
-)
+SMALL = dict(schedule="2[2] 4[3]", quality=2, transport="histogram", n_particles=400)
+SMALL |= dict(device="cpu", random_state=0)
 
 
 def values(mosaics, at=slice(None)):

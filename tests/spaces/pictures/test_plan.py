@@ -20,15 +20,13 @@ from sliceflow.spaces.pictures.plan import (
 @pytest.mark.parametrize(("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25), (7, 7)])
 def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
     images, labels = np.full((400, 2, 2), 200, np.uint8), np.arange(400) % 2
-    settings = dict(
-        schedule="1[1]", n_particles=500, quality=quality, transport="histogram", device="cpu"
-    )
+    how = dict(schedule="1[1]", n_particles=500, quality=quality, transport="histogram", device="cpu")
     joint = steps if quality == 7 else 6 * steps
-    flow = ImageFlow(**settings)
+    flow = ImageFlow(**how)
     assert flow.plan(images, labels).n_steps == steps
     assert flow.plan(images).n_steps == joint
-    assert ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == joint
-    assert ImageFlow(**settings, observed="top").plan(images).n_steps == joint
+    assert ImageFlow(**how, amplifier=10.0).plan(images, labels).n_steps == joint
+    assert ImageFlow(**how, observed="top").plan(images).n_steps == joint
     assert flow.plan(np.full((400, 2, 2, 3), 200, np.uint8)).n_steps == steps  # mosaics
 
 
@@ -43,6 +41,11 @@ def test_stages_are_those_of_the_schedule():
     ):
         with pytest.raises(ValueError, match=message):
             pictures(schedule=schedule).plan(PICTURES)
+
+
+def test_a_forgotten_number_of_pixel_values_is_told():
+    with pytest.warns(UserWarning, match="n_pixel_values=17"):
+        ImageFlow().plan(PICTURES)
 
 
 def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
@@ -91,10 +94,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
     assert chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4  # of 9,000 faces
     for changes, message in (
         (dict(n_clusters=51), "n_clusters=51 must be at most 50: each cluster needs a particle"),
-        (
-            dict(n_clusters=2, transport="auto"),
-            "n_clusters=2 needs histograms, but this transport sorts",
-        ),
+        (dict(n_clusters=2, transport="auto"), "n_clusters=2 needs histograms, but this transport"),
     ):
         with pytest.raises(ValueError, match=message):
             pictures(**dict(transport="histogram") | changes).plan(PICTURES)

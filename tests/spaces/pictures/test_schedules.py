@@ -66,14 +66,9 @@ def test_a_bracket_can_have_more_steps_or_fewer():
             (word, f"schedule entry {word!r} is not of the form resolution[patch,patch,…]")
             for word in BAD
         ),
-        (
-            "1[1] 0[3]",
-            "schedule has resolution 0 but the pictures are 6×8; use 1 to 8, or schedule='auto'",
-        ),
-        (
-            "1[1] 9[3]",
-            "schedule has resolution 9 but the pictures are 6×8; use 1 to 8, or schedule='auto'",
-        ),
+        ("1[1] 0[3]", "schedule has resolution 0 but the pictures are 6×8; use 1 to 8, or schedule='"),
+        ("1[1] 9[3]", "schedule has resolution 9 but the pictures are 6×8; use 1 to 8, or schedule='"),
+        ("4[9]", "schedule entry '4[9]' has a patch of 9 pixels at a resolution of 4; use 1 to 4"),
         ("8[3,0]", "schedule entry '8[3,0]' has a patch of 0 pixels at a resolution of 8; use 1 to 8"),
         (" \n", "the schedule is empty; pass at least one resolution[patch]"),
     ],

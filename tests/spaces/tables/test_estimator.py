@@ -114,9 +114,8 @@ def test_tiny_tables():
 
 
 def test_categories_go_with_their_last_row():
-    frame = pd.DataFrame(
-        {"c": pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"]), "x": range(41)}
-    )
+    c = pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"])
+    frame = pd.DataFrame({"c": c, "x": range(41)})
     flow = TableFlow(random_state=0).fit(frame).forget(frame.iloc[[40]])
     assert list(flow.sample(5, 0)["c"].cat.categories) == ["a", "b", "unused"]
 
@@ -129,10 +128,9 @@ def test_an_interrupted_fit_goes_on(tmp_path):
         if event.steps_done == 3:
             raise Stop
 
+    kept = dict(checkpoint_dir=tmp_path, checkpoint_every=0)
     with pytest.raises(Stop):
-        TableFlow(random_state=0).fit(
-            table(), listeners=stop, checkpoint_dir=tmp_path, checkpoint_every=0
-        )
+        TableFlow(random_state=0).fit(table(), listeners=stop, **kept)
     resumed = TableFlow(random_state=0).fit(table(), checkpoint_dir=tmp_path)
     whole = TableFlow(random_state=0).fit(table())
     pd.testing.assert_frame_equal(resumed.sample(20, 0), whole.sample(20, 0))

@@ -33,24 +33,12 @@ def test_big_integers_and_headers_of_years(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        (b"", "is empty"),
-        (b"a,b\n", "column names but no rows"),
-        (b"a,b\n1,2\n3\n", "row 3 has 1 cells"),
-        (b"a,a\n1,2\n", "two columns named 'a'"),
-    ],
+    ("raw", "said"), [(b"a,b\n", "column names but no rows"), (b"a,b\n1,2\n3\n", "row 3 has 1 cells")]
 )
 def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
     (tmp_path / "t.csv").write_bytes(raw)
     with pytest.raises(ValueError, match=said):
         TableFlow().fit(tmp_path / "t.csv")
-
-
-def test_other_encodings_are_read_with_a_warning(tmp_path):
-    (tmp_path / "t.csv").write_bytes("name\nMüller\n".encode("latin-1"))
-    with pytest.warns(UserWarning, match="Windows-1252"):
-        assert read_table(tmp_path / "t.csv")["name"].tolist() == ["Müller"]
 
 
 def test_other_files_are_refused_and_missing_ones_named(tmp_path):
@@ -65,9 +53,8 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
     days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
     frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "day": days, "k": range(40)})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    flows = [
-        TableFlow(random_state=0).fit(x) for x in (tmp_path / "t.csv", pd.read_csv(tmp_path / "t.csv"))
-    ]
+    path = tmp_path / "t.csv"
+    flows = [TableFlow(random_state=0).fit(x) for x in (path, pd.read_csv(path))]
     assert flows[0].kinds_ == flows[1].kinds_ | {"day": "datetime"}
     pd.testing.assert_frame_equal(*(flow.sample(10, 0) for flow in flows))
 

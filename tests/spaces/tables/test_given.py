@@ -124,10 +124,8 @@ def test_values_come_back_as_given():
         warnings.simplefilter("ignore")
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
-        assert (
-            flow.sample(2, 0, given={"d": "2025-06-01"})["d"]
-            == pd.Timestamp("2025-06-01", tz="Europe/Berlin")
-        ).all()
+        june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
+        assert (flow.sample(2, 0, given={"d": "2025-06-01"})["d"] == june).all()
     assert new["d"].dtype == frame["d"].dtype
     with pytest.raises(ValueError, match="does not fit"):
         flow.sample(1, 0, given={"b": 0.7})
@@ -138,9 +136,7 @@ def test_values_come_back_as_given():
 
 
 def test_unused_categories_and_other_constants_are_refused():
-    frame = pd.DataFrame(
-        {"c": pd.Categorical(["a", "b"] * 20, ["a", "b", "z"]), "k": 7, "x": range(40)}
-    )
+    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 20, list("abz")), "k": 7, "x": range(40)})
     flow = fit(frame)
     with pytest.raises(ValueError, match="'z'"):
         flow.sample(1, 0, given={"c": "z"})

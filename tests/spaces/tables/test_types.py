@@ -151,16 +151,11 @@ def test_years_and_running_numbers_stay_numbers():
 def test_names_of_columns_come_back():
     x = rng().normal(size=(30, 3))
     for columns in (
-        [2021, 2022, 2023],
+        pd.Index([2021, 2022, 2023]),
         pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)], names=["u", "v"]),
-        [("a", 1), "b", 3],
+        pd.Index([("a", 1), "b", 3], tupleize_cols=False),
     ):
-        frame = pd.DataFrame(
-            x,
-            columns=columns
-            if isinstance(columns, pd.MultiIndex)
-            else pd.Index(columns, tupleize_cols=False),
-        )
+        frame = pd.DataFrame(x, columns=columns)
         assert fit(frame).sample(3, 0).columns.equals(frame.columns)
 
 
@@ -189,13 +184,11 @@ def test_personal_data_are_made_up_also_with_duplicates():
             f"{a} {b}son"
             for a in ("Anna", "Ben", "Cleo", "Dan", "Eva")
             for b in ("Karl", "Lar", "Nil", "Ole", "Per")
-        ]
-        * 4,
+        ],
     ],
 )
 def test_personal_patterns_are_recognised(values):
     name = "full name" if "son" in values[0] else "c"
-    values = values[:25] if "son" in values[0] else values
     frame = pd.DataFrame({name: values, "x": rng().normal(size=len(values))})
     flow = fit(frame)
     assert flow.kinds_[name] == "identifier"
@@ -217,9 +210,7 @@ def test_real_values_of_single_rows_are_named_loudly():
 
 def test_free_text_and_odd_cells_are_refused():
     words = ["the quick brown fox", "jumps over the lazy dog", "a b c d e f"]
-    texts = [
-        f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts here" for k in range(60)
-    ]
+    texts = [f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts" for k in range(60)]
     for column, said in (
         (texts, "free text"),
         ([1.0, np.inf] * 30, "inf in row 1"),
@@ -255,9 +246,7 @@ def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms():
     assert ((new == 0) | (new >= 100)).all()
     assert (new == new.round(4)).all()
     assert not set(new) <= set(x)
-    frame = pd.DataFrame(
-        r.integers(0, 61, (400, 2)), columns=["a", "b"]
-    )  # new values are often old ones
+    frame = pd.DataFrame(r.integers(0, 61, (400, 2)), columns=["a", "b"])  # few values
     single = frame.drop_duplicates(keep=False)
     assert len(fit(frame).sample(1000, 0).merge(single)) == 0
 

@@ -93,9 +93,7 @@ def test_tensors_and_frames_come_back_as_they_went():
 
 
 def test_a_far_condition_warns_with_its_distance(flow):
-    with pytest.warns(
-        UserWarning, match=r"y\[1\] is 5\.94 standard deviations of y from the nearest row"
-    ):
+    with pytest.warns(UserWarning, match=r"y\[1\] is 5\.94 standard deviations of y from the nearest"):
         flow.sample(y=[[0.0], [9.0]])
 
 

@@ -12,11 +12,7 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Place
 from sliceflow.neighbours.smoothing import find_groups
-from sliceflow.spaces.vectors.smoothing import (
-    Smoothing,
-    are_atoms,
-    spread_evenly,
-)
+from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
 
