@@ -12,7 +12,7 @@ import sliceflow
 from models import COLOURS, FITTED, LABELS, PARTS, PICTURES, X, draws, pictures, saved, vectors
 from mutations import change_tensors, change_text
 from sliceflow import ModelFileError, SlicedWassersteinFlow
-from sliceflow.models import file
+from sliceflow.models import file, limits
 
 UNSAVED = {"device", "random_state", "verbose"}
 
@@ -157,6 +157,13 @@ def test_a_model_whose_samples_take_too_much_memory_is_refused(kind, fitted, tmp
     with pytest.raises(ModelFileError, match=r"drawing a sample of it takes 1024\.0 GiB of memory"):
         sliceflow.load(tmp_path / "model", device="cpu")
     assert sliceflow.load(tmp_path / "model", device="cpu", max_memory=1 << 41)
+
+
+def test_a_model_of_usual_fits_may_take_its_memory():
+    """That of 9,000 faces takes 18 times its file. What zlib could make of a file is refused."""
+    limits.Allowance(61_200_000).take(1_090_669_744)
+    with pytest.raises(ValueError, match="if you trust the file, load it with max_memory="):
+        limits.Allowance(61_200_000).take(1_000 * 61_200_000)
 
 
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):

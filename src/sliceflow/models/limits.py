@@ -17,8 +17,7 @@ from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.plan import in_bytes
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
-_UNPACKED = 100 << 20  # bytes that a small file may unpack to,
-_RATIO = 16  # and a larger one, as a multiple of its size; about 6 is usual
+_RATIO = 32  # bytes that a file may unpack to, as a multiple of its size; 6 to 18 are usual
 _SAMPLE = 1 << 30  # bytes allowed for drawing a sample, for any file,
 _SAMPLE_RATIO = 64  # and in addition this multiple of its size
 _FARTHEST = 8.0  # the largest normal number that 32 random bits can give
@@ -34,7 +33,7 @@ class Allowance:
     def take(self, count: int) -> None:
         """Count `count` bytes that are about to be allocated; a ValueError if they are too many."""
         self.taken += count
-        usual = _UNPACKED if self.size < _SMALL else _RATIO * self.size
+        usual = _RATIO * max(_SMALL, self.size)
         self._check(self.taken, usual, "its parts take")
 
     def for_sample(self, count: int) -> None:

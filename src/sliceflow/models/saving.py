@@ -88,6 +88,6 @@ def load_estimator(
         estimator._space()  # checks the parameters
         batched = () if saved.particles is None else saved.particles.in_users_form(device)
         estimator._keep(model, *batched)
-    except ValueError as error:
+    except (ValueError, ArithmeticError, NotImplementedError) as error:  # the last of pandas
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator
