@@ -34,20 +34,20 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
     "engine": 2_550,
-    "kernels": 2_050,  # goal 2,000
+    "kernels": 2_000,
     "neighbours": 750,  # goal 700
     "models": 2_350,  # goal 2,200
-    "spaces/vectors": 1_300,  # goal 1,000
-    "spaces/pictures": 2_530,  # goal 2,300
+    "spaces/vectors": 1_250,  # goal 1,000
+    "spaces/pictures": 2_500,  # goal 2,300
     "spaces/tables": 2_440,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
-    "cli": 2_050,  # goal 2,000
-    "app": 650,  # goal 600
-    "beside the folders": 600,  # goal 550
+    "cli": 2_020,  # goal 2,000
+    "app": 630,  # goal 600
+    "beside the folders": 580,  # goal 550
 }
 WHOLE = {
-    "src/sliceflow": 19_500,  # goal 17,500; it was 29,600
+    "src/sliceflow": 19_000,  # goal 17,500; it was 29,600
     "tests": 14_000,  # it was 23,500
     "benchmarks": 4_500,
 }
