@@ -134,7 +134,7 @@ EXTRAS = {  # what each is for: Python, and what it prints; or the command
     "": [(NUMBERS + KEPT, "["), (NO_PANDAS, "pip install")],
     "images": [("import PIL", "")],
     "tables": [(CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")],
-    "cli": [(("demo", "--out", "run", "--quiet"), "")],
+    "cli": [(("fit", "digits", "--quality", "1", "--out", "run", "--quiet"), "")],
     "app": [(SERVED, "sliceflow play")],
     "metrics": [(VERSION, "0.")],  # it imports torchvision, which some builds of torch lack
     "demo": [(NUMBERS + "sliceflow.ImageFlow(quality=1, verbose=1).fit(x); import matplotlib", "")],

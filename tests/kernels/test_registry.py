@@ -71,7 +71,7 @@ def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
     options |= dict(patch_basis="pixels", random_state=0, transport=transport)
     options |= {} if amplifier is None else {"amplifier": amplifier}
     y = () if amplifier is None else (labels,)
-    conditions = [()] if amplifier is None else [(labels[:20],), (np.full((20, 2), 0.5),)]
+    conditions = [()] if amplifier is None else [(labels[:20],)]
 
     def sampled(flow):
         return np.stack([flow.sample(20, *c, random_state=1) for c in conditions]).astype(int)
