@@ -87,11 +87,8 @@ def measure_fit(
     train = replace(train, whole=None)
     listeners = [progress.Progress([])] if say.progress else []
     flow = clone(flow).fit(train.x, listeners=listeners)
-    drawn, note = (
-        draw(flow, settings, train, test),
-        "measured by a second fit, without the held-out rows",
-    )
-    return measure(flow, settings, train, test, drawn, say, note)
+    note = "measured by a second fit, without the held-out rows"
+    return measure(flow, settings, train, test, draw(flow, settings, train, test), say, note)
 
 
 def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn:

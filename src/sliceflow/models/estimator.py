@@ -184,9 +184,10 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             own = _copied(rows)
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, own), particles, y)
-        if shown := job.copies(results):
-            level = 4 if keep else 3  # the user's call
-            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=level)
+        shown, advice = job.copies(results)
+        if shown:
+            told = f"the particles copy rows of X ({shown}); {advice}"
+            warnings.warn(told, UserWarning, stacklevel=4 if keep else 3)  # the user's call
         return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
@@ -226,9 +227,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        return rows, None if codes is None or fitted.condition.hidden else fitted.condition.decode(
-            codes
-        )
+        shown = codes is not None and not fitted.condition.hidden
+        return rows, fitted.condition.decode(codes) if shown else None
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.

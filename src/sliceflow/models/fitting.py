@@ -9,7 +9,7 @@ What a space provides, step by step, in frozen dataclasses that a file can hold:
   has this number among those of all ranks. Its `move(run, listeners)` does the steps that can be
   resumed, and `finish(run, listeners)` what follows.
 - `job.finish(results)` gives the fitted state, the batched samples in the form of X, and their y.
-  `job.copies(results)` says what shows that particles copy rows; it is empty if nothing does.
+  `job.copies(results)` says what shows that particles copy rows, empty if nothing does, and what helps.
 - The fitted state has its `plan`, `device`, `condition` (the kind of y) and `codes` of the training rows.
   `needs_rows` tells whether the model always keeps its rows. `draw(n, codes, seed)` takes
   `sample_bytes(n)`. `columns(X)` are rows as columns (d, n), in units that make columns comparable.

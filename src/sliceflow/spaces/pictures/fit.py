@@ -142,16 +142,16 @@ class PictureJob:
         y = None if y is None else y[self.ranks.share(self.plan.n_particles).slice]
         return fitted, self.data.layout.write(pixels), y
 
-    def copies(self, results: Sequence[Any]) -> str:
+    def copies(self, results: Sequence[Any]) -> tuple[str, str]:
         if self.ranks.size > 1 or self.observed is not None:
-            return ""
+            return "", ""
         ((_, pixels),), layout = results, replace(self.data.layout, tensor=False)
         particles = layout.write(pixels).reshape(pixels.shape[1], -1)
         shape = (*layout.shape, self.data.raw.shape[1])
         rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
         more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions)"
-        return shown and f"{shown}); {more}, or a lower quality, help"
+        return shown, f"{more}, or a lower quality, help"
 
 
 class MovingPictures:

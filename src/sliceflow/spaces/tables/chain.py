@@ -24,12 +24,12 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["DETAILS", "Allowed", "Detail", "Link", "Tree", "grow"]
+__all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "grow"]
 
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
 _COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
-_MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
+MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _FEW = 3  # rows of a node to draw from, at least
@@ -77,7 +77,7 @@ class Tree:
         if x.shape[1] == 0 or n < (4 if honest else 2) * detail.leaf:
             return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
         mixed = rng.permutation(n)
-        some = np.sort(mixed[: n // 2 if honest else n][:_MOST_ROWS])
+        some = np.sort(mixed[: n // 2 if honest else n][:MOST_ROWS])
         held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
@@ -237,7 +237,7 @@ def _slopes(
     own = columns[column]
     if own.is_category or len(own.order) < _LINEAR or len(before) < 2:
         return ()
-    some = np.sort(rng.permutation(len(z))[:_MOST_ROWS])
+    some = np.sort(rng.permutation(len(z))[:MOST_ROWS])
     parts = [columns[c].axes(z[some, c]) for c in before.tolist()]
     x, y = np.column_stack(parts), own.axes(z[some, column])[:, 0]
     x -= x.mean(0)

@@ -23,7 +23,7 @@ from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.search import build_search, find_nearest
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import DETAILS, Detail, Link
+from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link
 from sliceflow.spaces.tables.files import read_frame_or_file
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
@@ -146,7 +146,7 @@ class TableSpace:
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
-        seconds = _SECONDS * min(rows.n, 50_000) * d * (d + 1) + 1e-6 * rows.n * d
+        seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
         what = f"{rows.n} rows of {len(table.columns)} columns need"
         plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
         return TableJob(plan, FittedTable(plan, seed, table))
@@ -167,8 +167,8 @@ class TableJob:
         self.fitted.rows.warn_of_personal()
         return replace(self.fitted, grown=results[0]), None, None
 
-    def copies(self, results: Sequence[Any]) -> str:
-        return ""
+    def copies(self, results: Sequence[Any]) -> tuple[str, str]:
+        return "", ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class TablePart:
     links: list[Link] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
-    name, n_stages, first, rule = "", 1, 0, None
+    name, n_stages, first = "", 1, 0
 
     @property
     def n_steps(self) -> int:
@@ -216,7 +216,7 @@ def choose_detail(table: Table) -> Detail:
         return DETAILS[-1].of_rows(n)
     size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
-    parts = [mixed[:size], mixed[size:]]
+    parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
 
     def points(z: np.ndarray) -> Tensor:
         return torch.from_numpy(table.scores(z, _TRIED_COLUMNS))
@@ -227,15 +227,15 @@ def choose_detail(table: Table) -> Detail:
             z[:, link.column] = link.draw(table.columns, z, rng, lambda k, _: np.full(len(k), True))
         return points(z)
 
-    searches = [build_search(points(part)) for part in parts if len(part)]
+    searches = [build_search(points(part)) for part in parts]
+    apart = find_nearest(searches[0], points(parts[0]), 2)[0][:, 1] if len(parts) == 1 else None
 
     def copies_no_rows(detail: Detail) -> bool:
-        new = [draws(part, detail) for part in parts[: len(searches)]]
+        new = [draws(part, detail) for part in parts]
         to = [[find_nearest(search, x, 1)[0] for search in searches] for x in new]
-        if len(searches) == 2:
+        if apart is None:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
             return float(gaps.sign().mean()) <= 2 * _NEARER - 1
-        apart = find_nearest(searches[0], points(parts[0]), 2)[0][:, 1]
         logs = [d[d > 0].log().mean() for d in (to[0][0], apart)]
         return bool(logs[0] - logs[1] >= math.log(_APART))
 

@@ -215,13 +215,13 @@ class VectorJob:
             y = y[self.parts[0].ranks.share(len(y)).slice]
         return fitted, fitted.in_form(out), y
 
-    def copies(self, results: Sequence[tuple[VectorModel, Tensor]]) -> str:
+    def copies(self, results: Sequence[tuple[VectorModel, Tensor]]) -> tuple[str, str]:
         if not self.parts or self.plan.n_ranks > 1:
-            return ""
+            return "", ""
         pairs = zip(self.parts, results, strict=True)
         shown = copy_warning([(part.x, x.T) for part, (_, x) in pairs])
         more = f"more smoothing than {self.plan.smoothing:.2g} (VectorOptions)"
-        return shown and f"{shown}); {more}, or fewer n_steps, help"
+        return shown, f"{more}, or fewer n_steps, help"
 
 
 @dataclass(frozen=True)
