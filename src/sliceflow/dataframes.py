@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.errors import doubled
+
 
 def column_names(X: Any) -> tuple[Any, ...] | None:
     """The names of the columns of a DataFrame; None for anything else."""
@@ -31,9 +33,8 @@ def check_columns(X: Any) -> None:
         fact = f"X is a {type(X).__name__} of polars"
         raise ValueError(f"{fact}; pass a DataFrame of pandas, X.to_pandas(), or X.to_numpy()")
     names = column_names(X) or ()
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"X has two columns named {twice!r}; give each a name of its own")
+    if twice := doubled(names):
+        raise ValueError(f"X has two columns named {twice[0]!r}; give each a name of its own")
     for i, name in enumerate(names):
         if fault := _fault(X.iloc[:, i]):
             raise ValueError(f"column {name!r} of X {fault}, or leave the column out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,13 @@ def is_int(value: object, least: int) -> bool:
 def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
     """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
     return isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+
+
+def doubled(values: Sequence[Any]) -> list[Any]:
+    """Values that stand a second time, in order."""
+    if len(set(values)) == len(values):
+        return []
+    return [value for i, value in enumerate(values) if value in values[:i]]
 
 
 def from_tensor(x: Any) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")  # endings of files of tables
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
 _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
-_PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
 
@@ -36,7 +37,7 @@ class Written:
         if self.thousands:
             bare = bare.str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        return np.asarray(bare.where(bare.str.fullmatch(_PLAIN)).astype("float64"))
+        return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
 
     def write(self, numbers: np.ndarray) -> list[str]:
         return [self._text(v) for v in numbers.tolist()]

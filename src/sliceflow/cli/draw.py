@@ -12,9 +12,10 @@ from sliceflow.app.pictures import as_bytes, class_named, known_part, single
 from sliceflow.cli.data import read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import check_new, load_model
-from sliceflow.cli.settings import TABLES, Part, kinds_of
+from sliceflow.cli.settings import Part, kinds_of
 from sliceflow.errors import from_tensor, rows_of_the_file
 from sliceflow.models.atomic import write_atomically
+from sliceflow.written import TABLES
 
 _SHOWN = 56  # pixels: smaller pictures are enlarged
 _FRAMES = 40

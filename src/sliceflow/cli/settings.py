@@ -10,9 +10,9 @@ from typing import Any, Literal
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets.sets import SETS
+from sliceflow.written import TABLES
 
 NAMES = ("digits", *SETS)
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 PICTURES, TABLE = "pictures", "table"
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
 ONLY = {  # flags that only some data have

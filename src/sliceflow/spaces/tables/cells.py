@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
+from sliceflow.errors import doubled
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
@@ -218,9 +219,8 @@ def read_frame(frame: Any) -> TableRows:
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"two columns are named {twice!r}; give each a name of its own")
+    if twice := doubled(names):
+        raise ValueError(f"two columns are named {twice[0]!r}; give each a name of its own")
     cells = tuple(read_cells(frame.iloc[:, i], name) for i, name in enumerate(names))
     return TableRows(cells, tuple(_plain(level) for level in frame.columns.names), len(frame))
 

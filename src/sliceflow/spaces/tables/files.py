@@ -17,16 +17,15 @@ import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sliceflow.errors import doubled
 from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
-from sliceflow.written import MISSING
+from sliceflow.written import MISSING, PLAIN, TABLES
 
-__all__ = ["SUFFIXES", "read_frame_or_file", "read_table", "write_table"]
+__all__ = ["read_frame_or_file", "read_table", "write_table"]
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
-_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _CODE = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
@@ -66,8 +65,8 @@ def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
 
 def _ending(path: Path) -> str | None:
     """What pandas calls a file with this ending; None for text."""
-    if (kind := path.suffix.lower()) not in SUFFIXES:
-        raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
+    if (kind := path.suffix.lower()) not in TABLES:
+        raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(TABLES)}")
     return _OTHERS.get(kind)
 
 
@@ -104,15 +103,14 @@ def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
     if n == 1 and named:
         raise ValueError(f"{path} has column names but no rows; add rows")
     names = [(named and cell) or f"column {i}" for i, cell in enumerate(first[0], 1)]
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"{path} has two columns named {twice!r}; rename one")
+    if twice := doubled(names):
+        raise ValueError(f"{path} has two columns named {twice[0]!r}; rename one")
     return names, {"header": 0 if named else None, "sep": separator, "skipinitialspace": True}
 
 
 def _names_columns(rows: list[list[str]]) -> bool:
     """Whether the first row has the names of columns: words, or years above cells that are none."""
-    numbers = [i for i, cell in enumerate(rows[0]) if re.fullmatch(_NUMBER, cell.replace(",", "."))]
+    numbers = [i for i, cell in enumerate(rows[0]) if re.fullmatch(PLAIN, cell.replace(",", "."))]
     below = [row[i] for row in rows[1:] for i in numbers if row[i]]
     years = {rows[0][i] for i in numbers if _YEAR.fullmatch(rows[0][i])}
     other = not all(map(_YEAR.fullmatch, below or ["1999"]))
@@ -128,7 +126,7 @@ def _typed(texts: Any) -> Any:
         return texts.astype("float64")
     if known.isin(["True", "False"]).all():
         typed = known == "True"
-    elif known.str.match(_CODE).any() or not known.str.fullmatch(_NUMBER).all():
+    elif known.str.match(_CODE).any() or not known.str.fullmatch(PLAIN).all():
         return texts
     elif not known.str.fullmatch(r"[+-]?\d+").all():
         typed = known.astype("float64")
