@@ -90,6 +90,29 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit):
     assert TableFlow().plan(frame[:30]).leaf == 3
 
 
+def test_numbers_that_follow_from_others_still_do():
+    """A product, a ratio and a difference, rounded; a spiked column is none of these."""
+    r = np.random.default_rng(0)
+    n, a, b = 1500, r.gamma(9, 1, 1500).round(2) + 1, r.gamma(9, 1, 1500).round(2) + 1
+    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2), "ratio": (a / b).round(4)})
+    rest = np.where(r.random(n) < 0.2, np.nan, 100 - a - b + r.normal(0, 0.1, n))
+    frame["rest"] = rest.round(2)
+    frame["spikes"] = np.where(r.random(n) < 0.5, 0, 10 * a).round(2)
+    frame["two"] = r.choice(["x", "y"], n)
+    flow = TableFlow(random_state=0).fit(frame)
+    assert flow.plan_.order[0] == "two"
+    ways = dict(zip(flow.plan_.order, flow.plan_.ways, strict=True))
+    assert {name for name, way in ways.items() if way != "leaves"} == {"area", "ratio", "rest"}
+    assert "area, ratio, rest" in str(flow.plan_)
+    new = flow.sample(n, random_state=0)
+    for name, of in {"area": new.a * new.b, "ratio": new.a / new.b}.items():
+        assert (new[name] - of).abs().quantile(0.9) < 0.05 * frame[name].std()
+    errors = [(100 - t.a - t.b - t.rest).dropna() for t in (frame, new)]
+    assert abs(errors[1].std() / errors[0].std() - 1) < 0.2
+    assert abs(new.rest.isna().mean() - 0.2) < 0.03
+    assert not new.drop(columns="two").isin(frame).all(axis=1).any()
+
+
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
     frame = table()
     other = frame[frame.columns[::-1]].assign(since=frame["since"].astype("datetime64[ns]"))

@@ -3,7 +3,9 @@
 This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
 the triangular sibling of the sliced flow. A tree splits the rows by the columns before, so that within
 a leaf the column has one distribution. A new cell is the value of a random row in the leaf, or a value
-between two neighbours.
+between two neighbours. Some numbers follow from the columns before more closely than leaves can say, as
+a total from its parts. They are drawn along a regression, and the tree is of what it leaves over
+(`choose_way`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
 cos(kπu) of its rank u, so that differences in spread and shape count as well. Splits must pay:
@@ -13,9 +15,10 @@ pure noise would (`Detail`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -24,7 +27,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "grow"]
+__all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "Way", "choose_way", "grow"]
 
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
 _COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
@@ -33,9 +36,19 @@ MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _FEW = 3  # rows of a node to draw from, at least
-_LINEAR, _RIDGE = 12, 1e-3  # levels of a number from which on it has a linear prediction
+_LINEAR = 12  # levels of a number from which on it is predicted
+_RIDGE = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}
+_PRODUCTS = 12  # numbers, at most, whose products are regressors, too
+_PER_REGRESSOR = 5  # rows, at least
+_JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
+_FARTHEST = 6  # standard deviations, to which outliers are moved
+_CLOSE, _BETTER = (
+    0.05,
+    0.8,
+)  # error of a line in ranks, and score of its draws over those of leaves, at most
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
+Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
 
 
@@ -119,14 +132,92 @@ def _impurity(target: np.ndarray) -> float:
 def targets(column: Column, y: np.ndarray) -> np.ndarray:
     """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
     if not column.is_category and column.kind not in ("identifier", "constant"):
-        u = (rankdata(y) - 0.5) / len(y)
-        cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
-        return np.column_stack((cosines, _TAIL * ndtri(u)))
+        return _functions(y)
     levels, counts = np.unique(y, return_counts=True)
     if len(levels) <= _CLASSES:
         return y.astype(np.int64)
     often = levels[np.argsort(-counts, kind="stable")[:_CLASSES]]
     return np.asarray(y[:, None] == often, dtype=np.float64)
+
+
+def _functions(y: np.ndarray) -> np.ndarray:
+    u = (rankdata(y) - 0.5) / len(y)
+    cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
+    return np.column_stack((cosines, _TAIL * ndtri(u)))
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A ridge regression of a number on the columns before: of normal scores, numbers or logarithms."""
+
+    measure: str
+    column: int
+    before: np.ndarray
+    units: np.ndarray  # (2, p), centre and scale of the numbers before
+    mean: np.ndarray  # (q,), of the regressors,
+    slopes: np.ndarray  # and theirs
+    start: float  # mean of what is predicted
+
+    @classmethod
+    def fit(
+        cls, measure: str, columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
+    ) -> Line | None:
+        """None for too few rows."""
+        numbers = _measured(measure, columns, z, before)
+        with warnings.catch_warnings(action="ignore"):  # all may be missing
+            units = np.nan_to_num([np.nanmean(numbers, 0), np.nanstd(numbers, 0)])
+        x = _regressors(measure, columns, z, before, units)
+        if measure != "scores" and len(x) < _PER_REGRESSOR * x.shape[1]:
+            return None
+        y, mean = _measured(measure, columns, z, [column])[:, 0], x.mean(0)
+        x, start = x - mean, float(y.mean())
+        gram = x.T @ x + _RIDGE[measure] * len(x) * np.eye(x.shape[1])
+        slopes = np.linalg.solve(gram, x.T @ (y - start))
+        return cls(measure, column, before, units, mean, slopes, start)
+
+    def at(self, columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
+        """Predictions (m,) of rows."""
+        blocks = np.array_split(z, len(z) // MOST_ROWS + 1)
+        parts = (_regressors(self.measure, columns, rows, self.before, self.units) for rows in blocks)
+        return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
+
+    def position(self, own: Column, values: np.ndarray) -> np.ndarray:
+        """The positions of what is predicted, with what was left over."""
+        numbers = np.exp(values) - _offset(own) if self.measure == "logs" else values
+        return own.positions_of(own.on_grid(np.clip(numbers, own.values[0], own.values[-1])))
+
+
+def _offset(own: Column) -> float:
+    """What makes numbers positive: the zero of the column, if they all are."""
+    zero = 0.0 if own.base is None else own.base / own.step
+    return zero if own.values[0] + zero > 0 else 1.0 - float(own.values[0])
+
+
+def _measured(
+    measure: str, columns: Sequence[Column], z: np.ndarray, which: Sequence[int] | np.ndarray
+) -> np.ndarray:
+    """(m, p), the numbers among some columns."""
+    out = []
+    for own, at in ((columns[c], z[:, c]) for c in which):
+        if own.format is not None and measure == "scores":
+            out.append(own.axes(at)[:, 0])
+        elif own.format is not None:
+            numbers = own.numbers(at)
+            out.append(np.log(numbers + _offset(own)) if measure == "logs" else numbers)
+    return np.column_stack(out) if out else np.empty((len(z), 0))
+
+
+def _regressors(
+    measure: str, columns: Sequence[Column], z: np.ndarray, before: np.ndarray, units: np.ndarray
+) -> np.ndarray:
+    """(m, q), what a line takes of rows; a missing number is an average one."""
+    x = (_measured(measure, columns, z, before) - units[0]) / np.where(units[1] > 0, units[1], 1)
+    x = np.clip(np.nan_to_num(x), -_FARTHEST, _FARTHEST)
+    others = [columns[c].axes(z[:, c]) for c in before if columns[c].format is None]
+    if measure != "scores" and x.shape[1] <= _PRODUCTS:
+        a, b = np.triu_indices(x.shape[1])
+        others.append(x[:, a] * x[:, b])
+    return np.hstack((x, *others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +226,12 @@ class Link:
 
     column: int
     before: np.ndarray  # numbers of the columns that its trees see
-    slopes: tuple[np.ndarray, ...]  # of a linear prediction, which trees see as one more column
+    lines: tuple[Line, ...]  # whose predictions trees see as columns, too
     tree: Tree  # with the rows that do not equal an earlier column
-    y: np.ndarray  # (n,), their positions
+    y: np.ndarray  # (n,), their positions; or what the last line leaves over
+    along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
-    which: Tree | None = None  # says which of them, 0 for none,
+    which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
     choice: np.ndarray | None = None  # (n,), by what all rows have
 
     def draw(
@@ -147,7 +239,7 @@ class Link:
     ) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         own, out = columns[self.column], np.full(len(z), np.nan)
-        x = features(columns, z, self.before, self.slopes)
+        x, ahead = _features(columns, z, self.before, self.lines)
         if self.which is not None and self.choice is not None:
             node = self.which.find(x)
             at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
@@ -157,12 +249,14 @@ class Link:
                 same = own.positions_of(_numbers_in(own, columns[other], z[rows, other]))
                 ok = (same >= 0) & allowed(rows, same)
                 out[rows[ok]] = same[ok]
+            gone = np.flatnonzero(chosen > len(self.equal))
+            out[gone[allowed(gone, np.full(len(gone), -1.0))]] = -1
         rest = np.flatnonzero(np.isnan(out))
         node = self.tree.find(x[rest])
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            drawn = self._values(own, node, rng)
+            drawn = self._values(own, node, rng, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
             rest, node = rest[~ok], node[~ok]
@@ -170,18 +264,23 @@ class Link:
                 node = self.tree.parent[node]
         return out
 
-    def _values(self, column: Column, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Values of random rows of nodes, or between two of them."""
+    def _values(
+        self, column: Column, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray
+    ) -> np.ndarray:
+        """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
         tree, count, first = self.tree, self.tree.count[node], self.tree.first[node]
         at = _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
-        if not column.free.any():
+        if not self.along and not column.free.any():
             return np.asarray(drawn)
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
         ends = [self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)]
         sound = tree.is_leaf(node)
+        if self.along:
+            between = ends[0] + (at - low) * (ends[1] - ends[0])
+            return self.lines[-1].position(column, ahead + np.where(sound, between, drawn))
         for end in ends:
             sound &= (end >= 0) & column.free[np.maximum(end, 0).astype(np.int64)]
         a, b = (column.numbers(np.maximum(end, 0)) for end in ends)
@@ -202,48 +301,89 @@ def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def grow(  # many: rows, what of them, and how
     columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-    detail: Detail, honest: bool = False,
+    detail: Detail, way: Way = "leaves", honest: bool = False,
 ) -> Link:  # fmt: skip
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
-    before = _related(z, column, before)
-    slopes = _slopes(columns, z, column, before, rng)
-    x = features(columns, z, before, slopes)
+    before, lines, line = _related(z, column, before), list[Line](), None
+    if own.format is not None and len(own.order) >= _LINEAR and len(before) > 1:
+        some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
+        lines += filter(None, [Line.fit("scores", columns, some, column, before)])
     equal, choice = _equal_columns(columns, z, column, before)
-    if not equal:
-        return Link(column, before, slopes, Tree.grow(x, targets(own, y), y, detail, rng, honest), y)
-    which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng, honest)
+    if way != "leaves":
+        some = np.flatnonzero((choice == 0) & (y >= 0))
+        some = np.sort(some[rng.permutation(len(some))[:MOST_ROWS]])
+        line = Line.fit(way, columns, z[some], column, before)
+    if line is not None:
+        lines.append(line)
+        choice[y < 0] = len(equal) + 1
+    x, ahead = _features(columns, z, before, lines)
+    which = None
+    if choice.any():
+        which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng, honest)
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
-    x, y = x[free], y[free]
-    tree = Tree.grow(x, targets(own, y), y, detail, rng, honest)
-    return Link(column, before, slopes, tree, y, equal, which, choice)
+    x, y, target = x[free], y[free], None
+    if line is not None:
+        y = _measured(way, columns, z[free], [column])[:, 0] - ahead[free]
+        target = _functions(y)
+    tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng, honest)
+    return Link(column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 
-def features(
-    columns: Sequence[Column], z: np.ndarray, before: np.ndarray, slopes: Sequence[np.ndarray]
-) -> np.ndarray:
-    """What trees see of rows: positions, and the linear prediction."""
-    x = z[:, before]
-    if slopes:
-        line = sum(columns[c].axes(z[:, c]) @ b for c, b in zip(before.tolist(), slopes, strict=True))
-        x = np.column_stack((x, line))
-    return x.astype(np.float32)
+def choose_way(
+    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...]
+) -> Way:
+    """How a column is drawn best: along a line only if that is clearly better than from leaves.
+
+    Rows that were not fitted judge, by the continuous ranked probability score of ranks u,
+    E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with draws Y, Y′ for each y.
+    """
+    own, rng, rows = columns[column], np.random.default_rng(seed), np.flatnonzero(z[:, column] >= 0)
+    before = _related(z, column, before)
+    if not own.has_room or len(own.order) < _LINEAR or not len(before):
+        return "leaves"
+    fitted, judges = np.array_split(z[rows[rng.permutation(len(rows))[: 2 * _JUDGED]]], 2)
+    known = np.sort(fitted[:, column])
+
+    def ranks(positions: np.ndarray) -> np.ndarray:
+        low, high = (np.searchsorted(known, positions, side) for side in ("left", "right"))
+        return (low + high) / (2 * len(known))
+
+    def error(way: Way) -> float:
+        line = Line.fit(way, columns, fitted, column, before)
+        if line is None:
+            return np.inf
+        found = line.position(own, line.at(columns, judges))
+        return float(np.abs(ranks(found) - ranks(judges[:, column])).mean())
+
+    def score(way: Way) -> float:
+        link = grow(columns, fitted, column, before, seed, DETAILS[1].of_rows(len(fitted)), way)
+        y, *draws = (
+            ranks(at)
+            for at in (judges[:, column], *(link.draw(columns, judges, rng, _any) for _ in range(2)))
+        )
+        near, apart = np.mean([np.abs(u - y) for u in draws]), np.abs(draws[0] - draws[1]).mean()
+        return float(near - apart / 2)
+
+    ways: tuple[Way, ...] = ("numbers", "logs")
+    errors = {way: error(way) for way in ways}
+    best = min(ways, key=lambda way: errors[way])
+    if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves"):
+        return "leaves"
+    return best
 
 
-def _slopes(
-    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, ...]:
-    """Ridge regression of a number's normal score on the columns before: a split along it is oblique."""
-    own = columns[column]
-    if own.is_category or len(own.order) < _LINEAR or len(before) < 2:
-        return ()
-    some = np.sort(rng.permutation(len(z))[:MOST_ROWS])
-    parts = [columns[c].axes(z[some, c]) for c in before.tolist()]
-    x, y = np.column_stack(parts), own.axes(z[some, column])[:, 0]
-    x -= x.mean(0)
-    gram = x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1])
-    found = np.linalg.solve(gram, x.T @ (y - y.mean()))
-    return tuple(np.split(found, np.cumsum([part.shape[1] for part in parts])[:-1]))
+def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return np.full(len(rows), True)
+
+
+def _features(
+    columns: Sequence[Column], z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What trees see of rows: positions, and predictions. Also the last of these, in full precision."""
+    found = [line.at(columns, z) for line in lines]
+    x = np.column_stack((z[:, before], *found)).astype(np.float32)
+    return x, found[-1] if found else np.zeros(len(z))
 
 
 def _related(z: np.ndarray, column: int, before: np.ndarray) -> np.ndarray:

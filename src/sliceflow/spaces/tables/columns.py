@@ -83,14 +83,16 @@ class Column:
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
         k, n = len(self.values), int((~self.cells.missing).sum())
-        smooth = self.format is not None and not self.exact and k >= _FEWEST_LEVELS and k > _SMOOTH * n
-        if not smooth or np.abs(self.values).max() >= EXACT or not self._comes_back():
+        if k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self.has_room:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
 
-    def _comes_back(self) -> bool:
-        """Whether most levels are written again as they were."""
+    @cached_property
+    def has_room(self) -> bool:
+        """Whether there can be new values: most levels are written again as they were."""
+        if self.format is None or self.exact or np.abs(self.values).max(initial=0) >= EXACT:
+            return False
         some = slice(None, None, max(1, len(self.order) // _LOOKED_AT))
         pairs = zip(self._write(self.values[some]), self.levels.iloc[some], strict=True)
         return float(np.mean([str(a) == str(b) for a, b in pairs])) >= _MOST

@@ -169,7 +169,8 @@ class TableFlow(FlowEstimator):
             return fitted.draw(int(n), None, seed, missing)
         table = fitted.rows
         rows, fixed, values = condition_on(table, given)
-        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), fitted.plan.detail)]
+        plan = fitted.plan
+        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), plan.detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:

@@ -23,9 +23,9 @@ from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.search import build_search, find_nearest
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link
+from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link, Way
 from sliceflow.spaces.tables.files import read_frame_or_file
-from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
+from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
 __all__ = ["FittedTable", "TablePlan", "TableSpace"]
 
@@ -44,6 +44,7 @@ class TablePlan(Plan):
     ----------
     n_rows, n_columns : size of the table
     order : the columns in the order in which they are drawn
+    ways : how each of them is drawn: from leaves, or along a regression of numbers or of logarithms
     leaf, cost : rows of a leaf, at least, and what a split must gain, relative to one of noise: the
         finest trees that copy no rows (`choose_detail`)
     rules : constraints, and dependencies that were found
@@ -53,6 +54,7 @@ class TablePlan(Plan):
     n_rows: Count
     n_columns: Count
     order: tuple[Label, ...]
+    ways: tuple[Way, ...]
     leaf: Count
     cost: Annotated[float, Between(0)]
     rules: tuple[str, ...] = ()
@@ -72,6 +74,10 @@ class TablePlan(Plan):
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
             ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
+            (
+                "lines",
+                shown([c for c, way in zip(self.order, self.ways, strict=True) if way != "leaves"]),
+            ),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -104,7 +110,7 @@ class FittedTable:
 
     def grow(self) -> Iterator[Link]:
         """The links of the chain, one after the other."""
-        return grow_chain(self.rows, self.rows.z, (), self.seed, self.plan.detail)
+        return grow_chain(self.rows, self.rows.z, (), self.seed, self.plan.detail, self.plan.ways)
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
@@ -136,13 +142,14 @@ class TableSpace:
 
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
-        d = len(table.order)
+        d, ways = len(table.order), choose_ways(table)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
-            **choose_detail(table)._asdict(),
+            ways=ways,
+            **choose_detail(table, ways)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
@@ -204,7 +211,7 @@ class TablePart:
         return tuple(self.links)
 
 
-def choose_detail(table: Table) -> Detail:
+def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     """The finest trees whose draws copy no rows.
 
     Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
@@ -223,7 +230,7 @@ def choose_detail(table: Table) -> Detail:
 
     def draws(rows: np.ndarray, detail: Detail) -> Tensor:
         z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
-        for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail):
+        for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail, ways):
             z[:, link.column] = link.draw(table.columns, z, rng, lambda k, _: np.full(len(k), True))
         return points(z)
 

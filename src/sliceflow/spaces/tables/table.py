@@ -13,11 +13,11 @@ import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
-from sliceflow.spaces.tables.chain import Detail, Link, grow
+from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
 
-__all__ = ["Table", "draw_rows", "generator", "grow_chain"]
+__all__ = ["Table", "choose_ways", "draw_rows", "generator", "grow_chain"]
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too
@@ -61,8 +61,15 @@ class Table:
 
     @cached_property
     def order(self) -> list[int]:
-        """The columns of the chain, as the table has them; totals behind their parts."""
-        return self.rules.order([c for c, column in enumerate(self.columns) if column.modelled])
+        """The columns of the chain: of two categories, then others as the table has them.
+
+        So what a label says is in all columns after it. Totals come behind their parts.
+        """
+        modelled = [c for c, column in enumerate(self.columns) if column.modelled]
+        several = {
+            c for c in modelled if not self.columns[c].is_category or len(self.columns[c].order) > 2
+        }
+        return self.rules.order(sorted(modelled, key=lambda c: c in several))
 
     @cached_property
     def single_rows(self) -> set[bytes]:
@@ -101,13 +108,25 @@ class Table:
 
 
 def grow_chain(  # many: rows, their order, and how trees grow
-    table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail
+    table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
 ) -> Iterator[Link]:
-    """The links of a chain of rows z (n, d), in which `fixed` columns are all the same."""
-    order, detail = [c for c in table.order if c not in fixed], detail.of_rows(len(z))
-    for k, c in enumerate(order):
-        before = np.array(order[:k], dtype=np.int64)
-        yield grow(table.columns, z, c, before, seed.child("tree", k).key, detail)
+    """The links of a chain of rows z (n, d), in which `fixed` columns are all the same.
+
+    `ways` says for each column of the chain how it is drawn.
+    """
+    detail, before = detail.of_rows(len(z)), list[int]()
+    for c, way in zip(table.order, ways, strict=True):
+        if c not in fixed:
+            key = seed.child("tree", len(before)).key
+            yield grow(table.columns, z, c, np.array(before, dtype=np.int64), key, detail, way)
+            before.append(c)
+
+
+def choose_ways(table: Table) -> tuple[Way, ...]:
+    """How each column of the chain is drawn."""
+    before, seed = np.array(table.order, dtype=np.int64), Seed(0).child("ways")
+    pairs = enumerate(table.order)
+    return tuple(choose_way(table.columns, table.z, c, before[:k], seed.child(k).key) for k, c in pairs)
 
 
 def draw_rows(  # many: what is drawn, from what, and what must hold
