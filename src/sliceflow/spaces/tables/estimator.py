@@ -179,7 +179,7 @@ class TableFlow(FlowEstimator):
         """
         table = self._fitted_state().rows
         column = next(column for column in table.columns if str(column.name) == name)
-        if ".." in text and column.format is not None:
+        if ".." in text and column.is_number:
             return tuple(column.read(part).iloc[0] for part in text.split("..", 1))
         if "|" in text and text not in column.levels.astype(str).tolist():
             return [column.read(part).iloc[0] for part in text.split("|")]

@@ -61,7 +61,7 @@ def condition_on(
         else:
             fixed[c], number, one = _find(column, value)
             same = at == fixed[c]
-            if column.format is not None and not np.isnan(number):
+            if column.is_number and not np.isnan(number):
                 values[c] = one
                 if not column.values[0] <= number <= column.values[-1]:
                     notes.append(f"{name}={value} is outside the table's values")
@@ -95,7 +95,7 @@ def _find(column: Column, value: Any) -> tuple[float, float, Any]:
 
 
 def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
-    if len(value) != 2 or column.format is None:
+    if len(value) != 2 or not column.is_number:
         fact = f"given {column.name!r}={value!r} is not a range (low, high) of numbers or times"
         raise ValueError(f"{fact}; pass a list")
     low, high = (_find(column, v)[1] for v in value)
