@@ -30,6 +30,7 @@ _Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
 _Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
+MAKE = WRITTEN | {"int": int, "float": float, "bool": bool}  # Python's objects of texts
 _WRONG: Any = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
 _WRONG += (SyntaxError,)  # numpy reads some names of dtypes as Python's
 

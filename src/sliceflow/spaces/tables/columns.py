@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import WRITTEN, Cells, convert, pandas, shown
+from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
 from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Way, dates_as, whole_numbers
 from sliceflow.written import written_as
 
@@ -46,6 +46,8 @@ class Column:
     order: np.ndarray  # (k,), the level of each position
     ticks: np.ndarray  # (k,), what each is, ascending: whole numbers of units, or floats
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
+    step: int = 1  # in units, between values
+    clock: str = ""  # "time" or "duration" if units are seconds
     way: Way | None = None  # to write numbers or times as text
     exact: bool = False  # whether new values are never drawn, because only what occurs may be
     reason: str = ""  # why it is an identifier
@@ -117,23 +119,9 @@ class Column:
         return self.kind in ("continuous", "integer", "datetime")
 
     @property
-    def clock(self) -> str:
-        """What it counts: "time", "duration", or nothing if it has no seconds."""
-        if isinstance(self.way, DateText) or self.cells.form in ("date", "datetime"):
-            return "time"
-        return "duration" if self.cells.form == "timedelta" else ""
-
-    @cached_property
     def base(self) -> int | None:
         """Numbers count steps from here; None if they are any floats."""
         return None if self.unit is None else int(self.ticks[0])
-
-    @cached_property
-    def step(self) -> int:
-        """In units; 1 if levels are too few to know a coarser grid."""
-        if self.base is None or len(self.ticks) < _FEWEST_LEVELS:
-            return 1
-        return int(np.gcd.reduce(self.ticks - self.base)) or 1
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -213,55 +201,37 @@ class Column:
             out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
         return out
 
-    def find(self, levels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and numbers of values; NaN for what this column cannot have."""
+    def find(self, values: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Values, or texts for them, in the column's dtype; their positions; their numbers.
+
+        A ValueError names one that does not fit. Positions of numbers beyond the column are its ends.
+        """
+        form, dtype = self.cells.form, self.cells.levels.dtype
+        texts = form != "str" and all(isinstance(value, str) for value in values)
+        place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
+        at = np.array([place.get(value, -1) for value in values.tolist()], dtype=np.float64)
+        numbers, new = self.numbers(at), np.flatnonzero(at < 0)
         try:
-            levels = convert(levels, self.cells.levels.dtype)
-        except ValueError:
-            return np.full(len(levels), np.nan), np.full(len(levels), np.nan)
-        place = {value: p for p, value in enumerate(self.levels.tolist())}
-        at = np.array([place.get(value, np.nan) for value in levels.tolist()], dtype=np.float64)
-        numbers, new = self.numbers(at), np.flatnonzero(np.isnan(at))
-        if self.is_number and len(new):
-            numbers[new] = self.in_steps(*whole_numbers(levels.iloc[new], self.cells.form, self.way))
-            at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
-        return at, numbers
+            if len(new) and not self.is_number:
+                raise ValueError(f"it has {shown(self.levels.tolist())}")
+            made = values.iloc[new].astype(dtype) if texts else convert(values.iloc[new], dtype)
+            if self.cells.dtype == "object" and form != "str":
+                made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
+            if len(new):
+                numbers[new] = self.in_steps(*whole_numbers(made, form, self.way))
+        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+            fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
+            raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
+        at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
+        out = self.levels.iloc[np.floor(at).astype(np.int64)].reset_index(drop=True)
+        out.iloc[new] = made.array
+        return out, at, numbers
 
     def places_of(self, cells: Cells) -> np.ndarray:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
         if self.kind in ("identifier", "constant", "drop"):
             return np.where(cells.missing, -1.0, 0.0)
-        out: np.ndarray = np.append(self.find(cells.levels)[0], -1.0)[cells.codes]
-        if np.isnan(out).any():
-            row = int(np.flatnonzero(np.isnan(out))[0])
-            bad, known = cells.levels.iloc[cells.codes[row]], shown(self.levels.tolist())
-            raise ValueError(f"column {self.name!r} has no value {bad!r} (row {row}); it has {known}")
-        return out
-
-    def read(self, value: Any) -> Any:
-        """A value that was given, or a text for it, as a Series of one. A ValueError if it does not fit."""
-        pd, dtype, text = pandas(), self.cells.levels.dtype, isinstance(value, str)
-        if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
-            if not self.cells.missing.any():
-                raise ValueError(f"{self.name!r} is missing, but no cell of this column is")
-            return pd.Series([None], dtype=object).astype(dtype)
-        known = self.levels[(self.levels.astype(str) if text else self.levels) == value]
-        if len(known):
-            return known.iloc[:1].reset_index(drop=True)
-        form = self.cells.form
-        try:
-            if not self.is_number:
-                raise ValueError(f"it has {shown(self.levels.tolist())}")
-            if form == "datetime" and getattr(value, "tzinfo", None) is None:
-                value, text = str(value), True  # on the clock of the column
-            made = WRITTEN[form](str(value)) if form in WRITTEN else value
-            one = pd.Series([made], dtype=object if dtype.kind == "O" else None)
-            one = one.astype(dtype) if text else convert(one, dtype)
-            whole_numbers(one, form, self.way)
-            return one
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            fact = f"{self.name!r}={value!r} does not fit the column, which is {self.kind} ({dtype})"
-            raise ValueError(f"{fact}; {error}") from error
+        return np.asarray(np.append(self.find(cells.levels)[1], -1.0)[cells.codes])
 
     # For people
 
@@ -328,25 +298,26 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
 
 def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> Column:
     ticks, unit = whole_numbers(cells.levels.iloc[present], cells.form, way)
-    sort = np.argsort(ticks, kind="stable")
+    sort, step = np.argsort(ticks, kind="stable"), 1
     ticks, order = ticks[sort], present[sort]
     if unit is not None and kind == "continuous" and cells.levels.dtype.kind == "f":
         ticks, unit = ticks / unit.denominator, None
     if unit is not None and int(ticks[-1]) - int(ticks[0]) >= 2**62:
         ticks = ticks.astype(object)
-    column = Column(cells, kind or "continuous", order, ticks, unit, way)
-    if column.clock:
-        return replace(column, kind=kind or "datetime", exact=_on_calendar(column))
-    return replace(column, kind=kind or ("integer" if unit == 1 else "continuous"))
+    if unit is not None and len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
+        step = int(np.gcd.reduce(ticks - ticks[0])) or 1
+    time = isinstance(way, DateText) or cells.form in ("date", "datetime")
+    clock = "time" if time else "duration" if cells.form == "timedelta" else ""
+    kind = kind or ("datetime" if clock else "integer" if unit == 1 else "continuous")
+    column = Column(cells, kind, order, ticks, unit, step, clock, way)
+    return replace(column, exact=time and _on_calendar(column))
 
 
 def _on_calendar(column: Column) -> bool:
-    """Whether times are first days of months, or on a grid that only the clock on the wall has.
+    """Whether times are all first days of months, or on a grid that only the clock on the wall has.
 
     Times between them would not be.
     """
-    if column.clock != "time" or column.unit is None:
-        return False
     times, coarser = column.levels, False
     if column.cells.form != "datetime":
         times = pandas().Series(column.ticks.astype(f"datetime64[{TICKS[column.unit]}]"))

@@ -22,7 +22,11 @@ __all__ = ["EXACT", "TICKS", "DateText", "Way", "dates_as", "whole_numbers"]
 
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
-TICKS = {Fraction(86_400): "D", Fraction(1): "s", Fraction(1, 10**3): "ms"}  # units of times
+TICKS: dict[Any, str] = {
+    Fraction(86_400): "D",
+    Fraction(1): "s",
+    Fraction(1, 10**3): "ms",
+}  # units of times
 TICKS |= {Fraction(1, 10**6): "us", Fraction(1, 10**9): "ns"}
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
@@ -92,11 +96,13 @@ def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, 
     if form in ("datetime", "timedelta"):
         (tick,) = re.findall(r"\[([mun]?s)\b", str(levels.dtype))
         return levels.astype("int64").to_numpy(), _UNITS[tick]
-    if form == "int":
-        return _integers(levels.tolist()), Fraction(1)
-    if form == "Decimal":
-        places = max(0, *(-v.as_tuple().exponent for v in levels), 0)
-        return _integers([int(Fraction(v) * 10**places) for v in levels]), Fraction(1, 10**places)
+    if form in ("int", "Decimal"):
+        places, whole = 0, levels.tolist()
+        if form == "Decimal":
+            places = max(0, *(-v.as_tuple().exponent for v in whole), 0)
+            whole = [int(Fraction(v) * 10**places) for v in whole]
+        small = -(2**63) <= min(whole) <= max(whole) < 2**63
+        return np.array(whole, dtype=np.int64 if small else object), Fraction(1, 10**places)
     numbers = levels.to_numpy(np.float64) if way is None else way.parse(levels)
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
@@ -107,11 +113,3 @@ def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, 
         if np.array_equal(scaled / 10.0**decimals, numbers):
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return numbers, None
-
-
-def _integers(values: list[int]) -> np.ndarray:
-    """Of 64 bits, or Python's own if they are larger."""
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array(values, dtype=object)
