@@ -241,8 +241,8 @@ class Column:
         if self.kind == "drop":
             note = "left out, as asked"
         elif self.kind == "identifier":
-            pattern = identifiers.pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
-            note = f"{self.reason}: new ones like {pattern.replace(chr(92), '')}"
+            places = identifiers.alphabets(self.cells.levels.iloc[:1000].astype(str).tolist())
+            note = f"{self.reason}: new ones like {''.join(letters[-1] for letters in places)}"
         elif self.is_number:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         else:

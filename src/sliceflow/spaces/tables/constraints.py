@@ -117,7 +117,7 @@ class Rules:
     def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> np.ndarray:
         """Σ weight·column − bound of all columns but one."""
         terms = (self._term(rule, c, z) for c in rule.columns if c != without)
-        return sum(terms, np.full(len(z), -rule.bound))
+        return np.asarray(sum(terms, np.full(len(z), -rule.bound)))
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
@@ -170,11 +170,7 @@ class Rules:
 
     def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
         """Compute sums in place, except `fixed` cells; returns which rows keep all rules."""
-        self._settle(z, ~fixed)
-        ok = np.isfinite(z).all(1)
-        for rule in self.rules:
-            ok[ok] = ~self.broken(rule, z[ok])
-        return np.asarray(ok)
+        return self._keep(self.rules, z, ~fixed) & np.isfinite(z).all(1)
 
     def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
@@ -187,11 +183,15 @@ class Rules:
         trial = z.copy()
         trial[:, c] = positions
         free = np.isnan(trial)
-        free[:, c] = c in {rule.columns[0] for rule in self.totals}
-        self._settle(trial, free)
-        ok = ~np.isinf(trial).any(1)
-        for rule in own:
-            ok &= ~self.broken(rule, trial)
+        free[:, c] = any(c == rule.columns[0] for rule in self.totals)
+        return self._keep(own, trial, free)
+
+    def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Which rows keep rules, after `free` cells of sums are computed in place."""
+        self._settle(z, free)
+        ok = ~np.isinf(z).any(1)
+        for rule in rules:
+            ok[ok] = ~self.broken(rule, z[ok])
         return np.asarray(ok)
 
     def _occurs(self, x: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
@@ -228,17 +228,15 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
             bound -= own * Fraction(number)
     relation: Any = found[2].replace(">", "<").replace("==", "=")
     numbers = _find(text, names, columns)
-    clocks, units = {columns[c].clock for c in numbers}, [columns[c].unit for c in numbers]
+    clocks: set[str] = {columns[c].clock for c in numbers}
+    units: list[Any] = [columns[c].unit for c in numbers]
     compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
     if len(clocks) > 1 or (bound and clocks != {""}) or (clocks == {"time"} and not compared):
         raise ValueError(f"constraint {text!r} takes columns of different kinds; make them alike")
-    known = [unit for unit in units if unit is not None]
-    if len(known) < len(units):
-        weights = tuple(s * float(unit or 1) for s, unit in zip(signs, units, strict=True))
-        return Rule(text, relation, numbers, weights, float(bound))
-    fine = min(known) / (bound / min(known)).denominator
-    weights = tuple(s * int(unit / fine) for s, unit in zip(signs, known, strict=True))
-    return Rule(text, relation, numbers, weights, int(bound / fine), fine)
+    fine = None if None in units else min(units) / (bound / min(units)).denominator
+    kind: Any = float if fine is None else int
+    weights = (sign * kind((unit or 1) / (fine or 1)) for sign, unit in zip(signs, units, strict=True))
+    return Rule(text, relation, numbers, tuple(weights), kind(bound / (fine or 1)), fine)
 
 
 def _find(
