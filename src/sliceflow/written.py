@@ -12,8 +12,9 @@ import numpy as np
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")  # endings of files of tables
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
-_SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
 PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
+_MARKS = ((".", ""), (".", ","), (",", ""), (",", "."))  # decimal point, thousands: the first that fits
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
 
@@ -31,11 +32,12 @@ class Written:
     def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
         bare = import_module("pandas").Series(texts, dtype="str").str.strip()
-        bare = (
-            bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip()).str.strip()
-        )
+        bare = bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip())
+        bare = bare.str.strip()
         if self.thousands:
-            bare = bare.str.replace(self.thousands, "", regex=False)
+            mark, point = re.escape(self.thousands), re.escape(self.decimal)
+            grouped = bare.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?|[^{mark}]*")
+            bare = bare.where(grouped).str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
         return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
 
@@ -57,39 +59,15 @@ class Written:
 def written_as(texts: np.ndarray) -> Written | None:
     """How the texts write numbers; None if fewer than four in five are numbers. Others are read as NaN."""
     some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
-    parts = [_SIGNS.fullmatch(text) for text in some]
-    found = [m.groups() for m in parts if m is not None]
-    if not found or len(found) < _NUMERIC * len(some):
-        return None
+    found = [m.groups() for m in map(_SIGNS.fullmatch, some) if m is not None]
     codes = [re.fullmatch(r"0\d+", text) for text in some if text[:1] == "0" and len(text) > 1]
-    if codes and all(codes):
-        return None  # codes such as 00123, not numbers
+    if not found or len(found) < _NUMERIC * len(some) or (codes and all(codes)):
+        return None  # words, or codes such as 00123
     prefix, suffix = (Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (0, 2))
     digits = [d for _, d, _ in found]
-    decimal, thousands = _marks(digits)
+    fits = {marks: np.isfinite(Written(*marks).parse(digits)).sum() for marks in _MARKS}
+    decimal, thousands = max(fits, key=lambda marks: fits[marks])
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
     way = Written(decimal, thousands, prefix, suffix, tails.pop() if len(tails) == 1 else -1)
     bad = int(np.isnan(way.parse(texts)).sum())
     return None if bad > (1 - _NUMERIC) * len(texts) else way
-
-
-def _marks(digits: list[str]) -> tuple[str, str]:
-    """The decimal point and the mark of thousands of numbers."""
-    grouped = {",": 0, ".": 0}
-    for mark, other in ((",", "."), (".", ",")):
-        groups = re.compile(rf"[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+({re.escape(other)}\d*)?")
-        with_mark = [d for d in digits if mark in d]
-        if with_mark and all(groups.fullmatch(d) for d in with_mark):
-            grouped[mark] = len(with_mark)
-    both = [d for d in digits if "," in d and "." in d]
-    if both:
-        decimal = "." if both[0].rfind(".") > both[0].rfind(",") else ","
-        return decimal, "," if decimal == "." else "."
-    # "1,234" alone: thousands, unless other numbers show the comma to be a decimal point
-    if grouped[","] and not any("." in d and not grouped["."] for d in digits if "," in d):
-        return ".", ","
-    if any("," in d for d in digits):
-        return ",", ""
-    if grouped["."] and any(d.count(".") > 1 for d in digits):
-        return ",", "."
-    return ".", ""

@@ -160,6 +160,15 @@ def test_times_across_a_clock_change_and_in_other_units():
         TableFlow(constraints=["start < took"]).check(frame)
 
 
+def test_texts_with_other_offsets_compare_as_they_are():
+    times = pd.date_range("2024-05-01 10:00", periods=60, freq="h")
+    frame = pd.DataFrame({"a": times.strftime("%Y-%m-%dT%H:%M:%SZ")})
+    frame["b"] = (times + pd.Timedelta("30min")).strftime("%Y-%m-%dT%H:%M:%S+02:00")  # earlier
+    assert len(sample(frame, "b < a", n=3)) == 3
+    with pytest.raises(ValueError, match="does not hold"):
+        sample(frame, "a < b")
+
+
 def test_sums_of_durations_and_decimals_are_exact():
     r = rng()
     a, b = r.integers(0, 900, (2, 300))

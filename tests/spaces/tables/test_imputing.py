@@ -105,7 +105,7 @@ def test_identifiers_stay_empty_with_a_warning():
 def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)
-    with pytest.raises(ValueError, match="no value 'q'"):
+    with pytest.raises(ValueError, match="'q' does not fit the column 'g'"):
         flow.impute(frame.assign(g="q"))
     with pytest.raises(ValueError, match="lacks the column 'x'"):
         flow.impute(frame[["g"]])

@@ -11,7 +11,6 @@ from scipy.stats import norm
 from sliceflow import TableFlow
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.formats import Format
 
 
 def rng():
@@ -133,6 +132,29 @@ def test_dates_as_text_are_drawn_between():
     assert np.corrcoef(there.astype("int64"), new["x"])[0, 1] > 0.98
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%dT%H:%M:%S+02:00",
+        "%Y-%m-%d %H:%M:%S.5",
+        "%d/%m/%Y %I:%M %p",
+        "%B %d, %Y",
+        "%Y-%m-%dT%HZ",
+    ],
+)
+def test_new_dates_are_written_like_the_others(form):
+    times = pd.date_range("2020-01-01 10:30", periods=300, freq="37h")
+    texts = times.strftime(form)
+    frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng().random(300) < 0.7]
+    flow = fit(frame, columns={"d": "datetime"})
+    new = flow.sample(300, 0)
+    assert flow.kinds_["d"] == "datetime"
+    assert not set(new["d"]) <= set(frame["d"])
+    there = pd.to_datetime(new["d"], format=form)
+    assert (there.dt.strftime(form) == new["d"]).all()
+    assert np.corrcoef(there.astype("int64"), new["x"])[0, 1] > 0.98
+
+
 def test_ambiguous_dates_are_refused_with_a_cure():
     frame = pd.DataFrame({"d": ["01/02/2024", "03/04/2024"] * 20, "x": range(40)})
     with pytest.raises(ValueError, match="day and month"):
@@ -251,11 +273,13 @@ def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms():
     assert len(fit(frame).sample(1000, 0).merge(single)) == 0
 
 
-def test_an_hour_that_the_clock_shows_twice_is_the_first():
-    times = pd.Series(pd.date_range("2024-10-26", periods=90, freq="h", tz="Europe/Berlin"))
-    wall = np.array(["2024-10-27T02:30"], f"M8[{times.dt.unit}]").astype(np.int64)
-    made = Format(read_frame(times.to_frame("t")).cells[0]).write(wall, None)
-    assert str(made[0]) == "2024-10-27 02:30:00+02:00"
+def test_an_hour_that_the_clock_shows_twice_is_drawn_twice():
+    times = pd.Series(pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin"))
+    times = times[rng().random(1800) < 0.5]
+    new = fit(pd.DataFrame({"t": times})).sample(900, 0)["t"]
+    twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(lambda time: time.utcoffset().seconds)
+    assert set(twice) == {3600, 7200}
+    assert not set(new) <= set(times)
 
 
 def test_identifiers_are_new_and_repeated_rows_do_not_hide_them():

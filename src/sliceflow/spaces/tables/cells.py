@@ -14,7 +14,6 @@ from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
-from itertools import compress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,6 +29,7 @@ _Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
 _Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
+MAKE = WRITTEN | {"int": int, "float": float, "bool": bool}  # Python's objects of texts
 _WRONG: Any = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
 _WRONG += (SyntaxError,)  # numpy reads some names of dtypes as Python's
 
@@ -98,9 +98,7 @@ class Cells:
         before, now = (np.bincount(c[c >= 0], minlength=k) > 0 for c in (self.codes, codes))
         kept = now | ~before if self.categorical else now
         number = np.append(np.cumsum(kept) - 1, -1)
-        numbers = self.numbers[kept] if len(self.numbers) and kept.any() else np.empty(0)
-        labels = tuple(compress(self.labels, kept))
-        return replace(self, codes=number[codes], numbers=numbers, labels=labels)
+        return _cells(self.name, number[codes], self.levels[kept], self.categorical)
 
     def keys(self) -> list[Hashable]:
         """The value of every cell; None where it is missing."""

@@ -199,9 +199,9 @@ def _measured(
     """(m, p), the numbers among some columns."""
     out = []
     for own, at in ((columns[c], z[:, c]) for c in which):
-        if own.format is not None and measure == "scores":
+        if own.is_number and measure == "scores":
             out.append(own.axes(at)[:, 0])
-        elif own.format is not None:
+        elif own.is_number:
             numbers = own.numbers(at)
             out.append(np.log(numbers + _offset(own)) if measure == "logs" else numbers)
     return np.column_stack(out) if out else np.empty((len(z), 0))
@@ -213,7 +213,7 @@ def _regressors(
     """(m, q), what a line takes of rows; a missing number is an average one."""
     x = (_measured(measure, columns, z, before) - units[0]) / np.where(units[1] > 0, units[1], 1)
     x = np.clip(np.nan_to_num(x), -_FARTHEST, _FARTHEST)
-    others = [columns[c].axes(z[:, c]) for c in before if columns[c].format is None]
+    others = [columns[c].axes(z[:, c]) for c in before if not columns[c].is_number]
     if measure != "scores" and x.shape[1] <= _PRODUCTS:
         a, b = np.triu_indices(x.shape[1])
         others.append(x[:, a] * x[:, b])
@@ -306,7 +306,7 @@ def grow(  # many: rows, what of them, and how
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
     before, lines, line = _related(z, column, before), list[Line](), None
-    if own.format is not None and len(own.order) >= _LINEAR and len(before) > 1:
+    if own.is_number and len(own.order) >= _LINEAR and len(before) > 1:
         some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
         lines += filter(None, [Line.fit("scores", columns, some, column, before)])
     equal, choice = _equal_columns(columns, z, column, before)

@@ -7,7 +7,9 @@ between them, rounded to what the column can have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -16,8 +18,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import WRITTEN, Cells, convert, pandas, shown
-from sliceflow.spaces.tables.formats import EXACT, DateText, Format, dates_as
+from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
+from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Way, dates_as, whole_numbers
 from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
@@ -29,6 +31,7 @@ KINDS = (
 _SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
 _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
+_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _LOOKED_AT = 5_000  # cells, to see how numbers are written
 _AXES = 12  # categories with an axis each, the most frequent
 _MOST = 0.8  # share of texts that are dates, or come back, from which on the others are mistakes
@@ -41,12 +44,11 @@ class Column:
     cells: Cells  # the user's
     kind: str  # one of `KINDS`
     order: np.ndarray  # (k,), the level of each position
-    values: np.ndarray  # (k,), the number of each, ascending
-    format: Format | None = None  # how numbers are written; None for categories and the like
-    base: int | None = None  # numbers count steps from base; None: any floats
-    step: int = 1
-    unit: Fraction | None = None  # of base and step, in ones or seconds
-    instants: np.ndarray | None = None  # (k,), whole numbers of units, which compare as the levels do
+    ticks: np.ndarray  # (k,), what each is, ascending: whole numbers of units, or floats
+    unit: Fraction | None = None  # in ones or seconds; None for floats and categories
+    step: int = 1  # in units, between values
+    clock: str = ""  # "time" or "duration" if units are seconds
+    way: Way | None = None  # to write numbers or times as text
     exact: bool = False  # whether new values are never drawn, because only what occurs may be
     reason: str = ""  # why it is an identifier
 
@@ -91,7 +93,7 @@ class Column:
     @cached_property
     def has_room(self) -> bool:
         """Whether there can be new values: most levels are written again as they were."""
-        if self.format is None or self.exact or np.abs(self.values).max(initial=0) >= EXACT:
+        if not self.is_number or self.exact or np.abs(self.values).max(initial=0) >= EXACT:
             return False
         some = slice(None, None, max(1, len(self.order) // _LOOKED_AT))
         pairs = zip(self._write(self.values[some]), self.levels.iloc[some], strict=True)
@@ -113,6 +115,23 @@ class Column:
 
     # Numbers
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it has numbers or times, with values between them."""
+        return self.kind in ("continuous", "integer", "datetime")
+
+    @property
+    def base(self) -> int | None:
+        """Numbers count steps from here; None if they are any floats."""
+        return None if self.unit is None else int(self.ticks[0])
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """(k,), the number of each position: steps from the base, or floats."""
+        if self.base is None:
+            return self.ticks
+        return np.asarray(((self.ticks - self.base) // self.step).astype(np.float64))
+
     def numbers(self, positions: np.ndarray) -> np.ndarray:
         """The number at each position, NaN where it is missing."""
         if len(self.values) == 0:
@@ -131,38 +150,45 @@ class Column:
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
         return numbers if self.base is None else np.asarray(np.rint(numbers))
 
-    def _whole(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers in units."""
+    def ticks_at(self, positions: np.ndarray) -> np.ndarray:
+        """What the values at positions are, exactly, in units; Python's integers where those are large."""
+        level = np.floor(positions).astype(np.int64)
+        out, new = self.ticks[level], positions != level
+        if new.any():
+            out[new] = self._ticks_of(self.numbers(positions[new]))
+        return np.asarray(out)
+
+    def _ticks_of(self, numbers: np.ndarray) -> np.ndarray:
         if self.base is None:
             return numbers
-        steps = np.rint(numbers).astype(np.int64)
-        large = abs(self.base) + self.step * abs(float(self.values[-1])) >= 2**62
-        return np.asarray(self.base + self.step * (steps.astype(object) if large else steps))
+        steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
+        return np.asarray(self.base + self.step * steps)
 
-    def in_steps(self, numbers: np.ndarray, unit: Fraction | None) -> np.ndarray:
-        """Numbers in another unit as `values` are."""
+    def in_steps(self, ticks: np.ndarray, unit: Fraction | None) -> np.ndarray:
+        """Whole numbers of another unit, or floats, as `values` are."""
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
         above, below = ratio.numerator, ratio.denominator
         if self.base is None or unit is None:
-            return np.asarray((numbers * float(above) / float(below) - (self.base or 0)) / self.step)
-        scaled = numbers.astype(object) * above - self.base * below
+            return np.asarray((ticks * float(above) / float(below) - (self.base or 0)) / self.step)
+        scaled = ticks.astype(object) * above - self.base * below
         return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
-
-    def exactly(self, positions: np.ndarray) -> np.ndarray:
-        """What the values at positions are, in units; Python's integers where those are large."""
-        if self.instants is None or self.format is None:
-            return self.numbers(positions)
-        level = np.floor(positions).astype(np.int64)
-        out, new = self.instants[level], positions != level
-        if new.any():
-            out[new] = self.format.instants(self._whole(self.numbers(positions[new])))
-        return np.asarray(out)
 
     # Values
 
     def _write(self, numbers: np.ndarray) -> Any:
-        assert self.format is not None
-        return self.format.write(self._whole(numbers), self.unit)
+        """A Series of new values."""
+        form, dtype, unit = self.cells.form, self.cells.dtype, self.unit or Fraction(1)
+        values: Any = self._ticks_of(numbers)
+        if form == "Decimal":
+            values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in values.tolist()]
+        elif form == "date":
+            values = values.astype("datetime64[D]").tolist()
+        elif isinstance(self.way, DateText):
+            values = self.way.write(values.astype(f"datetime64[{TICKS[unit]}]"))
+        elif form in ("float", "str"):
+            values = values / unit.denominator
+            values = values if self.way is None else self.way.write(values)
+        return pandas().Series(values, dtype=object if dtype == "object" else None).astype(dtype)
 
     def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
         """The column of new rows, with its dtype."""
@@ -177,55 +203,37 @@ class Column:
             out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
         return out
 
-    def find(self, levels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and numbers of values; NaN for what this column cannot have."""
+    def find(self, values: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Values, or texts for them, in the column's dtype; their positions; their numbers.
+
+        A ValueError names one that does not fit. Positions of numbers beyond the column are its ends.
+        """
+        form, dtype = self.cells.form, self.cells.levels.dtype
+        texts = form != "str" and all(isinstance(value, str) for value in values)
+        place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
+        at = np.array([place.get(value, -1) for value in values.tolist()], dtype=np.float64)
+        numbers, new = self.numbers(at), np.flatnonzero(at < 0)
         try:
-            levels = convert(levels, self.cells.levels.dtype)
-        except ValueError:
-            return np.full(len(levels), np.nan), np.full(len(levels), np.nan)
-        place = {value: p for p, value in enumerate(self.levels.tolist())}
-        at = np.array([place.get(value, np.nan) for value in levels.tolist()], dtype=np.float64)
-        numbers, new = self.numbers(at), np.flatnonzero(np.isnan(at))
-        if self.format is not None and len(new):
-            numbers[new] = self.in_steps(*self.format.parse(levels.iloc[new]))
-            at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
-        return at, numbers
+            if len(new) and not self.is_number:
+                raise ValueError(f"it has {shown(self.levels.tolist())}")
+            made = values.iloc[new].astype(dtype) if texts else convert(values.iloc[new], dtype)
+            if self.cells.dtype == "object" and form != "str":
+                made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
+            if len(new):
+                numbers[new] = self.in_steps(*whole_numbers(made, form, self.way))
+        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+            fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
+            raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
+        at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
+        out = self.levels.iloc[np.floor(at).astype(np.int64)].reset_index(drop=True)
+        out.iloc[new] = made.array
+        return out, at, numbers
 
     def places_of(self, cells: Cells) -> np.ndarray:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
         if self.kind in ("identifier", "constant", "drop"):
             return np.where(cells.missing, -1.0, 0.0)
-        out: np.ndarray = np.append(self.find(cells.levels)[0], -1.0)[cells.codes]
-        if np.isnan(out).any():
-            row = int(np.flatnonzero(np.isnan(out))[0])
-            bad, known = cells.levels.iloc[cells.codes[row]], shown(self.levels.tolist())
-            raise ValueError(f"column {self.name!r} has no value {bad!r} (row {row}); it has {known}")
-        return out
-
-    def read(self, value: Any) -> Any:
-        """A value that was given, or a text for it, as a Series of one. A ValueError if it does not fit."""
-        pd, dtype, text = pandas(), self.cells.levels.dtype, isinstance(value, str)
-        if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
-            if not self.cells.missing.any():
-                raise ValueError(f"{self.name!r} is missing, but no cell of this column is")
-            return pd.Series([None], dtype=object).astype(dtype)
-        known = self.levels[(self.levels.astype(str) if text else self.levels) == value]
-        if len(known):
-            return known.iloc[:1].reset_index(drop=True)
-        form = self.cells.form
-        try:
-            if form == "datetime" and getattr(value, "tzinfo", None) is None:
-                value, text = str(value), True  # on the clock of the column
-            made = WRITTEN[form](str(value)) if form in WRITTEN else value
-            one = pd.Series([made], dtype=object if dtype.kind == "O" else None)
-            one = one.astype(dtype) if text else convert(one, dtype)
-            if self.format is None:
-                raise ValueError(f"it has {shown(self.levels.tolist())}")
-            self.format.parse(one)
-            return one
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            fact = f"{self.name!r}={value!r} does not fit the column, which is {self.kind} ({dtype})"
-            raise ValueError(f"{fact}; {error}") from error
+        return np.asarray(np.append(self.find(cells.levels)[1], -1.0)[cells.codes])
 
     # For people
 
@@ -235,9 +243,9 @@ class Column:
         if self.kind == "drop":
             note = "left out, as asked"
         elif self.kind == "identifier":
-            pattern = identifiers.pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
-            note = f"{self.reason}: new ones like {pattern.replace(chr(92), '')}"
-        elif self.format is not None:
+            places = identifiers.alphabets(self.cells.levels.iloc[:1000].astype(str).tolist())
+            note = f"{self.reason}: new ones like {''.join(letters[-1] for letters in places)}"
+        elif self.is_number:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         else:
             note = shown(self.levels.tolist()) or "all missing"
@@ -265,56 +273,66 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         fact = f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column"
         cure = f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
         raise ValueError(f"{fact}; {cure}")
-    present = np.flatnonzero(np.bincount(cells.codes[cells.codes >= 0]))
-    if kind == "drop":
-        return Column(cells, "drop", present[:0], np.empty(0))
+    counts = np.bincount(cells.codes[cells.codes >= 0])
+    present = np.flatnonzero(counts)
     reason = "as asked" if kind == "identifier" else ""
     if wanted is None:
         reason = identifiers.reason(cells, distinct_rows)
-    form = _format(cells, present, "", "") if reason == identifiers.NEARLY_UNIQUE else None
-    if reason and form is None:
+    if kind == "drop":
+        return Column(cells, "drop", present[:0], np.empty(0))
+    if reason and reason != identifiers.NEARLY_UNIQUE:
         return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in ("category", "ordered", "boolean")):
-        if (form := form or _format(cells, present, kind, date_format)) is not None:
-            return _numeric(cells, present, kind, form)
+        way = _way(cells, present, kind, date_format) if cells.form == "str" else None
+        if way is not None or cells.form != "str":
+            return _numeric(cells, present, kind, way)
+        if reason:
+            return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
         _refuse_free_text(cells, present, kind)
     if boolean or not kind:
         kind = "boolean" if boolean else "ordered" if cells.categorical == "ordered" else "category"
-    counts = np.bincount(cells.codes[cells.codes >= 0])[present]
-    order = present if kind == "ordered" else present[np.argsort(-counts, kind="stable")]
+    order = present if kind == "ordered" else present[np.argsort(-counts[present], kind="stable")]
     return Column(cells, kind, order, np.arange(len(order), dtype=np.float64))
 
 
-def _numeric(cells: Cells, present: np.ndarray, kind: str, form: Format) -> Column:
-    levels = cells.levels.iloc[present]
-    numbers, unit = form.parse(levels)
-    sort = np.argsort(numbers, kind="stable")
-    numbers, order = numbers[sort], present[sort]
-    if unit is None or (kind == "continuous" and levels.dtype.kind == "f"):
-        floats = numbers / (unit or Fraction(1)).denominator
-        return Column(cells, kind or "continuous", order, floats, form)
-    base, step = int(numbers[0]), 1
-    if int(numbers[-1]) - base >= 2**62:
-        numbers = numbers.astype(object)
-    if len(numbers) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
-        step = int(np.gcd.reduce(numbers - base)) or 1
-    values = ((numbers - base) // step).astype(np.float64)
-    instants = cells.numbers[order] if cells.form == "datetime" else form.instants(numbers)
-    times = form.times(levels) if form.clock == "time" else None
-    months = times is not None and bool((times == times.astype("datetime64[M]")).all())
-    kind = kind or ("datetime" if form.clock else "integer" if unit == 1 else "continuous")
-    return Column(cells, kind, order, values, form, base, step, unit, instants, exact=months)
+def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> Column:
+    ticks, unit = whole_numbers(cells.levels.iloc[present], cells.form, way)
+    sort, step = np.argsort(ticks, kind="stable"), 1
+    ticks, order = ticks[sort], present[sort]
+    if unit is not None and kind == "continuous" and cells.levels.dtype.kind == "f":
+        ticks, unit = ticks / unit.denominator, None
+    if unit is not None and int(ticks[-1]) - int(ticks[0]) >= 2**62:
+        ticks = ticks.astype(object)
+    if unit is not None and len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
+        step = int(np.gcd.reduce(ticks - ticks[0])) or 1
+    time = isinstance(way, DateText) or cells.form in ("date", "datetime")
+    clock = "time" if time else "duration" if cells.form == "timedelta" else ""
+    kind = kind or ("datetime" if clock else "integer" if unit == 1 else "continuous")
+    column = Column(cells, kind, order, ticks, unit, step, clock, way)
+    return replace(column, exact=time and _on_calendar(column))
 
 
-def _format(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Format | None:
-    """How a column writes numbers or times; None for words. A ValueError names a text that does not."""
-    if cells.form != "str":
-        return Format(cells)
+def _on_calendar(column: Column) -> bool:
+    """Whether times are all first days of months, or on a grid that only the clock on the wall has.
+
+    Times between them would not be.
+    """
+    times, coarser = column.levels, False
+    if column.cells.form != "datetime":
+        times = pandas().Series(column.ticks.astype(f"datetime64[{TICKS[column.unit]}]"))
+    elif len(times) >= _FEWEST_LEVELS:
+        wall = times.dt.tz_localize(None).astype("int64").to_numpy()
+        coarser = np.gcd.reduce(wall - wall[0]) > column.step
+    return bool(coarser or ((times.dt.day == 1) & (times == times.dt.normalize())).all())
+
+
+def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way | None:
+    """How texts write numbers or times; None for words. A ValueError names a text that does not."""
     texts = cells.levels.iloc[present].tolist()
-    way: Any = DateText(date_format) if date_format else None
+    way: Way | None = DateText(date_format) if date_format else None
     if kind in ("", "datetime") and not date_format:
         way = _dates(cells, texts)
     if way is None and kind != "datetime":
@@ -325,18 +343,17 @@ def _format(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> F
         fact = f"column {cells.name!r} holds {date_format or 'numbers'}, but {texts[np.argmax(bad)]!r}"
         row, cure = cells.keys().index(texts[np.argmax(bad)]), f"columns={{{cells.name!r}: 'category'}}"
         raise ValueError(f"{fact} in row {row}; fix the cell, or pass {cure}")
-    return None if way is None else Format(cells, way)
+    return way
 
 
-def _dates(cells: Cells, texts: list[str]) -> Any:
+def _dates(cells: Cells, texts: list[str]) -> DateText | None:
     """The one format of dates as text; None if they are no dates."""
-    forms, looks = dates_as(texts)
-    if len(forms) == 1 or looks < _MOST:
-        return forms[0] if forms else None
-    odd, why = texts[0], "in which day and month could be either"
-    if not forms:
-        odd = next((text for text in texts if not dates_as([text, odd])[0]), odd)
-        why = "not all in one format"
+    ways = dates_as(texts)
+    looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in texts] if len(ways) != 1 else []
+    if len(ways) == 1 or sum(looks) < _MOST * len(texts):
+        return ways[0] if ways else None
+    odd = texts[looks.index(False)] if False in looks else texts[0]
+    why = "in which day and month could be either" if ways else "not all in one format"
     raise ValueError(
         f"column {cells.name!r} holds dates such as {odd!r} in row {cells.keys().index(odd)}, {why}; pass "
         f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or use pandas.to_datetime"

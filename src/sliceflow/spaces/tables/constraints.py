@@ -34,6 +34,7 @@ __all__ = ["Rule", "Rules", "dependencies", "parse"]
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
+_LARGE = 2**58  # whole numbers from which on Python's own are added
 _EQUAL = 1e-9  # relative error of sums of floats
 _ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
 _CHANCE = 1e-9  # of a dependency between columns that have nothing to do with each other
@@ -43,17 +44,19 @@ _MOST_PAIRS = 300  # columns among which dependencies are looked for
 
 @dataclass(frozen=True)
 class Rule:
-    """One constraint: Σ sign·column ≤, < or = bound, or a combination that occurs.
+    """One constraint: Σ weight·column ≤, < or = bound, or a combination that occurs.
 
-    The first column of a sum is its total. Nobody asked for an `implied` rule.
+    Columns count their own units, so that weights and bound are exact whole numbers of one `unit`;
+    they are floats if it is None. The first column of a sum is its total.
     """
 
     text: str
     relation: Literal["<=", "<", "=", "occurs"]
     columns: tuple[int, ...]
-    signs: tuple[int, ...] = ()
-    bound: Fraction = Fraction(0)
-    implied: bool = False
+    weights: tuple[Any, ...] = ()
+    bound: Any = 0
+    unit: Fraction | None = None
+    implied: bool = False  # nobody asked for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,21 +104,20 @@ class Rules:
 
     # Linear rules
 
-    def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> tuple[np.ndarray, Fraction | None]:
-        """Σ sign·column − bound of all columns but one, and its unit: exact whole numbers, or floats."""
-        terms = [(s, c) for s, c in zip(rule.signs, rule.columns, strict=True) if c != without]
-        units = {c: self.columns[c].unit for c in rule.columns}
-        values = {c: self.columns[c].exactly(z[:, c]) for _, c in terms}
-        if None in units.values():
-            parts = (s * _as_floats(values[c], units[c]) for s, c in terms)
-            return sum(parts, np.zeros(len(z))) - float(rule.bound), None
-        exact = {c: unit for c, unit in units.items() if unit is not None}
-        fine = min(exact.values()) / (rule.bound / min(exact.values())).denominator
-        scale = {c: int(unit / fine) for c, unit in exact.items()}
-        if any(_large(v, scale[c]) for c, v in values.items()):
-            values = {c: v.astype(object) for c, v in values.items()}
-        parts = (s * scale[c] * values[c] for s, c in terms)
-        return sum(parts, np.zeros(len(z), dtype=np.int64)) - int(rule.bound / fine), fine
+    def _term(self, rule: Rule, c: int, z: np.ndarray) -> np.ndarray:
+        """weight·column of rows."""
+        column, weight = self.columns[c], rule.weights[rule.columns.index(c)]
+        ticks = column.ticks_at(z[:, c])
+        if rule.unit is None:
+            ticks = ticks.astype(np.float64)
+        elif abs(weight) * max(-int(column.ticks[0]), int(column.ticks[-1])) >= _LARGE:
+            ticks = ticks.astype(object)
+        return np.asarray(weight * ticks)
+
+    def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> np.ndarray:
+        """Σ weight·column − bound of all columns but one."""
+        terms = (self._term(rule, c, z) for c in rule.columns if c != without)
+        return np.asarray(sum(terms, np.full(len(z), -rule.bound)))
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
@@ -127,23 +129,20 @@ class Rules:
                 out[rows] = ~self._occurs(x[rows][:, pattern], tuple(compress(rule.columns, pattern)))
             return out
         rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
-        left, unit = self._left(rule, z[rows])
-        if rule.relation == "=":
-            each = ((self.columns[c], z[rows, c]) for c in rule.columns)
-            sizes = [np.abs(_as_floats(of.exactly(at), of.unit)) for of, at in each]
-            out[rows] = np.abs(left) > (_EQUAL * np.max(sizes, axis=0) if unit is None else 0)
-        else:
-            out[rows] = left >= 0 if rule.relation == "<" else left > 0
+        left = self._left(rule, z[rows])
+        if rule.relation == "=" and rule.unit is None:
+            sizes = [np.abs(self._term(rule, c, z[rows])) for c in rule.columns]
+            left = np.abs(left) > _EQUAL * np.max(sizes, axis=0)
+        out[rows] = {"=": left != 0, "<": left >= 0, "<=": left > 0}[rule.relation]
         return out
 
     def _compute(self, rule: Rule, c: int, z: np.ndarray, rows: np.ndarray) -> None:
         """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
-        column, sign = self.columns[c], rule.signs[rule.columns.index(c)]
-        left, unit = self._left(rule, z[rows], without=c)
-        numbers = column.in_steps(-sign * left, unit)
+        column, sign = self.columns[c], np.sign(rule.weights[rule.columns.index(c)])
+        numbers = column.in_steps(-int(sign) * self._left(rule, z[rows], without=c), rule.unit)
         settled = column.on_grid(numbers)
         at = column.positions_of(settled)
-        near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if unit is None else 0)
+        near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if rule.unit is None else 0)
         z[rows, c] = np.where(near & ~np.isnan(at), at, np.inf)
 
     def _settle(self, z: np.ndarray, free: np.ndarray) -> None:
@@ -171,11 +170,7 @@ class Rules:
 
     def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
         """Compute sums in place, except `fixed` cells; returns which rows keep all rules."""
-        self._settle(z, ~fixed)
-        ok = np.isfinite(z).all(1)
-        for rule in self.rules:
-            ok[ok] = ~self.broken(rule, z[ok])
-        return np.asarray(ok)
+        return self._keep(self.rules, z, ~fixed) & np.isfinite(z).all(1)
 
     def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
@@ -188,11 +183,15 @@ class Rules:
         trial = z.copy()
         trial[:, c] = positions
         free = np.isnan(trial)
-        free[:, c] = c in {rule.columns[0] for rule in self.totals}
-        self._settle(trial, free)
-        ok = ~np.isinf(trial).any(1)
-        for rule in own:
-            ok &= ~self.broken(rule, trial)
+        free[:, c] = any(c == rule.columns[0] for rule in self.totals)
+        return self._keep(own, trial, free)
+
+    def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Which rows keep rules, after `free` cells of sums are computed in place."""
+        self._settle(z, free)
+        ok = ~np.isinf(z).any(1)
+        for rule in rules:
+            ok[ok] = ~self.broken(rule, z[ok])
         return np.asarray(ok)
 
     def _occurs(self, x: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
@@ -203,15 +202,6 @@ class Rules:
         both = pandas().DataFrame(np.concatenate((known, x)))
         number = both.groupby([*both], sort=False).ngroup().to_numpy()  # known ones come first
         return np.asarray(number[len(known) :] < len(known))
-
-
-def _as_floats(values: np.ndarray, unit: Fraction | None) -> np.ndarray:
-    unit = Fraction(1) if unit is None else unit
-    return values.astype(np.float64) * unit.numerator / unit.denominator
-
-
-def _large(values: np.ndarray, scale: int) -> bool:
-    return values.dtype == object or int(np.abs(values).max(initial=0)) * scale >= 2**58
 
 
 # Reading expressions
@@ -237,12 +227,16 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
         else:
             bound -= own * Fraction(number)
     relation: Any = found[2].replace(">", "<").replace("==", "=")
-    rule = Rule(text, relation, _find(text, names, columns), tuple(signs), bound)
-    clocks = {getattr(columns[c].format, "clock", "") for c in rule.columns}
+    numbers = _find(text, names, columns)
+    clocks: set[str] = {columns[c].clock for c in numbers}
+    units: list[Any] = [columns[c].unit for c in numbers]
     compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
     if len(clocks) > 1 or (bound and clocks != {""}) or (clocks == {"time"} and not compared):
         raise ValueError(f"constraint {text!r} takes columns of different kinds; make them alike")
-    return rule
+    fine = None if None in units else min(units) / (bound / min(units)).denominator
+    kind: Any = float if fine is None else int
+    weights = (sign * kind((unit or 1) / (fine or 1)) for sign, unit in zip(signs, units, strict=True))
+    return Rule(text, relation, numbers, tuple(weights), kind(bound / (fine or 1)), fine)
 
 
 def _find(
@@ -254,7 +248,7 @@ def _find(
         if name not in known:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (numeric and of.format is None):
+        if of.kind in ("drop", "identifier") or (numeric and not of.is_number):
             said = ", not numbers" if numeric else ""
             raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
     if len(set(names)) < len(names):

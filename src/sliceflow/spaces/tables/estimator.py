@@ -19,7 +19,7 @@ from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.files import read_frame_or_file, read_table
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
-from sliceflow.spaces.tables.given import condition_on, fill
+from sliceflow.spaces.tables.given import condition_on, fill, find_value
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
 
 __all__ = ["TableFlow"]
@@ -180,11 +180,11 @@ class TableFlow(FlowEstimator):
         """
         table = self._fitted_state().rows
         column = next(column for column in table.columns if str(column.name) == name)
-        if ".." in text and column.format is not None:
-            return tuple(column.read(part).iloc[0] for part in text.split("..", 1))
+        if ".." in text and column.is_number:
+            return tuple(find_value(column, part)[2][0] for part in text.split("..", 1))
         if "|" in text and text not in column.levels.astype(str).tolist():
-            return [column.read(part).iloc[0] for part in text.split("|")]
-        return column.read(text).iloc[0] if text else None
+            return [find_value(column, part)[2][0] for part in text.split("|")]
+        return find_value(column, text)[2][0] if text else None
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.

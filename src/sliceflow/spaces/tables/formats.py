@@ -1,173 +1,115 @@
-"""How the levels of a column stand for numbers, and numbers for values of the column.
+"""Values as exact numbers: whole numbers of cents, of days, of microseconds since 1970 in UTC.
 
-Most are *whole* numbers: of cents, of days, of seconds since 1970. Floats have decimals, if few suffice
-for all of them. So steps, sums and orders are exact, in Python's own integers where 64 bits are few.
+Floats are whole numbers of their last decimal, if few decimals suffice for all of them. So steps, sums
+and orders are exact, in Python's own integers where 64 bits are few.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
-from decimal import Decimal
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from sliceflow.spaces.tables.cells import Cells, pandas
+from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import Written
 
-__all__ = ["EXACT", "DateText", "Format", "IsoText", "dates_as"]
+__all__ = ["EXACT", "TICKS", "DateText", "Way", "dates_as", "whole_numbers"]
 
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
-_LOOKED_AT = 2_000  # texts
-_SECONDS = {"D": Fraction(86_400), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 10**3)}
-_SECONDS |= {"us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
-_FORMATS = (
-    "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
-    "%d-%m-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
-)  # fmt: skip
-_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
-_ISO = re.compile(r"\d{4}-\d\d-\d\d(?:([T ])\d\d:\d\d(:\d\d(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?")
-
-Parsed = tuple[np.ndarray, Fraction | None]  # whole numbers of a unit; or floats, and None
+TICKS: dict[Any, str] = {
+    Fraction(86_400): "D",
+    Fraction(1): "s",
+    Fraction(1, 10**3): "ms",
+}  # units of times
+TICKS |= {Fraction(1, 10**6): "us", Fraction(1, 10**9): "ns"}
+_UNITS = {tick: unit for unit, tick in TICKS.items()}
+_ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
+_END = re.compile(r"(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)?$")  # fractions of a second, offset from UTC
 
 
 @dataclass(frozen=True)
 class DateText:
-    """Times written as text in one format of `strftime`."""
+    """Times written as text in one format of `strftime`; those of ISO 8601 may omit parts of it."""
 
     format: str
-    unit = "s"
+    digits: int = 6  # of fractions of a second
+    offset: str = ""  # from UTC, such as "Z", if all texts have the same
 
-    def parse(self, texts: list[str]) -> np.ndarray:
-        """Times as datetime64; NaT for what is not written this way."""
-        pd = pandas()
-        stripped = pd.Series(texts, dtype=object).str.strip()
-        found = pd.to_datetime(stripped, format=self.format, errors="coerce")
-        return np.asarray(found.to_numpy("datetime64[s]"))
-
-    def write(self, times: np.ndarray) -> list[str]:
-        return [time.strftime(self.format) for time in times.tolist()]
-
-
-@dataclass(frozen=True)
-class IsoText:
-    """Times as ISO 8601 writes them. Those with different offsets from UTC are read in UTC."""
-
-    unit: str
-    separator: str = "T"
-    suffix: str = ""  # "Z" or the offset from UTC, if all have the same
-
-    @classmethod
-    def like(cls, texts: list[str]) -> IsoText:
-        """The way of these texts; where they differ, of the most precise one."""
-        found = _ISO.fullmatch(max(texts, key=len).strip())
-        offsets = {m[4] if (m := _ISO.fullmatch(text.strip())) else None for text in texts}
-        day, clock, fraction, _ = found.groups() if found else (None, None, None, None)
-        seconds = {0: "s", 3: "ms", 6: "us"}.get(len(fraction or ""), "ns")
-        unit = seconds if clock else "m" if day else "D"
-        return cls(unit, day or "T", (offsets.pop() or "") if len(offsets) == 1 else "")
-
-    def parse(self, texts: list[str]) -> np.ndarray:
-        """Times as datetime64; NaT for what is not written this way."""
-        bare = pandas().Series(texts, dtype="str").str.strip()
-        fits = bare.str.fullmatch(_ISO.pattern) & bare.str.endswith(self.suffix)
-        bare = bare.where(fits).str.removesuffix(self.suffix)
-        found = pandas().to_datetime(bare, format="ISO8601", errors="coerce", utc=True)
-        return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{self.unit}]"))
+    def parse(self, texts: Any) -> np.ndarray:
+        """Times in UTC as datetime64; NaT for what is not written this way."""
+        pd, how = pandas(), self.format
+        stripped = pd.Series(texts, dtype="str").str.strip()
+        if how.startswith(_ISO[0]):
+            stripped, how = stripped.where(stripped.str.match(_ISO[1])), "ISO8601"
+        found = pd.to_datetime(stripped, format=how, errors="coerce", utc=True)
+        unit = "ns" if self.digits > 6 else "us"
+        return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
 
     def write(self, times: np.ndarray) -> list[str]:
-        texts = np.datetime_as_string(times.astype(f"datetime64[{self.unit}]")).tolist()
-        return [text.replace("T", self.separator) + self.suffix for text in texts]
+        moment = datetime.fromisoformat(f"2000-01-01T00:00:00{self.offset}")
+        local = times + np.timedelta64(moment.utcoffset() or 0, "s")
+        seconds = local.astype("datetime64[s]")
+        rest = (local - seconds).astype("timedelta64[ns]").astype(np.int64).tolist()
+        form = self.format.replace("%z", self.offset)
+        pairs = zip(seconds.tolist(), rest, strict=True)
+        return [time.strftime(form.replace("%f", f"{ns:09}"[: self.digits])) for time, ns in pairs]
 
 
-def dates_as(texts: list[str]) -> tuple[list[DateText | IsoText], float]:
-    """The formats that all texts have, and the share of texts that look like dates."""
-    some = texts[:: max(1, len(texts) // _LOOKED_AT)]
-    looks = sum(bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some) / len(some)
-    forms: list[DateText | IsoText] = [*map(DateText, _FORMATS)]
-    if _ISO.fullmatch(texts[0].strip()):
-        forms = [IsoText.like(texts)]
-    for part in (texts[:1], some, texts):
-        forms = [form for form in forms if not np.isnat(form.parse(part)).any()]
-    return forms, looks
+Way = Written | DateText  # to write numbers or times as text
 
 
-class Format:
-    """That of the numbers or times of a column; texts have a `way` to write them.
+def dates_as(texts: list[str]) -> list[DateText]:
+    """The formats of dates that all texts have; several if day and month could be either."""
+    longest = max(texts, key=len).strip()
+    with warnings.catch_warnings():  # that the day of a date cannot come first
+        warnings.simplefilter("ignore")
+        guess = pandas().tseries.api.guess_datetime_format
+        orders = (False,) if longest[:4].isdigit() else (True, False) if "/" in longest else (True,)
+        found = {guess(longest, dayfirst=order) for order in orders}
+    forms = sorted(form for form in found if form and "%d" in form and not longest.isdigit())
+    if not forms:
+        return []
+    ends = {_END.findall(text.strip())[0] for text in texts if "%f" in forms[0] or "%z" in forms[0]}
+    digits = max((len(fraction) for fraction, _ in ends if "%f" in forms[0]), default=6)
+    offsets = {offset for _, offset in ends}
+    offset = offsets.pop() if len(offsets) == 1 else ""
+    ways = [DateText(form, digits, offset) for form in forms]
+    return [way for way in ways if not np.isnat(way.parse(texts)).any()]
 
-    `clock` is empty for numbers; `tick` is the unit of times on the clock on the wall, and of durations.
+
+def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, Fraction | None]:
+    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None.
+
+    A ValueError if they are neither numbers nor times.
     """
-
-    def __init__(self, cells: Cells, way: Written | DateText | IsoText | None = None) -> None:
-        self.form, self.dtype, self.way = cells.form, cells.dtype, way
-        typed = re.findall(r"\[(ns|us|ms|s)", cells.dtype) or ["D" if self.form == "date" else ""]
-        self.tick: str = typed[0] if way is None else getattr(way, "unit", "")
-        self.clock = self.tick and ("duration" if self.form == "timedelta" else "time")
-        self._kind = f"{'timedelta64' if self.clock == 'duration' else 'datetime64'}[{self.tick}]"
-        self._zone = cells.levels.dt.tz if self.form == "datetime" else None
-
-    def times(self, levels: Any) -> np.ndarray:
-        if self.way is not None:
-            return self.way.parse(levels.tolist())
-        return np.asarray((levels.dt.tz_localize(None) if self._zone else levels).to_numpy(self._kind))
-
-    def parse(self, levels: Any) -> Parsed:
-        """The numbers of a Series of the column's dtype. A ValueError if it has none."""
-        if self.clock:
-            if np.isnat(times := self.times(levels)).any():
-                raise ValueError("it is no time")
-            return times.astype(np.int64), _SECONDS[self.tick]
-        if self.form == "Decimal":
-            places = max(0, *(-v.as_tuple().exponent for v in levels), 0)
-            return _whole([int(Fraction(v) * 10**places) for v in levels]), Fraction(1, 10**places)
-        if self.form == "int":
-            return _whole(levels.tolist()), Fraction(1)
-        numbers = levels.to_numpy(np.float64) if self.way is None else self.way.parse(levels)
-        if np.isnan(numbers).any():
-            raise ValueError("it is no number")
-        return _with_decimals(numbers)
-
-    def write(self, numbers: Any, unit: Fraction | None) -> Any:
-        """A Series of values."""
-        pd, values = pandas(), numbers
-        if self.clock:
-            values = numbers.astype(np.int64).astype(self._kind)
-        elif self.form == "Decimal" and unit is not None:
-            values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in numbers.tolist()]
-        elif unit not in (None, 1):
-            values = numbers / unit.denominator
-        if self._zone is not None:  # when the clock is set back, the first time counts
-            how = {"ambiguous": np.ones(len(values), dtype=bool), "nonexistent": "shift_forward"}
-            return pd.Series(values).dt.tz_localize(self._zone, **how).astype(self.dtype)
-        if self.way is not None:
-            values = self.way.write(values)
-        if self.dtype == "object":
-            return pd.Series([*np.asarray(values, dtype=object)], dtype=object)
-        return pd.Series(values).astype(self.dtype)
-
-    def instants(self, numbers: np.ndarray) -> np.ndarray:
-        """Whole numbers that compare as the values do."""
-        if self._zone is None:
-            return numbers
-        return np.asarray(self.write(numbers, None).astype("int64"))
-
-
-def _whole(values: list[int]) -> np.ndarray:
-    """Integers of 64 bits, or Python's own if they are larger."""
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array(values, dtype=object)
-
-
-def _with_decimals(values: np.ndarray) -> Parsed:
+    if isinstance(way, DateText) or form == "date":
+        times = levels.to_numpy("datetime64[D]") if way is None else way.parse(levels)
+        if np.isnat(times).any():
+            raise ValueError("it is no time")
+        return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
+    if form in ("datetime", "timedelta"):
+        (tick,) = re.findall(r"\[([mun]?s)\b", str(levels.dtype))
+        return levels.astype("int64").to_numpy(), _UNITS[tick]
+    if form in ("int", "Decimal"):
+        places, whole = 0, levels.tolist()
+        if form == "Decimal":
+            places = max(0, *(-v.as_tuple().exponent for v in whole), 0)
+            whole = [int(Fraction(v) * 10**places) for v in whole]
+        small = -(2**63) <= min(whole) <= max(whole) < 2**63
+        return np.array(whole, dtype=np.int64 if small else object), Fraction(1, 10**places)
+    numbers = levels.to_numpy(np.float64) if way is None else way.parse(levels)
+    if np.isnan(numbers).any():
+        raise ValueError("it is no number")
     for decimals in range(_MOST_DECIMALS + 1):
-        scaled = np.rint(values * 10.0**decimals)
+        scaled = np.rint(numbers * 10.0**decimals)
         if not np.abs(scaled).max(initial=0) < EXACT:
             break
-        if np.array_equal(scaled / 10.0**decimals, values):
+        if np.array_equal(scaled / 10.0**decimals, numbers):
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
-    return values, None
+    return numbers, None

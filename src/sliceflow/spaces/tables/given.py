@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.cells import shown
+from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.chain import Detail, Link, grow
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.table import Table, generator
 
-__all__ = ["condition_on", "fill"]
+__all__ = ["condition_on", "fill", "find_value"]
 
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
@@ -57,11 +57,11 @@ def condition_on(
         if isinstance(value, tuple):
             rows &= _in_range(column, at, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            rows &= np.isin(at, [_find(column, v)[0] for v in value])
+            rows &= np.isin(at, [find_value(column, v)[0] for v in value])
         else:
-            fixed[c], number, one = _find(column, value)
+            fixed[c], number, one = find_value(column, value)
             same = at == fixed[c]
-            if column.format is not None and not np.isnan(number):
+            if column.is_number and not np.isnan(number):
                 values[c] = one
                 if not column.values[0] <= number <= column.values[-1]:
                     notes.append(f"{name}={value} is outside the table's values")
@@ -85,20 +85,25 @@ def condition_on(
     return z, fixed, values
 
 
-def _find(column: Column, value: Any) -> tuple[float, float, Any]:
-    """The position of a value, its number, and the value as a Series of one."""
-    one = column.read(value)
-    if one.isna().any():
-        return -1.0, np.nan, one
-    at, number = column.find(one)
-    return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), one
+def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
+    """The position of a value, or of a text for it, its number, and the value as a Series of one."""
+    pd, cells = pandas(), column.cells
+    one = pd.Series([value], dtype=object)
+    if one.isna().all():
+        if not cells.missing.any():
+            raise ValueError(f"{column.name!r} is missing, but no cell of this column is")
+        return -1.0, np.nan, one.astype(cells.dtype)
+    if cells.form == "datetime" and getattr(value, "tzinfo", None) is None:
+        one = one.astype(str)  # on the clock of the column
+    made, at, number = column.find(one)
+    return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), made
 
 
 def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
-    if len(value) != 2 or column.format is None:
+    if len(value) != 2 or not column.is_number:
         fact = f"given {column.name!r}={value!r} is not a range (low, high) of numbers or times"
         raise ValueError(f"{fact}; pass a list")
-    low, high = (_find(column, v)[1] for v in value)
+    low, high = (find_value(column, v)[1] for v in value)
     numbers = column.numbers(at)
     return np.asarray((numbers >= low) & (numbers <= high))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
 
 import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["FEWEST", "LONG_TEXT", "NEARLY_UNIQUE", "new", "pattern_of", "reason"]
+__all__ = ["FEWEST", "LONG_TEXT", "NEARLY_UNIQUE", "alphabets", "new", "reason"]
 
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
@@ -30,7 +31,7 @@ _ID_NAME = re.compile(
 )
 _NAME_NAME = re.compile(r"(^|[_\W])(first|last|full|sur|given|family)?[_\W]*name$", re.IGNORECASE)
 _LOOKED_AT = 1_000
-_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+_HEX = hexdigits[:16]
 
 
 def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
@@ -55,47 +56,42 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     if not text:
         return ""  # nearly all integers of a measurement differ, too
     words, length = (sum(f(t) for t in texts) / len(texts) for f in (lambda t: t.count(" "), len))
-    alike = words < 1.5 or len({pattern_of([t]) for t in texts}) <= 3
+    alike = words < 1.5 or len({"".join(alphabets([t])) for t in texts}) <= 3
     return NEARLY_UNIQUE if alike and length <= LONG_TEXT else ""
 
 
-def pattern_of(texts: Sequence[str]) -> str:
-    """The form of texts: 9, a, A or f stand for any digit or letter; after a backslash, a fixed one.
+def alphabets(texts: Sequence[str]) -> list[str]:
+    """What may stand in every place of the longest text: letters or digits like its own, or only it.
 
     Examples
     --------
-    >>> pattern_of(["AB-12", "AC-77", "AD-30"])
-    '\\\\AA-99'
+    >>> [letters[-1] for letters in alphabets(["AB-12", "AC-77", "AD-30"])]
+    ['A', 'Z', '-', '9', '9']
     """
     longest = max(texts, key=lambda text: (len(text), text))
-    alphabet = {c for text in texts for c in text if c.isalnum()}
-    hexadecimal = alphabet <= set("0123456789abcdef") and not alphabet <= set("0123456789")
-    alike = [text for text in texts if len(text) == len(longest)]
-    out = ""
-    for i, c in enumerate(longest):
-        if len(alike) > 2 and c.isalnum() and c != "0" and len({text[i] for text in alike}) == 1:
-            out += "\\" + c
-        elif hexadecimal and c.isalnum():
-            out += "f"
-        else:
-            out += "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c
+    alike, used = [text for text in texts if len(text) == len(longest)], {*"".join(texts)}
+    hexadecimal = {c for c in used if c.isalnum()} <= {*_HEX} and not used.isdisjoint("abcdef")
+    kinds = (_HEX,) if hexadecimal else (digits, ascii_uppercase, ascii_lowercase)
+    out = []
+    for place, c in zip(zip(*alike, strict=True), longest, strict=True):
+        fixed = len(alike) > 2 and c != "0" and len({*place}) == 1
+        other = ascii_lowercase if c.isalpha() else c
+        out.append(c if fixed else next((letters for letters in kinds if c in letters), other))
     return out
 
 
 def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     """n different texts, none of them in the column: other digits and letters in the same places."""
-    texts, sets = cells.levels.astype(str).tolist(), dict(_PLACES)
-    parts = re.findall(r"\\?.", pattern_of(texts[:_LOOKED_AT]), re.DOTALL)
-    if not set(parts) & set(sets):
-        sets["f"] = "0123456789abcdef"
-    last = max((i for i, c in enumerate(parts) if c in sets), default=len(parts) - 1)
-    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(texts)):
-        parts.insert(last + 1, "9")  # longer, so that there is room
+    texts = cells.levels.astype(str).tolist()
+    places = alphabets(texts[:_LOOKED_AT])
+    last = max((i for i, letters in enumerate(places) if len(letters) > 1), default=len(places) - 1)
+    while math.prod(map(len, places)) < 10 * (n + len(texts)):
+        places.insert(last + 1, digits)  # longer, so that there is room
     known, out = set(texts), dict[str, None]()
     while len(out) < n:
-        letters = [rng.choice(list(sets[c]) if c in sets else [c[-1]], n) for c in parts]
+        drawn = [rng.choice([*letters], n) for letters in places]
         if cells.form == "int":
-            letters[0] = np.where(letters[0] == "0", "1", letters[0])
-        drawn = np.column_stack(letters).astype("U1").view(f"U{len(parts)}")[:, 0].tolist()
-        out |= dict.fromkeys(text for text in drawn if text not in known)
+            drawn[0] = np.where(drawn[0] == "0", "1", drawn[0])
+        rows = np.column_stack(drawn).astype("U1").view(f"U{len(places)}")[:, 0].tolist()
+        out |= dict.fromkeys(text for text in rows if text not in known)
     return list(out)[:n]
