@@ -17,7 +17,7 @@ from sliceflow.errors import is_int, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.files import read_frame_or_file, read_table
+from sliceflow.spaces.tables.files import read_table
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
 from sliceflow.spaces.tables.given import condition_on, fill
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
@@ -113,12 +113,6 @@ class TableFlow(FlowEstimator):
         need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
         known = self._known_rows() if like_fitted else None
         return TableSpace(kinds, tuple(self.constraints), known)
-
-    def check(self, X: Any) -> TableFlow:
-        """Raise the error that a fit to this table would raise because of its cells or constraints."""
-        space = self._space()
-        Table.understand(read_frame_or_file(X), space.kinds, space.constraints)
-        return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedTable = model.fitted
