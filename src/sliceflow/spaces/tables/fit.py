@@ -120,11 +120,12 @@ class FittedTable:
 
 @dataclass(frozen=True)
 class TableSpace:
-    """Tables, for one estimator: kinds of columns that the user gave, constraints, and known rows."""
+    """Tables, for one estimator: kinds of columns, constraints, known rows, and how fine trees are."""
 
     kinds: Mapping[str, str]
     constraints: Sequence[str]
     known: TableRows | None = None
+    detail: tuple[int, float] | None = None  # None is chosen
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
         if y is not None:
@@ -136,13 +137,14 @@ class TableSpace:
 
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
-        d = len(table.order)
+        d, fine = len(table.order), self.detail
+        detail = choose_detail(table) if fine is None else Detail(*fine)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
-            **choose_detail(table)._asdict(),
+            **detail.of_rows(rows.n)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
