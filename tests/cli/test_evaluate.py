@@ -14,10 +14,11 @@ from running import done, inside, refused
 from sliceflow.datasets import load
 
 
-def test_a_run_is_measured_again_with_the_same_numbers_and_report(digits_run, tmp_path):
-    run = shutil.copytree(digits_run[0], tmp_path / "run")
+@pytest.mark.parametrize("kind", ["digits_run", "table_run"])
+def test_a_run_is_measured_again_with_the_same_numbers_and_report(kind, request, tmp_path):
+    run = shutil.copytree(request.getfixturevalue(kind)[0], tmp_path / "run")
     before = (run / "evaluation.json").read_text(), (run / "report.html").read_text()
-    for name in ("evaluation.json", "report.html", "samples.npz"):
+    for name in ("evaluation.json", "report.html"):
         (run / name).unlink()
     found = json.loads(done("evaluate", run, "--json"))
     assert ((run / "evaluation.json").read_text(), (run / "report.html").read_text()) == before

@@ -14,7 +14,9 @@ pytest.importorskip("typer")
 import sliceflow
 from running import FEW, command, done, environment, inside, refused
 from sliceflow.datasets import load
+from sliceflow.spaces.pictures.fit import PictureSpace
 from sliceflow.spaces.tables.files import read_table
+from sliceflow.spaces.tables.fit import TableSpace
 
 
 def test_help_imports_no_torch_and_names_nine_commands_at_most():
@@ -137,6 +139,16 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(source, people, tmp_path, 
         assert found["bytes"] > 0
         assert found["seconds"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["digits", "people"])
+def test_data_are_planned_once(source, people, tmp_path, monkeypatch):
+    space = PictureSpace if source == "digits" else TableSpace
+    prepare, prepared = space.prepare, []
+    monkeypatch.setattr(space, "prepare", lambda *of: prepared.append(prepare(*of)) or prepared[-1])
+    words = FEW if source == "digits" else ("--holdout", 0)
+    done("fit", people if source == "people" else source, *words, "--out", tmp_path / "run")
+    assert len(prepared) == 1
 
 
 def test_info_shows_a_run_or_the_system(digits_run, table_run):

@@ -162,6 +162,17 @@ def test_bad_tables_are_found_out():
     assert copied.verdict.startswith("The samples copy training rows")
 
 
+def test_copies_are_searched_among_all_rows_of_a_table():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(9000, 3)), columns=["a", "b", "c"])
+    frame["d"] = np.where(frame["a"] > 0, "u", "v")
+    train, test, new = frame[:6000], frame[6000:6500], frame[6500:].copy()
+    new.iloc[:250] = train.iloc[-250:]  # one in ten
+    found = report(new, train, test)
+    assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
+    assert found["copies"].value == pytest.approx(0.11, abs=0.02)
+    assert found.counts == {"samples": 2500, "train": 6000, "test": 500}
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -124,6 +124,17 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     assert plan.settings() == dataclasses.replace(plan, nbytes=1, device="cuda", seconds=9.0).settings()
 
 
+def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
+    make, data = PARTS[kind]
+    flow, usual = make(), fitted(kind)
+    prepared = flow.prepare(*data)
+    assert prepared.plan == usual.plan_
+    assert np.array_equal(flow.fit(prepared).particles_, usual.particles_)
+    for other, y in ((make(), None), (flow, np.ones(3))):
+        with pytest.raises(ValueError, match="was prepared"):
+            other.fit(prepared, y)
+
+
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])
 @pytest.mark.parametrize("kind", ["labels", "grey labels"])
 def test_planning_changes_nothing(kind, state):

@@ -146,7 +146,7 @@ def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
 
     def agree(**changes):
-        same_on_all(Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu"), None)
+        same_on_all(Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu"))
 
     agree(random_state=np.random.RandomState(0))
     agree(random_state=np.random.RandomState(1), verbose=1)

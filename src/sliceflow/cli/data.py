@@ -12,7 +12,6 @@ import numpy as np
 from sliceflow import datasets
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings, kinds_of
-from sliceflow.errors import rows_of_the_file
 
 _LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
 _QUALITIES = ("draft", "standard", "best")
@@ -88,15 +87,7 @@ def read(settings: Settings, root: str | None = None) -> tuple[Data, Data | None
         if name not in frame:
             names = ", ".join(map(str, frame.columns))
             raise WrongUsage(f"{settings.source} has no column {name!r}", f"it has {names}")
-    return split(table(path.stem, frame, settings), settings.holdout)
-
-
-def table(name: str, frame: Any, settings: Settings) -> Data:
-    """A DataFrame; what is wrong with it is said by the rows of its file, before some are held out."""
-    whole = Data(name, TABLE, frame)
-    with rows_of_the_file():
-        estimator(settings, whole).check(frame)
-    return whole
+    return split(Data(path.stem, TABLE, frame), settings.holdout)
 
 
 def _pictures(settings: Settings, split: str, root: str | None) -> Data:

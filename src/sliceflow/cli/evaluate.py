@@ -10,7 +10,7 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import progress, report
-from sliceflow.cli.data import Data, labels_of, read
+from sliceflow.cli.data import Data, estimator, labels_of, read
 from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution, write_picture
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -78,15 +78,14 @@ def finish(
 def measure_fit(
     flow: Any, settings: Settings, train: Data, test: Data | None, drawn: Drawn, say: Say
 ) -> Measures:
-    """Measure the samples; those of a table come from a second fit, without the held-out rows."""
+    """Measure the samples; those of a table come from a second fit, as fine, without the held-out rows."""
     if train.whole is None or test is None:
         return measure(flow, settings, train, test, drawn, say)
-    from sklearn.base import clone
-
     say(f"fitting again without the {len(test.x)} held-out rows, to measure with them")
     train = replace(train, whole=None)
     listeners = [progress.Progress([])] if say.progress else []
-    flow = clone(flow).fit(train.x, listeners=listeners)
+    other = estimator(settings, train).set_params(detail=flow.plan_.detail)
+    flow = other.fit(train.x, listeners=listeners)
     note = "measured by a second fit, without the held-out rows"
     return measure(flow, settings, train, test, draw(flow, settings, train, test), say, note)
 

@@ -20,8 +20,10 @@ from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.info import installed
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.errors import rows_of_the_file
 
 if TYPE_CHECKING:
+    from sliceflow.models.estimator import PreparedFit
     from sliceflow.models.ranks import Ranks
 
 _PACKAGES = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow", "pandas")
@@ -36,8 +38,7 @@ class _Job:
     ranks: Ranks | None
     train: Data
     test: Data | None
-    flow: Any
-    plan: Any
+    prepared: PreparedFit
 
 
 def fit(
@@ -85,11 +86,12 @@ def _fit(
         if failed := _with_hint(error, settings, folder):
             raise failed from error
         raise
-    return _finish(settings, folder, job.flow, (job.train, job.test), say) if first else None
+    flow, data = job.prepared.estimator, (job.train, job.test)
+    return _finish(settings, folder, flow, data, say) if first else None
 
 
 def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say) -> _Job:
-    """Read the data, choose the estimator, and make its plan."""
+    """Read the data, choose the estimator, and plan its fit."""
     say(f"reading {settings.source}")
     train, test = read(settings)
     held_out = "none" if test is None else len(test.x)
@@ -97,20 +99,23 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
     say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
     for note in train.notes:  # even if silent: data are missing from here on
         say(f"note: {note}", always=ranks is None or ranks.first)
-    labels = labels_of(settings, train)
+    x, labels = train.all_rows, labels_of(settings, train)
     completes = settings.observed or settings.mask
     if train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
-    flow = estimator(settings, train)
-    plan = flow.plan(train.all_rows, labels)
-    return _Job(settings, folder, ranks, train, test, flow, plan)
+    if ranks is not None:
+        x, labels = ranks.mine(x), None if labels is None else ranks.mine(labels)
+    with rows_of_the_file() if train.kind == TABLE else nullcontext():
+        prepared = estimator(settings, train).prepare(x, labels, ranks=ranks)
+    return _Job(settings, folder, ranks, train, test, prepared)
 
 
 def _cost(job: _Job) -> tuple[dict[str, Any], str]:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    plan, free = job.plan, free_memory(resolve_device(job.flow.device))
+    plan = job.prepared.plan
+    free = free_memory(resolve_device(plan.device))
     out = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan), "bytes": plan.nbytes}
     memory = [] if free is None else [f"{free / 2**30:.1f} GiB of memory are free"]
     text = "\n".join([str(plan), *memory, "nothing was written"])
@@ -130,23 +135,21 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     from sliceflow.devices import resolve_device
 
-    flow, train, ranks, config = job.flow, job.train, job.ranks, _config(job)
-    labels, x = labels_of(job.settings, train), train.all_rows
+    train, ranks, config = job.train, job.ranks, _config(job)
     first = ranks is None or ranks.first
     if first:
         job.folder.begin(config, replace=replace)
     if ranks is not None:
         ranks.broadcast("the folder is ready")
-        mine = ranks.share(len(x)).slice
-        x, labels = x[mine], None if labels is None else labels[mine]
     listeners: list[Any] = []
     if say.progress:
-        stages = getattr(job.plan, "stages", ())  # of pictures: their steps differ in cost
+        stages = getattr(job.prepared.plan, "stages", ())  # of pictures: their steps differ in cost
         named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
         listeners.append(progress.Progress(named))
     began = time.perf_counter()
-    flow.fit(x, labels, listeners=listeners, checkpoint_dir=job.folder.checkpoint,
-             checkpoint_every=job.settings.checkpoint_every, ranks=ranks)  # fmt: skip
+    flow, every = job.prepared.estimator, job.settings.checkpoint_every
+    how: Any = dict(checkpoint_dir=job.folder.checkpoint, checkpoint_every=every)
+    flow.fit(job.prepared, listeners=listeners, **how)
     if not first:
         return
     if train.kind == TABLE:

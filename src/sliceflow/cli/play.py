@@ -20,7 +20,7 @@ from sliceflow.cli import data
 from sliceflow.cli.draw import read_pictures
 from sliceflow.cli.failures import KIND_IN_PYTHON, Say
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
-from sliceflow.cli.settings import Settings
+from sliceflow.cli.settings import TABLE, Settings
 from sliceflow.errors import rows_of_the_file
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
@@ -84,8 +84,9 @@ class TableWork:
         begun = time.monotonic()
         tell(1)
         try:
-            whole = data.table(PurePath(name).stem, self._frame, settings)
-            flow = data.estimator(settings, whole).fit(self._frame)
+            whole = data.Data(PurePath(name).stem, TABLE, self._frame)
+            with rows_of_the_file():
+                flow = data.estimator(settings, whole).fit(self._frame)
         except ValueError as error:
             raise ValueError(KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
         seconds = time.monotonic() - begun

@@ -90,10 +90,11 @@ def nearest(
     distances, index = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
     centre, where = data.mean(axis=0, dtype=np.float64), resolve_device(device)
     for i, x in _centred(rows, centre, where):
-        best = x.new_empty(len(x), 0)
+        left, best = torch.cat((-x, x.new_ones(len(x), 1)), 1), x.new_empty(len(x), 0)
         number = best.long()
         for j, y in _centred(data, centre, where):
-            score = torch.addmm(y.square().sum(1)[None], x, y.T, alpha=-2)  # less |x|², alike for all
+            # ½|x − y|² without ½|x|², which is alike for all; one product is faster than addmm.
+            score = left @ torch.cat((y, y.square().sum(1, keepdim=True) / 2), 1).T
             if leave_out_itself:
                 same = np.arange(max(i.start, j.start), min(i.stop, j.stop))
                 score[same - i.start, same - j.start] = torch.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ _COMPONENTS = 32  # principal components that stand for a picture
 _THUMBNAIL = 8  # its side, about
 _VOTES = 5  # training rows that say which class a sample looks like
 _TREES = 50  # of the forest that tells samples from held-out rows
+_BLOCK = 50_000  # training rows of a table that are points at a time
 _EQUAL = 1e-9  # the distance below which two rows are equal
 _EASILY = 0.65  # the accuracy or AUC above which samples are easily told apart
 
@@ -190,7 +191,7 @@ class _Comparison:
                 "two-sample accuracy": distances.two_sample_accuracy(x, held, n_trees=_TREES),
             }
 
-        out = self.score(score, rows[0], rows[1]) | self.nearness(rows[0], rows[1], rows[2])
+        out = self.score(score, rows[0], rows[1]) | self.nearness(rows[0], [rows[1]], rows[2])
         return out | self.recognised(rows, y), {}
 
     def pictures(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
@@ -207,11 +208,11 @@ class _Comparison:
             }
 
         out = self.score(score, features[0], features[1]) | self.recognised(features, y)
-        out |= self.nearness(samples, train, test, mirror=True)
+        out |= self.nearness(samples, [train], test, mirror=True)
         side = min(train.shape[1:3])
         if side >= 2 * _THUMBNAIL:
             a, b, c = (_thumbnails(x, side // _THUMBNAIL) for x in images)
-            small = self.nearness(a, b, c, mirror=True)
+            small = self.nearness(a, [b], c, mirror=True)
             out |= {"copies, thumbnails": small["copies"]} if "copies" in small else {}
         made, real = (subsample(x, self.most) for x in (samples, test))
         how: Any = dict(mirror=True, patch=max(1, side // 2), device=self.device)
@@ -222,7 +223,7 @@ class _Comparison:
     def tables(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
         read = tables.read_tables(samples, train, test)
         made, fitted, held = (subsample(x, self.most) for x in read.rows)
-        names, kinds = read.names, read.categories
+        names, kinds, whole = read.names, read.categories, read.rows[1]
         varied = [name for name, x in zip(names, fitted.T, strict=True) if np.nanstd(x) > 0]
         y = (varied or names)[-1] if y is None else str(y)
         need(y in names, "y", y, f"the name of a column: {', '.join(names)}")
@@ -232,28 +233,32 @@ class _Comparison:
             return [tables.shape(held[:, c], rows[:, c], kinds[c]) for c in range(len(names))]
 
         def trends(rows: np.ndarray) -> np.ndarray:
-            n = min(len(rows), len(held))  # few rows of many categories look more associated
-            return np.array([tables.association(x[:n], kinds)[upper] for x in (held, rows)])
+            n = min(map(len, (made, fitted, held)))  # few rows of many categories look more associated
+            return tables.association(rows[:n], kinds)[upper]
+
+        real = trends(held)
 
         def score(rows: np.ndarray) -> dict[str, float]:
             trees = tables.boosted_trees(len(rows), kinds)
-            real, ours = trends(rows)
             how: Any = dict(classifier=trees, scoring="roc_auc")
             return {
                 "detection": distances.two_sample_accuracy(rows, held, **how),
                 "shape": float(np.mean(shapes(rows))),
-                "trend": float(np.abs(real - ours).mean()) if len(real) else 0.0,
+                "trend": float(np.abs(real - trends(rows)).mean()) if len(real) else 0.0,
                 "utility": tables.utility(rows, held, kinds, names.index(y)),
             }
 
-        points = [tables.points(x, kinds, fitted) for x in (made, fitted, held)]
-        out = self.score(score, made, fitted) | self.nearness(points[0], points[1], points[2])
+        def points(rows: np.ndarray) -> np.ndarray:
+            return tables.points(rows, kinds, whole)
+
+        parts = map(points, np.array_split(whole, -(-len(whole) // _BLOCK)))
+        out = self.score(score, made, fitted) | self.nearness(points(made), parts, points(held))
         out["rules kept"] = (
             tables.rules_kept(fitted, made, kinds),
             tables.rules_kept(fitted, held, kinds),
         )
-        both = zip(*upper, *trends(made), strict=True)
-        pairs = [(names[i], names[j], float(real), float(ours)) for i, j, real, ours in both]
+        both = zip(*upper, real, trends(made), strict=True)
+        pairs = [(names[i], names[j], float(a), float(b)) for i, j, a, b in both]
         return out, {
             "target": y,
             "columns": dict(zip(names, shapes(made), strict=True)),
@@ -271,11 +276,12 @@ class _Comparison:
         self.tell("searching for copies")
         return {name: (ours[name], floor[name]) for name in ours}
 
-    def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:
-        """NN ratio and copies; only exact copies if most test rows equal a training row."""
+    def nearness(self, samples: Any, train: Iterable[Any], test: Any, mirror: bool = False) -> _Scores:
+        """NN ratio and copies; only exact copies if most test rows equal a row of the parts of `train`."""
         some = [subsample(x, self.most) for x in (samples, test)]
         how: Any = dict(mirror=mirror, device=self.device)
-        made, real = (copying.nearest_distances(x, train, **how) for x in some)
+        found = [copying.nearest_distances(np.concatenate(some), part, **how) for part in train]
+        made, real = np.split(np.min(found, axis=0), [len(some[0])])
         exact = {"exact copies": (float((made < _EQUAL).mean()), float((real < _EQUAL).mean()))}
         if np.median(real) == 0:
             return exact

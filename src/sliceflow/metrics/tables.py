@@ -93,13 +93,17 @@ def _days(dates: Any) -> np.ndarray:
 
 
 def points(rows: np.ndarray, categories: Sequence[bool], train: np.ndarray) -> np.ndarray:
-    """Rows as points, where another category and one standard deviation both are a distance of 1."""
+    """Rows as points, where another category and one standard deviation both are a distance of 1.
+
+    All categories behind those of the training rows share an axis: they are as far from each of these.
+    """
     out = []
     for column, category, known in zip(rows.T, categories, train.T, strict=True):
         gone, present = np.isnan(column), known[~np.isnan(known)]
         if category:
-            code = np.where(gone, 0, column).clip(max=_MOST_CODES - 1).astype(int)
-            out.append(np.where(gone[:, None], 0.0, np.eye(_MOST_CODES)[code] / np.sqrt(2)))
+            last = min(int(present.max(initial=-1)) + 1, _MOST_CODES - 1)
+            code = np.where(gone, 0, column).clip(max=last).astype(int)
+            out.append(np.where(gone[:, None], 0.0, np.eye(last + 1)[code] / np.sqrt(2)))
         elif len(present):
             unit = present.std() or 1.0
             out.append(np.where(gone, 0.0, (column - np.median(present)) / unit)[:, None])

@@ -10,9 +10,8 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,14 +36,21 @@ _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
 
 
-@dataclass(frozen=True)
-class Call:
-    """How `fit` was called: who listens, where checkpoints go, and which processes take part."""
+class PreparedFit(NamedTuple):
+    """Rows that were read, and what a fit will do with them. Made by `FlowEstimator.prepare`."""
 
-    listeners: tuple[events.Listener, ...] = ()
-    checkpoint_dir: str | os.PathLike[str] | None = None
-    checkpoint_every: float = 60.0
-    ranks: Ranks = field(default_factory=Ranks)
+    estimator: FlowEstimator
+    space: Any
+    rows: Any
+    seed: Seed
+    ranks: Ranks
+    job: Any  # what the space prepared
+    keep: bool = False  # whether the model keeps these rows; else a copy, if it keeps any
+
+    @property
+    def plan(self) -> Any:
+        """What the fit will do, with every "auto" resolved. Print it."""
+        return self.job.plan
 
 
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
@@ -74,7 +80,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y : the rows, and what they are conditioned on; the class says which kinds it takes
+        X, y : the rows and their conditions, of kinds that the class names; or X is what `prepare` gave
         listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
             them; returning True ends the stage
         checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
@@ -85,14 +91,51 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             own rows. `particles_` and `particle_conditions_` are this rank's share;
             ``ranks.gather(flow.particles_)`` gives all
         """
-        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
-        space, ranks = self._space(), call.ranks
-        about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
-        same_on_all(ranks, *about, checkpoint_dir)
+        heard = list(events.listening(listeners))
+        prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
+        if prepared is X and not (X.estimator is self and y is None and ranks is None):
+            raise ValueError("X was prepared: fit the estimator that did it, without y and ranks")
+        rows, seed, ranks, job = prepared.rows, prepared.seed, prepared.ranks, prepared.job
+        checkpoints: list[Checkpoints] = []
+        ranks.agree({"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+        if checkpoint_dir is not None:
+            settings = self.get_params(deep=False) | job.plan.settings()
+            about = (type(self).__name__, settings, torch.device(job.plan.device))
+            fixed = None if self.random_state is None else seed
+            known = identity(*about, fixed, **rows.digests(ranks))
+            folder, n = Path(checkpoint_dir), len(job.parts)
+            names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
+            where = (folder, checkpoint_every, known, seed, ranks)
+            checkpoints = [Checkpoints(*where, name) for name in names]
+            found = next((c.seed for c in checkpoints if c.resumes), seed)
+            if found != seed:
+                seed, job = found, prepared.space.prepare(rows, found, ranks)
+        if self.verbose and ranks.first:
+            heard.append(events.Progress())
+        with events.closing(heard):
+            results, history = run_parts(job.parts, ranks.agreeing(heard), checkpoints)
+        fitted, particles, y = job.finish(results)
+        keeps = getattr(self, "keep_rows", True) or fitted.needs_rows
+        own = rows if prepared.keep else _copied(rows) if keeps else None
+        # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
+        self._keep(Model(seed, fitted, history, own), particles, y)
+        shown, advice = job.copies(results)
+        if shown:
+            told = f"the particles copy rows of X ({shown}); {advice}"
+            warnings.warn(told, UserWarning, stacklevel=4 if prepared.keep else 2)  # the user's call
+        return self
+
+    def prepare(self, X: Any, y: Any = None, *, ranks: Ranks | None = None) -> PreparedFit:
+        """Read and plan: ``fit`` takes the result in place of X and y, and its ``plan`` can be printed."""
+        space, ranks = self._space(), ranks or Ranks()
+        device = resolve_device(self.device)
+        same_on_all(ranks, type(self).__name__, self.get_params(deep=False), device)
         if getattr(self, "keep_rows", False) and ranks.size > 1:
             advice = "fit without it, or in one process"
             raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
-        return self._fit_rows(space, space.read(X, y, ranks), call)
+        rows = space.read(X, y, ranks)
+        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
+        return PreparedFit(self, space, rows, seed, ranks, space.prepare(rows, seed, ranks))
 
     def plan(self, X: Any, y: Any = None) -> Any:
         """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
@@ -148,47 +191,14 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _renew(self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners) -> Self:
         need(isinstance(refresh, bool), "refresh", refresh, "True or False")
-        call = Call(events.listening(listeners))
+        events.listening(listeners)
         if not refresh:
             self._waiting = rows
             return self
-        seed = self._model.seed if "_model" in vars(self) else None
-        return self._fit_rows(space, rows, call, seed, keep=True)
-
-    def _fit_rows(
-        self, space: Any, rows: Any, call: Call, seed: Seed | None = None, keep: bool = False
-    ) -> Self:
-        ranks, fixed = call.ranks, seed is not None or self.random_state is not None
-        seed = ranks.broadcast(seed or Seed.from_random_state(self.random_state))
+        known = self._model.seed if "_model" in vars(self) else None
+        seed, ranks = known or Seed.from_random_state(self.random_state), Ranks()
         job = space.prepare(rows, seed, ranks)
-        checkpoints: list[Checkpoints] = []
-        if call.checkpoint_dir is not None:
-            settings = self.get_params(deep=False) | job.plan.settings()
-            about = (type(self).__name__, settings, torch.device(job.plan.device))
-            known = identity(*about, seed if fixed else None, **rows.digests(ranks))
-            folder, n = Path(call.checkpoint_dir), len(job.parts)
-            names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
-            where = (folder, call.checkpoint_every, known, seed, ranks)
-            checkpoints = [Checkpoints(*where, name) for name in names]
-            found = next((c.seed for c in checkpoints if c.resumes), seed)
-            if found != seed:
-                seed, job = found, space.prepare(rows, found, ranks)
-        listeners = list(call.listeners)
-        if self.verbose and ranks.first:
-            listeners.append(events.Progress())
-        with events.closing(listeners):
-            results, history = run_parts(job.parts, ranks.agreeing(listeners), checkpoints)
-        fitted, particles, y = job.finish(results)
-        own = rows if keep else None
-        if own is None and (getattr(self, "keep_rows", True) or fitted.needs_rows):
-            own = _copied(rows)
-        # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
-        self._keep(Model(seed, fitted, history, own), particles, y)
-        shown, advice = job.copies(results)
-        if shown:
-            told = f"the particles copy rows of X ({shown}); {advice}"
-            warnings.warn(told, UserWarning, stacklevel=4 if keep else 3)  # the user's call
-        return self
+        return self.fit(PreparedFit(self, space, rows, seed, ranks, job, True), listeners=listeners)
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         """Replace the fitted attributes by those of a new model."""

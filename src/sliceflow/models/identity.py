@@ -33,16 +33,12 @@ def identity(
     return out | data
 
 
-def same_on_all(
-    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any, folder: Any
-) -> None:
-    """Raise a ValueError if parameters differ between ranks, or some have no `folder`."""
-    if ranks.size == 1:
-        return
+def same_on_all(ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any) -> None:
+    """Raise a ValueError if parameters differ between ranks."""
     facts = identity(name, parameters, device, None)
     state = parameters["random_state"]
     facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
-    ranks.agree(facts | {"checkpoint_dir": "None" if folder is None else "a folder"})
+    ranks.agree(facts)
 
 
 def digest(array: np.ndarray | None, ranks: Ranks | None = None, place: Place | None = None) -> str:

@@ -11,7 +11,7 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     images = np.tile(digits.images.astype("uint8"), (7, 1, 1))[:12_000]
     labels = np.tile(digits.target, 7)[:12_000]
     flow = ImageFlow(quality=1, n_pixel_values=17, n_particles=500, random_state=0, device="cpu")
-    job = flow._space().prepare(flow._space().read(images, labels, _one()), _seed(), _one())
+    job = flow.prepare(images, labels).job
     assert job.plan.n_looked_at == 10_000
     parts = job.begin().parts
     assert len(parts) == 2
@@ -39,15 +39,3 @@ def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
 
 def _batched(flow):
     return flow.particles_, flow.particle_conditions_
-
-
-def _one():
-    from sliceflow.models.ranks import Ranks
-
-    return Ranks()
-
-
-def _seed():
-    from sliceflow.engine.random import Seed
-
-    return Seed(0)

@@ -145,9 +145,9 @@ def test_wrong_constraints_are_named():
         ("combinations(a, a)", "twice"),
     ):
         with pytest.raises(ValueError, match=said):
-            TableFlow(constraints=[text]).check(frame)
+            TableFlow(constraints=[text]).plan(frame)
     with pytest.raises(ValueError, match="circle"):
-        TableFlow(constraints=["t = a + b", "a = t - b"]).check(frame.assign(t=frame["a"] + frame["b"]))
+        TableFlow(constraints=["t = a + b", "a = t - b"]).plan(frame.assign(t=frame["a"] + frame["b"]))
 
 
 def test_times_across_a_clock_change_and_in_other_units():
@@ -157,7 +157,7 @@ def test_times_across_a_clock_change_and_in_other_units():
     new = sample(frame, "start < end")
     assert (new["start"] < new["end"]).all()
     with pytest.raises(ValueError, match="different kinds"):
-        TableFlow(constraints=["start < took"]).check(frame)
+        TableFlow(constraints=["start < took"]).plan(frame)
 
 
 def test_texts_with_other_offsets_compare_as_they_are():

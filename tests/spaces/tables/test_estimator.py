@@ -113,6 +113,17 @@ def test_numbers_that_follow_from_others_still_do():
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
 
 
+def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
+    fine = flow.plan_.detail
+    same = TableFlow(detail=fine, random_state=0).fit(table())
+    pd.testing.assert_frame_equal(flow.sample(50, 7), same.sample(50, 7))
+    same.save(tmp_path / "m")
+    assert sliceflow.load(tmp_path / "m").detail == fine
+    assert TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40  # fewer rows have smaller leaves
+    with pytest.raises(ValueError, match=r"detail=5 must be None or a pair"):
+        TableFlow(detail=5).fit(table())
+
+
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
     frame = table()
     other = frame[frame.columns[::-1]].assign(since=frame["since"].astype("datetime64[ns]"))

@@ -88,7 +88,7 @@ def read_pictures(
     elif layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
         fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
         advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
-        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=4)  # the user's call
+        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)  # the call of fit
     place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
     given = None
     if y is not None:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, need
+from sliceflow.errors import is_int, is_real, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.files import read_frame_or_file, read_table
+from sliceflow.spaces.tables.files import read_table
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
 from sliceflow.spaces.tables.given import condition_on, fill, find_value
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
@@ -48,6 +48,9 @@ class TableFlow(FlowEstimator):
     missing : "model" or "fill"
         "model" draws missing cells as often, and together with what, as in the table. "fill" gives
         samples without any.
+    detail : (int, float) or None
+        How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise.
+        More of both copy less. None takes the finest trees that copy no rows.
     device : str or torch.device
         Accepted as in other estimators; trees grow on the CPU.
     random_state : int, RandomState, Generator or None
@@ -93,6 +96,7 @@ class TableFlow(FlowEstimator):
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         missing: str = "model",
+        detail: tuple[int, float] | None = None,
         device: str | torch.device = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -100,6 +104,7 @@ class TableFlow(FlowEstimator):
         self.columns = columns
         self.constraints = constraints
         self.missing = missing
+        self.detail = detail
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -111,14 +116,11 @@ class TableFlow(FlowEstimator):
         kinds = {} if self.columns is None else self.columns
         ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
         need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
+        fine = self.detail
+        ok = isinstance(fine, tuple) and len(fine) == 2 and is_int(fine[0], 1) and is_real(fine[1], 0)
+        need(ok or fine is None, "detail", fine, "None or a pair such as (10, 2.5)")
         known = self._known_rows() if like_fitted else None
-        return TableSpace(kinds, tuple(self.constraints), known)
-
-    def check(self, X: Any) -> TableFlow:
-        """Raise the error that a fit to this table would raise because of its cells or constraints."""
-        space = self._space()
-        Table.understand(read_frame_or_file(X), space.kinds, space.constraints)
-        return self
+        return TableSpace(kinds, tuple(self.constraints), known, fine)
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedTable = model.fitted

@@ -126,11 +126,12 @@ class FittedTable:
 
 @dataclass(frozen=True)
 class TableSpace:
-    """Tables, for one estimator: kinds of columns that the user gave, constraints, and known rows."""
+    """Tables, for one estimator: kinds of columns, constraints, known rows, and how fine trees are."""
 
     kinds: Mapping[str, str]
     constraints: Sequence[str]
     known: TableRows | None = None
+    detail: tuple[int, float] | None = None  # None is chosen
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
         if y is not None:
@@ -143,13 +144,14 @@ class TableSpace:
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
         d, ways = len(table.order), choose_ways(table)
+        detail = choose_detail(table, ways) if self.detail is None else Detail(*self.detail)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
             ways=ways,
-            **choose_detail(table, ways)._asdict(),
+            **detail.of_rows(rows.n)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
