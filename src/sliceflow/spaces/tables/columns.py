@@ -24,10 +24,9 @@ from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
 
-KINDS = (
-    "continuous", "integer", "boolean", "category", "ordered", "datetime", "identifier", "constant",
-    "drop",
-)  # fmt: skip
+NUMBERS = ("continuous", "integer", "datetime")
+CATEGORIES = ("boolean", "category", "ordered")
+KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "constant" is another
 _SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
 _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
@@ -42,7 +41,7 @@ class Column:
     """One understood column."""
 
     cells: Cells  # the user's
-    kind: str  # one of `KINDS`
+    kind: str  # one of `KINDS`, or "constant"
     order: np.ndarray  # (k,), the level of each position
     ticks: np.ndarray  # (k,), what each is, ascending: whole numbers of units, or floats
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
@@ -58,7 +57,7 @@ class Column:
 
     @property
     def is_category(self) -> bool:
-        return self.kind in ("category", "ordered", "boolean")
+        return self.kind in CATEGORIES
 
     @property
     def modelled(self) -> bool:
@@ -116,7 +115,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it has numbers or times, with values between them."""
-        return self.kind in ("continuous", "integer", "datetime")
+        return self.kind in NUMBERS
 
     @property
     def base(self) -> int | None:
@@ -283,7 +282,7 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
-    if not (cells.categorical or boolean or kind in ("category", "ordered", "boolean")):
+    if not (cells.categorical or boolean or kind in CATEGORIES):
         way = _way(cells, present, kind, date_format) if cells.form == "str" else None
         if way is not None or cells.form != "str":
             return _numeric(cells, present, kind, way)
