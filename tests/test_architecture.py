@@ -39,12 +39,12 @@ BUDGETS = {
     "models": 2_350,  # goal 2,200
     "spaces/vectors": 1_250,  # goal 1,000
     "spaces/pictures": 2_500,  # goal 2,300
-    "spaces/tables": 2_440,  # goal 1,600
+    "spaces/tables": 2_385,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
     "cli": 2_010,  # goal 2,000
     "app": 630,  # goal 600
-    "beside the folders": 580,  # goal 550
+    "beside the folders": 560,  # goal 550
 }
 WHOLE = {
     "src/sliceflow": 19_000,  # goal 17,500; it was 29,600

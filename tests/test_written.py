@@ -26,6 +26,11 @@ def test_numbers_are_read_and_written_the_same_way(way):
     assert found.write(np.array(numbers, dtype=float)) == WAYS[way][0]
 
 
+def test_marks_must_fit_all_numbers():
+    for texts in (["1,234.5", "3,14"], ["1.234,5", "3.14"], ["1234,567.5", "3"]):
+        assert written_as(np.array(texts, dtype=object)) is None
+
+
 def test_of_two_ways_the_first_counts_in_every_process():
     """Sets of texts have another order in each."""
     code = "import numpy as np\nfrom sliceflow.written import written_as\n"

@@ -162,3 +162,15 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded():
     assert (flow.sample(5, 0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, 0, given={"age": 30.5})
+
+
+def test_texts_stand_for_values_of_any_type():
+    big = pd.Series([10**25 + k for k in range(40)], dtype=object)
+    flow = fit(pd.DataFrame({"big": big, "n": range(40), "t": [True, False] * 20}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        new = flow.sample(1, 0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
+    assert new.iloc[0].tolist() == [10**25 + 3, 7, False]
+    for value in (0.5, "half", 1e3 + 0.5):
+        with pytest.raises(ValueError, match="does not fit the column 'big'"):
+            flow.sample(1, 0, given={"big": value})

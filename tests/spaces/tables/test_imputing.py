@@ -102,6 +102,14 @@ def test_identifiers_stay_empty_with_a_warning():
     assert filled["x"].notna().all()
 
 
+def test_columns_without_any_cell_are_filled():
+    days = pd.date_range("2024-01-01", periods=40, tz="Europe/Berlin")
+    frame = pd.DataFrame({"g": ["a", "b"] * 20, "d": days, "x": range(40)})
+    filled = fit(frame).impute(frame.assign(g=None, d=None), random_state=0)
+    assert filled.notna().all().all()
+    assert set(filled["g"]) == {"a", "b"}
+
+
 def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)

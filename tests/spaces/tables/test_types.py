@@ -246,7 +246,7 @@ def test_free_text_and_odd_cells_are_refused():
     with pytest.raises(TypeError, match="to_pandas"):
         fit(__import__("polars").DataFrame({"a": [1]}))
     with pytest.raises(ValueError, match="not a kind"):
-        fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "text"})
+        fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "constant"})
     with pytest.raises(ValueError, match="not a column"):
         fit(pd.DataFrame({"a": [1, 2]}), columns={"b": "drop"})
 

@@ -270,17 +270,15 @@ def _objects(column: Any, name: Any) -> tuple[np.ndarray, Any]:
     """Codes and levels of Python objects: all texts, numbers, Decimals, dates or booleans."""
     present = np.flatnonzero(column.notna())
     values = [_plain(v) for v in column.to_numpy()[present].tolist()]
-    counts = Counter(type(v) for v in values)
-    odd = [kind for kind in counts if kind not in (str, int, float, bool, Decimal, date)]
-    if not odd and len(counts) > 1 and counts.keys() != {int, float}:
-        odd = [kind for kind, _ in counts.most_common()[1:]]
-    if odd:
-        k = next(k for k, v in enumerate(values) if type(v) in odd)
-        most = counts.most_common(1)[0][0].__name__
-        fact = f"column {name!r} holds {values[k]!r} in row {present[k]}, a {type(values[k]).__name__}"
-        raise ValueError(f"{fact}, but most are {most}; convert the column to one type, or drop it")
-    if Decimal in counts and not all(v.is_finite() for v in values):
-        raise ValueError(f"column {name!r} holds a Decimal that is not finite; make it missing")
+    found = Counter(type(v) for v in values).most_common()
+    most = {int, float} if {*dict(found)} == {int, float} else {kind for kind, _ in found[:1]}
+    for row, v in zip(present, values, strict=True):
+        if type(v) not in most & {str, int, float, bool, Decimal, date}:
+            fact = f"column {name!r} holds {v!r} in row {row}, a {type(v).__name__}"
+            cure = "convert the column to one type of texts, numbers, dates or booleans, or drop it"
+            raise ValueError(f"{fact}, but most are {found[0][0].__name__}; {cure}")
+        if isinstance(v, Decimal) and not v.is_finite():
+            raise ValueError(f"column {name!r} holds {v} in row {row}; make it missing")
     written = [repr(v) for v in values]  # 1.10 and 1.1 are two levels
     distinct = sorted(dict(zip(written, values, strict=True)).items(), key=lambda pair: pair[::-1])
     number = {text: k for k, (text, _) in enumerate(distinct)}

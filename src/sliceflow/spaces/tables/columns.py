@@ -24,10 +24,9 @@ from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
 
-KINDS = (
-    "continuous", "integer", "boolean", "category", "ordered", "datetime", "identifier", "constant",
-    "drop",
-)  # fmt: skip
+NUMBERS = ("continuous", "integer", "datetime")
+CATEGORIES = ("boolean", "category", "ordered")
+KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "constant" is another
 _SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
 _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
@@ -42,7 +41,7 @@ class Column:
     """One understood column."""
 
     cells: Cells  # the user's
-    kind: str  # one of `KINDS`
+    kind: str  # one of `KINDS`, or "constant"
     order: np.ndarray  # (k,), the level of each position
     ticks: np.ndarray  # (k,), what each is, ascending: whole numbers of units, or floats
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
@@ -58,7 +57,7 @@ class Column:
 
     @property
     def is_category(self) -> bool:
-        return self.kind in ("category", "ordered", "boolean")
+        return self.kind in CATEGORIES
 
     @property
     def modelled(self) -> bool:
@@ -118,7 +117,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it has numbers or times, with values between them."""
-        return self.kind in ("continuous", "integer", "datetime")
+        return self.kind in NUMBERS
 
     @property
     def base(self) -> int | None:
@@ -213,14 +212,15 @@ class Column:
         place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
         at = np.array([place.get(value, -1) for value in values.tolist()], dtype=np.float64)
         numbers, new = self.numbers(at), np.flatnonzero(at < 0)
+        if not len(new):
+            return self.levels.iloc[at.astype(np.int64)].reset_index(drop=True), at, numbers
         try:
-            if len(new) and not self.is_number:
+            if not self.is_number:
                 raise ValueError(f"it has {shown(self.levels.tolist())}")
             made = values.iloc[new].astype(dtype) if texts else convert(values.iloc[new], dtype)
             if self.cells.dtype == "object" and form != "str":
                 made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
-            if len(new):
-                numbers[new] = self.in_steps(*whole_numbers(made, form, self.way))
+            numbers[new] = self.in_steps(*whole_numbers(made, form, self.way))
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
             raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
@@ -285,7 +285,7 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
-    if not (cells.categorical or boolean or kind in ("category", "ordered", "boolean")):
+    if not (cells.categorical or boolean or kind in CATEGORIES):
         way = _way(cells, present, kind, date_format) if cells.form == "str" else None
         if way is not None or cells.form != "str":
             return _numeric(cells, present, kind, way)
@@ -331,33 +331,30 @@ def _on_calendar(column: Column) -> bool:
 
 def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way | None:
     """How texts write numbers or times; None for words. A ValueError names a text that does not."""
-    texts = cells.levels.iloc[present].tolist()
-    way: Way | None = DateText(date_format) if date_format else None
+    texts, why = cells.levels.iloc[present].tolist(), ""
+    ways: list[Way] = [DateText(date_format)] if date_format else []
     if kind in ("", "datetime") and not date_format:
-        way = _dates(cells, texts)
-    if way is None and kind != "datetime":
+        ways = [*dates_as(texts)]
+        some = texts[:: max(1, len(texts) // _LOOKED_AT)]
+        looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some]
+        if not ways and np.mean(looks) >= _MOST:
+            odd, why = some[np.argmin(looks)], "but dates not all in one format"
+    if not ways and kind != "datetime":
         codes = cells.codes[cells.codes >= 0]
-        some = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        way = written_as(some.to_numpy(dtype=object))
-    if way is not None and (bad := np.isnan(way.parse(texts))).any():
-        fact = f"column {cells.name!r} holds {date_format or 'numbers'}, but {texts[np.argmax(bad)]!r}"
-        row, cure = cells.keys().index(texts[np.argmax(bad)]), f"columns={{{cells.name!r}: 'category'}}"
-        raise ValueError(f"{fact} in row {row}; fix the cell, or pass {cure}")
-    return way
-
-
-def _dates(cells: Cells, texts: list[str]) -> DateText | None:
-    """The one format of dates as text; None if they are no dates."""
-    ways = dates_as(texts)
-    looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in texts] if len(ways) != 1 else []
-    if len(ways) == 1 or sum(looks) < _MOST * len(texts):
-        return ways[0] if ways else None
-    odd = texts[looks.index(False)] if False in looks else texts[0]
-    why = "in which day and month could be either" if ways else "not all in one format"
-    raise ValueError(
-        f"column {cells.name!r} holds dates such as {odd!r} in row {cells.keys().index(odd)}, {why}; pass "
-        f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or use pandas.to_datetime"
-    )
+        often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
+        way = written_as(often.to_numpy(dtype=object))
+        ways = [] if way is None else [way]
+    if len(ways) > 1:
+        odd, why = texts[0], "a date in which day and month could be either"
+    elif ways and (bad := np.isnan(ways[0].parse(texts))).any():
+        odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
+    if why:
+        fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
+        cure = (
+            f"columns={{{cells.name!r}: 'category'}} or, with the format of dates, 'datetime:%d/%m/%Y'"
+        )
+        raise ValueError(f"{fact}; fix the cells, or pass {cure}")
+    return ways[0] if ways else None
 
 
 def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:

@@ -170,7 +170,7 @@ class Rules:
 
     def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
         """Compute sums in place, except `fixed` cells; returns which rows keep all rules."""
-        return self._keep(self.rules, z, ~fixed) & np.isfinite(z).all(1)
+        return np.asarray(self._keep(self.rules, z, ~fixed) & np.isfinite(z).all(1))
 
     def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""

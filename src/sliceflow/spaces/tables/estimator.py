@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,10 @@ from sliceflow.errors import is_int, is_real, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.files import read_table
+from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
 from sliceflow.spaces.tables.given import condition_on, fill, find_value
-from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain
+from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
 __all__ = ["TableFlow"]
 
@@ -204,16 +202,17 @@ class TableFlow(FlowEstimator):
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
         table, seed = self._fitted_state().rows, Seed.from_random_state(random_state)
-        frame = read_table(X) if isinstance(X, str | os.PathLike) else X
+        frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)
         names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
-        for k, c in product(range(int(n)), np.flatnonzero((z < 0).any(0)).tolist()):
-            at, part = names.index(table.names[c]), filled[k * len(z) :][: len(z), c]
-            holes = np.flatnonzero((z[:, c] < 0) & (part >= 0))
-            series = frame.iloc[:, at].copy()
-            series.iloc[holes] = table.columns[c].series(part[holes], np.random.default_rng(0)).array
-            out[k].isetitem(at, series)
+        for made, part in zip(out, np.split(filled, int(n)), strict=True):
+            for c in np.flatnonzero((z < 0).any(0)).tolist():
+                holes = np.flatnonzero((z[:, c] < 0) & (part[:, c] >= 0))
+                at = names.index(table.names[c])
+                series = made.iloc[:, at].copy()
+                series.iloc[holes] = table.columns[c].series(part[holes, c], generator(seed)).array
+                made.isetitem(at, series)
         if empty := [name for name in table.names if out[0][name].isna().any()]:
             why = "identifiers and columns without values cannot be filled"
             why = f"{len(left)} rows could not keep the constraints" if len(left) else why

@@ -14,15 +14,16 @@ import io
 import os
 import re
 import warnings
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sliceflow.errors import doubled
 from sliceflow.models.atomic import write_atomically
-from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
+from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import MISSING, PLAIN, TABLES
 
-__all__ = ["read_frame_or_file", "read_table", "write_table"]
+__all__ = ["as_frame", "read_table", "write_table"]
 
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
@@ -30,9 +31,9 @@ _CODE = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
-def read_frame_or_file(X: Any) -> TableRows:
-    """The rows of a DataFrame, or of a file. A ValueError says what is wrong."""
-    return read_frame(read_table(X) if isinstance(X, str | os.PathLike) else X)
+def as_frame(X: Any) -> Any:
+    """A table, read from its file if X is a path."""
+    return read_table(X) if isinstance(X, str | os.PathLike) else X
 
 
 def read_table(path: str | os.PathLike[str]) -> Any:
@@ -88,19 +89,17 @@ def _text(path: Path) -> str:
 def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
     """Column names, and how pandas finds the rows below them. An uneven row is an error."""
     separator = max(",;\t", key=next(filter(str.strip, io.StringIO(text)), "").count)
-    first, n = list[list[str]](), 0
-    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
-        if any(map(str.strip, row)):
-            n += 1
-            if n <= _LOOKED_AT:
-                first.append([cell.strip() for cell in row])
-            if len(row) != len(first[0]):  # pandas would fill up short ones
-                fact = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
-                raise ValueError(f"{path}: {fact}; fix that row, or quote cells with separators")
+    every = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    rows = (row for row in every if any(map(str.strip, row)))
+    first = [[cell.strip() for cell in row] for row in islice(rows, _LOOKED_AT)]
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
+    for n, row in enumerate(chain(first, rows), 1):
+        if len(row) != len(first[0]):  # pandas would fill up short ones
+            fact = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
+            raise ValueError(f"{path}: {fact}; fix that row, or quote cells with separators")
     named = _names_columns(first)
-    if n == 1 and named:
+    if len(first) == 1 and named:
         raise ValueError(f"{path} has column names but no rows; add rows")
     names = [(named and cell) or f"column {i}" for i, cell in enumerate(first[0], 1)]
     if twice := doubled(names):

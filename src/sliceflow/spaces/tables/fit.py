@@ -24,7 +24,7 @@ from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.search import build_search, find_nearest
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
 from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link, Way
-from sliceflow.spaces.tables.files import read_frame_or_file
+from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
 __all__ = ["FittedTable", "TablePlan", "TableSpace"]
@@ -138,7 +138,7 @@ class TableSpace:
             raise ValueError("a table has no y; pass it as a column of X, and given= to sample")
         if ranks.size > 1:
             raise ParameterError("ranks", ranks.size, "do not share tables", "fit in one process")
-        rows = read_frame_or_file(X)
+        rows = read_frame(as_frame(X))
         return rows if self.known is None else rows.like(self.known)
 
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
