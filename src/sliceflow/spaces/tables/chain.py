@@ -15,7 +15,6 @@ pure noise would (`Detail`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -26,26 +25,21 @@ from scipy.stats import rankdata
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.lines import Line, measured
 
 __all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "Way", "choose_way", "grow"]
 
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
-_COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
+_COSINES, _TAIL = 16, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
 MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _FEW = 3  # rows of a node to draw from, at least
 _LINEAR = 12  # levels of a number from which on it is predicted
-_RIDGE = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}
-_PRODUCTS = 12  # numbers, at most, whose products are regressors, too
-_PER_REGRESSOR = 5  # rows, at least
 _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
-_FARTHEST = 6  # standard deviations, to which outliers are moved
-_CLOSE, _BETTER = (
-    0.05,
-    0.8,
-)  # error of a line in ranks, and score of its draws over those of leaves, at most
+_CLOSE = 0.05  # error of a line's predictions in ranks, at most,
+_BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
 Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
@@ -144,80 +138,6 @@ def _functions(y: np.ndarray) -> np.ndarray:
     u = (rankdata(y) - 0.5) / len(y)
     cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
     return np.column_stack((cosines, _TAIL * ndtri(u)))
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A ridge regression of a number on the columns before: of normal scores, numbers or logarithms."""
-
-    measure: str
-    column: int
-    before: np.ndarray
-    units: np.ndarray  # (2, p), centre and scale of the numbers before
-    mean: np.ndarray  # (q,), of the regressors,
-    slopes: np.ndarray  # and theirs
-    start: float  # mean of what is predicted
-
-    @classmethod
-    def fit(
-        cls, measure: str, columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
-    ) -> Line | None:
-        """None for too few rows."""
-        numbers = _measured(measure, columns, z, before)
-        with warnings.catch_warnings(action="ignore"):  # all may be missing
-            units = np.nan_to_num([np.nanmean(numbers, 0), np.nanstd(numbers, 0)])
-        x = _regressors(measure, columns, z, before, units)
-        if measure != "scores" and len(x) < _PER_REGRESSOR * x.shape[1]:
-            return None
-        y, mean = _measured(measure, columns, z, [column])[:, 0], x.mean(0)
-        x, start = x - mean, float(y.mean())
-        gram = x.T @ x + _RIDGE[measure] * len(x) * np.eye(x.shape[1])
-        slopes = np.linalg.solve(gram, x.T @ (y - start))
-        return cls(measure, column, before, units, mean, slopes, start)
-
-    def at(self, columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
-        """Predictions (m,) of rows."""
-        blocks = np.array_split(z, len(z) // MOST_ROWS + 1)
-        parts = (_regressors(self.measure, columns, rows, self.before, self.units) for rows in blocks)
-        return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
-
-    def position(self, own: Column, values: np.ndarray) -> np.ndarray:
-        """The positions of what is predicted, with what was left over."""
-        numbers = np.exp(values) - _offset(own) if self.measure == "logs" else values
-        return own.positions_of(own.on_grid(np.clip(numbers, own.values[0], own.values[-1])))
-
-
-def _offset(own: Column) -> float:
-    """What makes numbers positive: the zero of the column, if they all are."""
-    zero = 0.0 if own.base is None else own.base / own.step
-    return zero if own.values[0] + zero > 0 else 1.0 - float(own.values[0])
-
-
-def _measured(
-    measure: str, columns: Sequence[Column], z: np.ndarray, which: Sequence[int] | np.ndarray
-) -> np.ndarray:
-    """(m, p), the numbers among some columns."""
-    out = []
-    for own, at in ((columns[c], z[:, c]) for c in which):
-        if own.is_number and measure == "scores":
-            out.append(own.axes(at)[:, 0])
-        elif own.is_number:
-            numbers = own.numbers(at)
-            out.append(np.log(numbers + _offset(own)) if measure == "logs" else numbers)
-    return np.column_stack(out) if out else np.empty((len(z), 0))
-
-
-def _regressors(
-    measure: str, columns: Sequence[Column], z: np.ndarray, before: np.ndarray, units: np.ndarray
-) -> np.ndarray:
-    """(m, q), what a line takes of rows; a missing number is an average one."""
-    x = (_measured(measure, columns, z, before) - units[0]) / np.where(units[1] > 0, units[1], 1)
-    x = np.clip(np.nan_to_num(x), -_FARTHEST, _FARTHEST)
-    others = [columns[c].axes(z[:, c]) for c in before if not columns[c].is_number]
-    if measure != "scores" and x.shape[1] <= _PRODUCTS:
-        a, b = np.triu_indices(x.shape[1])
-        others.append(x[:, a] * x[:, b])
-    return np.hstack((x, *others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +244,7 @@ def grow(  # many: rows, what of them, and how
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
     x, y, target = x[free], y[free], None
     if line is not None:
-        y = _measured(way, columns, z[free], [column])[:, 0] - ahead[free]
+        y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
         target = _functions(y)
     tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng, honest)
     return Link(column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
