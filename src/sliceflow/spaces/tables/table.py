@@ -20,7 +20,7 @@ from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
 __all__ = ["Table", "choose_ways", "draw_rows", "generator", "grow_chain"]
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
-_NOT_COPIED = 5  # and in the first of which copies are, too
+_NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -155,6 +155,10 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
+            for c, last in (
+                (link.column, len(columns[link.column].order) - 1) for link in links if link.along
+            ):
+                ok &= (z[:, c] != 0) & (z[:, c] != last)
         rest, z = rest[~ok], z[~ok]
         if not len(rest):
             return out
