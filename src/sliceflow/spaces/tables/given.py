@@ -5,18 +5,20 @@ lists, ranges and frequent numbers by what rows have. A number that few rows hav
 and moves them there: their numbers change as a regression on the given ones says.
 
 *Missing cells* are filled by trees that see all other columns (multiple imputation by trees: Doove, van
-Buuren and Dusseldorp 2014). A tree is grown on one half of the rows and draws from the other half, so
-that draws spread as far as rows do. A cell is that of a random row in the leaf of a random tree. A few
-sweeps over the columns let filled cells agree.
+Buuren and Dusseldorp 2014). They start as cells of a near row. Then each is that of a random row in the
+leaf of a random tree, in a few sweeps over the columns, which let filled cells agree. Trees are grown on
+different rows, so that draws spread as far as rows do; holes of these rows are filled first.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.neighbors import NearestNeighbors
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import shown
@@ -30,10 +32,10 @@ _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
 _FAR = 0.5  # standard deviations
 _RIDGE = 1e-3
-_TREES, _DETAIL = 10, Detail(5, 2.75)  # of a column with missing cells
-_SWEEPS = 4
-_ROUNDS = 10  # in which rows that break a rule are filled anew
-_MOST_ROWS = 20_000  # of a tree
+_TREES, _SHARE, _DETAIL = 10, 0.63, Detail(5, 2.0)  # of a column with missing cells; a tree's rows
+_NEAREST, _STARTS, _COMPARED = 5, 5_000, 50  # rows to start from, of so many, by so many columns
+_SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one
+_MOST_ROWS, _MOST_CELLS = 20_000, 2_000_000  # to learn from
 
 
 def condition_on(
@@ -142,20 +144,34 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
 
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
-    columns, rng = table.columns, generator(seed.child("fill"))
-    never = ("identifier", "constant")
-    usable = [c for c in table.order if len(columns[c].order) and columns[c].kind not in never]
+    columns, never = table.columns, ("identifier", "constant")
+    most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
+    rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
+    usable = [c for c in table.order if columns[c].kind not in never and (known[:, c] >= 0).any()]
+    if (known[:, usable] < 0).any():  # trees see each row without holes, as those to be filled will be
+        rows, _ = _fill(table, known, known, np.tile(known, (_TREES, 1)), usable, seed.child("table"))
+    return _fill(table, known, rows, z, usable, seed)
+
+
+def _fill(  # many: rows to learn from, and to fill
+    table: Table, known: np.ndarray, rows: np.ndarray, z: np.ndarray, usable: list[int], seed: Seed
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fill z (m, d) by trees of `rows`, which are one or more copies of `known` (n, d), filled or not."""
+    rng, out = generator(seed.child("fill")), z.copy()
     gone = (z < 0) & np.isin(np.arange(z.shape[1]), usable)
-    wanted = [c for c in usable if gone[:, c].any()]
-    forests = {c: _forest(table, c, usable, seed.child("column", c)) for c in wanted}
-    out, rest = z.copy(), np.flatnonzero(gone.any(1))
-    for _ in range(_ROUNDS):
+    wanted, rest = [c for c in usable if gone[:, c].any()], np.flatnonzero(gone.any(1))
+    forests = [_forest(table, known, rows, c, usable, seed.child("column", c)) for c in wanted]
+    asked = replace(table.rules, rules=tuple(of for of in table.rules.rules if not of.implied))
+    for attempt in range(_ROUNDS):
         if not len(rest):
             break
-        part, own = z[rest].copy(), gone[rest]
+        if attempt == _ROUNDS_IMPLIED:  # known cells may break what nobody asked for
+            table = replace(table, rules=asked)
+        part, own = z[rest], gone[rest]
+        _start(table, rows[: len(known)][:_STARTS], part, own, usable, rng)
         for _ in range(_SWEEPS):
-            for c in wanted:
-                _redraw(table, forests[c], part, own, rng)
+            for forest in forests:
+                _redraw(table, forest, part, own, rng)
             table.rules.solve(part, own)
         filled = np.where(own & (part < 0), np.nan, part)
         ok = table.rules.complete(filled, ~own)
@@ -164,13 +180,36 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
     return out, rest
 
 
-def _forest(table: Table, c: int, usable: list[int], seed: Seed) -> list[Link]:
-    rows = np.flatnonzero(table.z[:, c] >= 0)
-    before, out = np.array([b for b in usable if b != c], dtype=np.int64), []
+def _start(  # many: rows to take cells from, and cells to fill
+    table: Table, rows: np.ndarray, z: np.ndarray, gone: np.ndarray, usable: list[int],
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Take the cells `gone` of z from one of the nearest rows, in place: then few sweeps are enough."""
+
+    def points(z: np.ndarray) -> np.ndarray:
+        axes = ((c, table.columns[c].axes(z[:, c])) for c in usable[:_COMPARED])
+        return np.hstack([np.where(z[:, [c]] < 0, np.nan, x) for c, x in axes])
+
+    search = NearestNeighbors(n_neighbors=min(_NEAREST, len(rows)), metric="nan_euclidean")
+    each, which = np.unique(z, axis=0, return_inverse=True)
+    near = search.fit(points(rows)).kneighbors(points(each), return_distance=False)[which.reshape(-1)]
+    chance = rng.random(near.shape)
+    for c in usable:
+        cells = rows[near[gone[:, c]], c]
+        first = np.argmax(np.where(cells >= 0, chance[gone[:, c]], -1.0), axis=1)
+        z[gone[:, c], c] = np.take_along_axis(cells, first[:, None], axis=1)[:, 0]
+
+
+def _forest(  # many: rows to learn from, and what of them
+    table: Table, known: np.ndarray, rows: np.ndarray, c: int, usable: list[int], seed: Seed
+) -> list[Link]:
+    """Trees of a column. Each has rows of its own (bagging), of another copy."""
+    there, copies, out = np.flatnonzero(known[:, c] >= 0), len(rows) // len(known), []
+    before = np.array([b for b in usable if b != c], dtype=np.int64)
     for t in range(_TREES):
-        some = rows[generator(seed.child("rows", t)).permutation(len(rows))[:_MOST_ROWS]]
-        key = seed.child("grow", t).key
-        out.append(grow(table.columns, table.z[some], c, before, key, _DETAIL, honest=True))
+        some = generator(seed.child("rows", t)).permutation(there)[: round(_SHARE * len(there))]
+        own = rows[some + t % copies * len(known)]
+        out.append(grow(table.columns, own, c, before, seed.child("grow", t).key, _DETAIL))
     return out
 
 
@@ -179,13 +218,10 @@ def _redraw(
 ) -> None:
     """Draw the cells `gone` of a forest's column anew, in place, each by a random tree."""
     c = forest[0].column
-    rows = np.flatnonzero(gone[:, c])
-    which = rng.integers(len(forest), size=len(rows))
-    for t, link in enumerate(forest):
-        own = rows[which == t]
-        drawn = z[own].copy()
+    parts = np.array_split(rng.permutation(np.flatnonzero(gone[:, c])), len(forest))
+    for link, own in zip(forest, parts, strict=True):
+        drawn = np.where(gone[own] & (z[own] < 0), np.nan, z[own])
         drawn[:, c] = np.nan
-        drawn[gone[own] & (drawn < 0)] = np.nan
 
         def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
             return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
