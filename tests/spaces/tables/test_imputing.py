@@ -127,6 +127,16 @@ def test_identifiers_stay_empty_with_a_warning():
     assert filled["x"].notna().all()
 
 
+def test_a_row_whose_known_cells_break_a_constraint_stays_as_it_is():
+    a, x = rng().normal(size=(2, 100))
+    frame = pd.DataFrame({"a": a, "b": a + 1, "x": x})
+    holes = frame.assign(a=[9.0, *a[1:]], x=[None, None, *x[2:]])
+    flow = fit(frame, constraints=["a <= b"])
+    with pytest.warns(UserWarning, match="cells of x empty: .* in 1 of 100 rows"):
+        filled = flow.impute(holes, n=3, random_state=0)
+    assert all(full["x"].isna().tolist() == [True, *[False] * 99] for full in filled)
+
+
 def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)

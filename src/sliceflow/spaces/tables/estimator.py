@@ -211,9 +211,9 @@ class TableFlow(FlowEstimator):
             series = frame.iloc[:, at].copy()
             series.iloc[holes] = table.columns[c].series(part[holes], np.random.default_rng(0)).array
             out[k].isetitem(at, series)
-        if empty := [name for name in table.names if out[0][name].isna().any()]:
+        if empty := [name for name in table.names if any(one[name].isna().any() for one in out)]:
             why = "identifiers and columns without values cannot be filled"
-            why = f"{len(left)} rows could not keep the constraints" if len(left) else why
-            said = f"impute left cells of {shown(empty)} empty: {why}"
+            kept = f"constraints cannot be kept in {len(np.unique(left % len(z)))} of {len(z)} rows"
+            said = f"impute left cells of {shown(empty)} empty: {kept if len(left) else why}"
             warnings.warn(said, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out
