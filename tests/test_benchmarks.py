@@ -6,6 +6,7 @@ import completions
 import cpu
 import fixed_point
 import gpu_kernels
+import imputing
 import joining
 import numpy as np
 import pandas as pd
@@ -48,6 +49,13 @@ def test_tables_travel_as_csv_files(tmp_path):
     assert len(pd.concat([first, second]).drop_duplicates()) == len(frame.drop_duplicates())
     cell = tables.measured("wine", "independent columns", 0, None, str(tmp_path), 10)
     assert cell["scores"][0] > 0.7
+
+
+def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
+    table_sets.write_csv(["wine"], tmp_path)
+    means = imputing.main(["--sets", "wine", "--seeds", "1", "--csv", str(tmp_path)])["error"]
+    assert len(means) == 8
+    assert (means.drop("mean, mode", level="method") < 0.8 * means["wine", False, "mean, mode"]).all()
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):

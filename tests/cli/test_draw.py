@@ -136,6 +136,18 @@ def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_pat
     refused(inside("impute", people, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
 
 
+def test_a_table_is_fitted_and_filled_by_kinds(tmp_path):
+    given, out = tmp_path / "given.csv", tmp_path / "full.csv"
+    rows = [f"{1000 + k % 3},{k % 3}.5,{'' if k % 5 else 'x'}" for k in range(60)]
+    given.write_text("\n".join(["zip,x,note", *rows, "1001,,", ",2.5,", ""]))
+    said = done("impute", given, "--column", "zip=category", "--drop", "note", "--out", out)
+    before, after = (pd.read_csv(path, dtype=str, keep_default_na=False) for path in (given, out))
+    assert after["zip"].tolist() == [*before["zip"][:-1], "1002"]
+    assert after["x"].tolist() == [*before["x"][:-2], "1.5", "2.5"]
+    assert after["note"].tolist() == before["note"].tolist()
+    assert "filled 2 cells, 50 are left empty" in said
+
+
 def test_a_model_of_another_kind_is_refused(digits_run, table_run, people, digit, tmp_path):
     words = ("impute", people, "--run", digits_run[0], "--out", tmp_path / "x.csv")
     refused(inside(*words), 2, "not a model of a table", "--run")

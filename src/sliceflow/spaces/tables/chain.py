@@ -35,7 +35,6 @@ _CLASSES = 30  # more levels than this are one-hot, the most frequent
 MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
-_FEW = 3  # rows of a node to draw from, at least
 _LINEAR = 12  # levels of a number from which on it is predicted
 _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
@@ -72,26 +71,20 @@ class Tree:
     left: float = 1.0  # share of the impurity that the tree leaves
 
     @classmethod
-    def grow(  # many: rows, and how to grow
-        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator,
-        honest: bool = False,
-    ) -> Tree:  # fmt: skip
-        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`.
-
-        An honest tree is grown on one half of the rows and has the other half in its leaves.
-        """
+    def grow(
+        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator
+    ) -> Tree:
+        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
         n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < (4 if honest else 2) * detail.leaf:
+        if x.shape[1] == 0 or n < 2 * detail.leaf:
             return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
-        mixed = rng.permutation(n)
-        some = np.sort(mixed[: n // 2 if honest else n][:MOST_ROWS])
-        held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
+        some = np.sort(rng.permutation(n)[:MOST_ROWS])
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
         tree = kind(min_samples_leaf=detail.leaf, random_state=0, ccp_alpha=alpha)
         nodes = tree.fit(x[some], target[some]).tree_
-        at = nodes.apply(x[held])
-        order = np.lexsort((y[held], at))
+        at = nodes.apply(x)
+        order = np.lexsort((y, at))
         # Nodes are numbered depth first: those below a node end where its sibling begins.
         k, parent = nodes.node_count, np.zeros(nodes.node_count, dtype=np.int64)
         end, inner = np.full(k, k), np.flatnonzero(nodes.children_left >= 0)
@@ -101,16 +94,13 @@ class Tree:
         first, last = (np.searchsorted(at[order], ends) for ends in (np.arange(k), end))
         spread = nodes.impurity * nodes.n_node_samples
         rest = float(spread[nodes.children_left < 0].sum() / max(spread[0], 1e-12))
-        return cls(nodes, held[order], first, last - first, parent, rest)
+        return cls(nodes, order, first, last - first, parent, rest)
 
     def find(self, x: np.ndarray) -> np.ndarray:
-        """The leaf of each row of x (m, p), or the first node above it with a few rows."""
-        if self.nodes is None:
-            return np.zeros(len(x), dtype=np.int64)
-        node = self.nodes.apply(x)
-        while (few := (self.count[node] < _FEW) & (node > 0)).any():
-            node[few] = self.parent[node[few]]
-        return np.asarray(node)
+        """The leaf of each row of x (m, p)."""
+        return (
+            np.zeros(len(x), dtype=np.int64) if self.nodes is None else np.asarray(self.nodes.apply(x))
+        )
 
     def is_leaf(self, node: np.ndarray) -> np.ndarray:
         return node == 0 if self.nodes is None else np.asarray(self.nodes.children_left[node] < 0)
@@ -221,7 +211,7 @@ def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def grow(  # many: rows, what of them, and how
     columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-    detail: Detail, way: Way = "leaves", honest: bool = False,
+    detail: Detail, way: Way = "leaves",
 ) -> Link:  # fmt: skip
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
@@ -240,13 +230,13 @@ def grow(  # many: rows, what of them, and how
     x, ahead = _features(columns, z, before, lines)
     which = None
     if choice.any():
-        which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng, honest)
+        which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
     x, y, target = x[free], y[free], None
     if line is not None:
         y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
         target = _functions(y)
-    tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng, honest)
+    tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng)
     return Link(column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 

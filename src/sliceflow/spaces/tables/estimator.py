@@ -17,7 +17,8 @@ from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
-from sliceflow.spaces.tables.given import condition_on, fill, find_value
+from sliceflow.spaces.tables.given import condition_on, find_value
+from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
 __all__ = ["TableFlow"]
@@ -190,7 +191,7 @@ class TableFlow(FlowEstimator):
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
         Each filled cell is a draw given the other cells of its row
-        (`sliceflow.spaces.tables.given`). The best single guess of a cell is the median, or the most
+        (`sliceflow.spaces.tables.imputing`). The best single guess of a cell is the median, or the most
         frequent, of many draws. A warning says which cells stay empty.
 
         Parameters
@@ -213,9 +214,9 @@ class TableFlow(FlowEstimator):
                 series = made.iloc[:, at].copy()
                 series.iloc[holes] = table.columns[c].series(part[holes, c], generator(seed)).array
                 made.isetitem(at, series)
-        if empty := [name for name in table.names if out[0][name].isna().any()]:
+        if empty := [name for name in table.names if any(one[name].isna().any() for one in out)]:
             why = "identifiers and columns without values cannot be filled"
-            why = f"{len(left)} rows could not keep the constraints" if len(left) else why
-            said = f"impute left cells of {shown(empty)} empty: {why}"
+            kept = f"constraints cannot be kept in {len(np.unique(left % len(z)))} of {len(z)} rows"
+            said = f"impute left cells of {shown(empty)} empty: {kept if len(left) else why}"
             warnings.warn(said, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out
