@@ -66,6 +66,7 @@ class Report:
     kind: str  # "vectors", "pictures" or "tables"
     numbers: tuple[Number, ...]  # each with its floor
     counts: Mapping[str, int]  # of samples, training rows and held-out rows
+    most: int  # of each of these, at most, were compared
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Number:
@@ -104,9 +105,15 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
         lines = ["  ".join(f(x, n) for f, x, n in zip(sides, row, widths, strict=True)) for row in rows]
-        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
-        note = f"{counts}; floor: what real rows score in place of the samples"
+        note = f"{self.note}; floor: what real rows score in place of the samples"
         return "\n".join((self.verdict, *map(str.rstrip, lines), note))
+
+    @property
+    def note(self) -> str:
+        """How many rows there are, and how many of them were compared."""
+        n = self.counts
+        said = f"{n['samples']} samples, {n['train']} training rows and {n['test']} held-out rows"
+        return said + (f", of each {self.most} at random" if max(n.values()) > self.most else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: None where there is no number."""
@@ -165,7 +172,7 @@ held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     compare = _Comparison(2_000 if device == "cpu" else 10_000, device, tell)
     found, details = getattr(compare, kind)(*given.values(), y)
     rows = ((name, *found[name], *said) for name, said in _MEANING.items() if name in found)
-    return Report(kind, tuple(Number(*row) for row in rows), counts, details)
+    return Report(kind, tuple(Number(*row) for row in rows), counts, compare.most, details)
 
 
 _Scores = dict[str, tuple[float, float]]  # value and floor
@@ -234,7 +241,7 @@ class _Comparison:
 
         def trends(rows: np.ndarray) -> np.ndarray:
             n = min(map(len, (made, fitted, held)))  # few rows of many categories look more associated
-            return tables.association(rows[:n], kinds)[upper]
+            return tables.association(subsample(rows, n), kinds)[upper]
 
         real = trends(held)
 

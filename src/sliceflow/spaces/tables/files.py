@@ -73,8 +73,11 @@ def _ending(path: Path) -> str | None:
 def _text(path: Path) -> str:
     """UTF-8 or UTF-16 by its mark, else Windows-1252, which is told, because it may be wrong."""
     raw = path.read_bytes()
+    marked = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if b"\0" in raw and not marked:
+        raise ValueError(f"{path} has bytes of 0, as UTF-16 without its mark has; save it as UTF-8")
     try:
-        return raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        return raw.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         byte = f"byte {raw[error.start]:#x}"
     text = raw.decode("cp1252", "replace")
