@@ -48,7 +48,6 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (("fit", "numbers.csv", "--column", "z=drop"), 1, ("'z'", "a, b")),
         (("fit", "numbers.csv", "--column", "a=category", "--drop", "a"), 2, ("a already is drop",)),
         (("fit", "numbers.csv", "--target", "a", "--drop", "a"), 2, ("--drop a exclude each other",)),
-        (("fit", "wide.csv"), 1, ("bytes of 0", "save it as UTF-8")),
         (("fit", "numbers.csv", "--constraint", "z < 1"), 1, ("z",)),
         (("impute", "bad.csv", "--out", "x.csv"), 1, ("in row 9 of the file", "--column 'a=category'")),
         (("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"), 2, ("--run",)),
@@ -78,7 +77,6 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n\x81,2\n")
-    (tmp_path / "wide.csv").write_bytes("a,b\n1,2\n".encode("utf-16-le"))
     np.save(tmp_path / "five.npy", np.zeros((3, 6, 6, 5), np.uint8))
     np.save(tmp_path / "loud.npy", np.arange(1000).reshape(10, 10, 10))
     before = sorted(tmp_path.iterdir())

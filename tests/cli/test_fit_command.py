@@ -185,7 +185,7 @@ def test_headers_and_separators_are_seen(tmp_path, text, names):
     assert pd.api.types.is_numeric_dtype(frame[names[1]])
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252"])
 def test_other_encodings_are_read_and_named_if_they_are_guessed(tmp_path, encoding):
     path = tmp_path / "t.csv"
     path.write_text("größe,ort\n1,Köln\n2,Bonn\n3,Köln\n", encoding=encoding)

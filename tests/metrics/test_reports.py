@@ -140,6 +140,7 @@ def test_fresh_tables_score_as_the_floor():
     assert found["exact copies"].value == 0
     assert 0.8 < found["NN ratio"].value < 1.2
     assert found.details["target"] == "kind"
+    assert "AUC of kind in held-out rows" in found["utility"].meaning
     assert set(found.details["columns"]) == {"a", "b", "town", "land", "kind"}
     assert "REAL VALUES" not in found.verdict
 
@@ -179,7 +180,7 @@ def test_copies_are_searched_among_all_rows_of_a_table():
     assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
     assert found["copies"].value == pytest.approx(0.11, abs=0.02)
     assert found.counts == {"samples": 2500, "train": 6000, "test": 500}
-    assert found.note.endswith("500 held-out rows, of each 2000 at random")
+    assert found.note.endswith("500 held-out rows, of each at most 2000")
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,8 @@ class Settings:
             "your own data": source == "celeba" or source not in NAMES,
         }
         for what, names in ONLY.items():
-            if not here[what] and (
-                useless := [name for name in names.split() if name in self.changed()]
-            ):
+            useless = [name for name in names.split() if name in self.changed()]
+            if useless and not here[what]:
                 fact = f"{_flag(useless[0])} is for {what}, not for {source}"
                 raise WrongUsage(fact, _INSTEAD.get(useless[0], "leave it out"))
         exclusive = [_flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)]

@@ -137,8 +137,7 @@ class TableSpace:
 
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
-        d, fine = len(table.order), self.detail
-        detail = choose_detail(table) if fine is None else Detail(*fine)
+        d, detail = len(table.order), Detail(*self.detail) if self.detail else choose_detail(table)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
