@@ -46,6 +46,8 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (("fit", "numbers.csv", "--keep-rows"), 2, ("--keep-rows is for pictures", "leave it out")),
         (("fit", "numbers.csv", "--column", "a"), 2, ("--column a is not name=kind", "zip=category")),
         (("fit", "numbers.csv", "--column", "z=drop"), 1, ("'z'", "a, b")),
+        (("fit", "numbers.csv", "--column", "a=category", "--drop", "a"), 2, ("a already is drop",)),
+        (("fit", "numbers.csv", "--target", "a", "--drop", "a"), 2, ("--drop a exclude each other",)),
         (("fit", "numbers.csv", "--constraint", "z < 1"), 1, ("z",)),
         (("impute", "bad.csv", "--out", "x.csv"), 1, ("in row 9 of the file", "--column 'a=category'")),
         (("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"), 2, ("--run",)),

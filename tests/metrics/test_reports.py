@@ -82,7 +82,7 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     assert lines[0] == fresh.verdict
     assert lines[1].split() == ["samples", "floor", "ideal"]
     assert len(lines) == 3 + len(fresh.numbers)
-    assert "400 samples, 400 train, 400 test" in lines[-1]
+    assert "400 samples, 400 training rows and 400 held-out rows" in lines[-1]
     told = json.loads(json.dumps(fresh.to_dict()))
     assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
     assert all(n.meaning for n in fresh.numbers)
@@ -140,8 +140,17 @@ def test_fresh_tables_score_as_the_floor():
     assert found["exact copies"].value == 0
     assert 0.8 < found["NN ratio"].value < 1.2
     assert found.details["target"] == "kind"
+    assert "AUC of kind in held-out rows" in found["utility"].meaning
     assert set(found.details["columns"]) == {"a", "b", "town", "land", "kind"}
     assert "REAL VALUES" not in found.verdict
+
+
+def test_the_order_of_rows_says_nothing():
+    train, test, new = ROWS
+    turned = [frame.sort_values("town", ignore_index=True) for frame in (train, test[:60])]
+    found = report(new, *turned)
+    assert found["trend"].floor < 0.2
+    assert found.note == "250 samples, 250 training rows and 60 held-out rows"
 
 
 def test_bad_tables_are_found_out():
@@ -171,6 +180,7 @@ def test_copies_are_searched_among_all_rows_of_a_table():
     assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
     assert found["copies"].value == pytest.approx(0.11, abs=0.02)
     assert found.counts == {"samples": 2500, "train": 6000, "test": 500}
+    assert found.note.endswith("500 held-out rows, of each at most 2000")
 
 
 @pytest.mark.parametrize(

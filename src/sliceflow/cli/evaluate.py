@@ -130,8 +130,7 @@ def measure(  # many: what is measured, and what is said of it
     kind = "tables" if train.kind == TABLE else "pictures"
     device = str(resolve_device(flow.device))
     found = metrics.report(x, fitted, other, y=y, kind=kind, device=device, tell=say)
-    counts = f"{len(samples)} samples and {held_out} held-out rows"
-    out = found.to_dict() | {"note": "; ".join(filter(None, (counts, note)))}
+    out = found.to_dict() | {"note": "; ".join(filter(None, (found.note, note)))}
     if pairs := out["details"].get("pairs"):  # the worst, and those of the heat maps
         shown = set(train.columns[:_SHOWN])
         out["details"]["pairs"] = [p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown]

@@ -39,6 +39,7 @@ class _Job:
     train: Data
     test: Data | None
     prepared: PreparedFit
+    began: float
 
 
 def fit(
@@ -105,9 +106,11 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
         say("note: the labels are not used; --conditional fits by class")
     if ranks is not None:
         x, labels = ranks.mine(x), None if labels is None else ranks.mine(labels)
+    say("planning the fit")
+    began = time.perf_counter()
     with rows_of_the_file() if train.kind == TABLE else nullcontext():
         prepared = estimator(settings, train).prepare(x, labels, ranks=ranks)
-    return _Job(settings, folder, ranks, train, test, prepared)
+    return _Job(settings, folder, ranks, train, test, prepared, began)
 
 
 def _cost(job: _Job) -> tuple[dict[str, Any], str]:
@@ -146,7 +149,6 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
         stages = getattr(job.prepared.plan, "stages", ())  # of pictures: their steps differ in cost
         named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
         listeners.append(progress.Progress(named))
-    began = time.perf_counter()
     flow, every = job.prepared.estimator, job.settings.checkpoint_every
     how: Any = dict(checkpoint_dir=job.folder.checkpoint, checkpoint_every=every)
     flow.fit(job.prepared, listeners=listeners, **how)
@@ -155,7 +157,7 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
     if train.kind == TABLE:
         say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
     flow.save(job.folder / "model.sliceflow")
-    device, seconds = str(resolve_device(flow.device)), time.perf_counter() - began
+    device, seconds = str(resolve_device(flow.device)), time.perf_counter() - job.began
     config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
     config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
     config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]

@@ -67,9 +67,8 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
     first, k = samples[:8], min(5, len(train.x))
     found, _ = metrics.nearest_pictures(first, train.x, k, mirror=getattr(flow, "mirror", False))
     both = laid_out(np.concatenate((first[:, None], found), axis=1))
-    return out | {
-        "neighbours": _picture(both, "Each row: a sample, then its nearest training pictures")
-    }
+    out["neighbours"] = _picture(both, "Each row: a sample, then its nearest training pictures")
+    return out
 
 
 def _columns(flow: Any, train: Data, new: Any, _: object) -> dict[str, Any]:

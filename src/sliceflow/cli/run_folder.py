@@ -52,9 +52,7 @@ class RunFolder:
         """Make the folder, and keep other fits out of it. One that is still empty is removed again."""
         made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         file = self / LOCK
-        lock = FileLock(
-            file, timeout=0.2, fallback_to_soft=False
-        )  # the system releases it, whatever ends
+        lock = FileLock(file, timeout=0.2, fallback_to_soft=False)  # the system releases it
         if self.path.is_file():
             raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
         try:

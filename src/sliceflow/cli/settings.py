@@ -104,12 +104,13 @@ class Settings:
             "your own data": source == "celeba" or source not in NAMES,
         }
         for what, names in ONLY.items():
-            if not here[what] and (
-                useless := [name for name in names.split() if name in self.changed()]
-            ):
+            useless = [name for name in names.split() if name in self.changed()]
+            if useless and not here[what]:
                 fact = f"{_flag(useless[0])} is for {what}, not for {source}"
                 raise WrongUsage(fact, _INSTEAD.get(useless[0], "leave it out"))
         exclusive = [_flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)]
+        if self.target is not None and self.target in (self.drop or ()):
+            exclusive = [f"--target {self.target}", f"--drop {self.target}"]
         if len(exclusive) > 1:
             raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
 
@@ -132,5 +133,7 @@ def kinds_of(columns: list[str] | None, drop: list[str] | None) -> dict[str, str
         name, equals, kind = text.rpartition("=")
         if not equals:
             raise WrongUsage(f"--column {text} is not name=kind", "pass --column zip=category, say")
+        if name in kinds:
+            raise WrongUsage(f"--column {text}: {name} already is {kinds[name]}", "choose one")
         kinds[name] = kind
     return kinds or None

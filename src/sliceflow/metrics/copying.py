@@ -202,9 +202,7 @@ def _distances(
     real = nearest_distances(rows, train, mirror=mirror, device=device, leave_out_itself=alone)
     if np.median(real) == 0:
         same, where = ("train", "in train") if alone else ("test", "between test and train")
-        fact = (
-            f"the median {same} row is identical to a train row: there is no distance to compare with"
-        )
+        fact = f"the median {same} row is identical to a train row: no distance can be compared"
         raise ValueError(f"{fact}; remove duplicates {where}")
     return nearest_distances(samples, train, mirror=mirror, device=device), real
 

@@ -23,7 +23,7 @@ _BLOCK = 50_000  # training rows of a table that are points at a time
 _EQUAL = 1e-9  # the distance below which two rows are equal
 _EASILY = 0.65  # the accuracy or AUC above which samples are easily told apart
 
-# The ideal value of each number, and what it says.
+# The ideal value of each number, and what it says; {target} is the column that is predicted.
 _MEANING = {
     "sliced distance": ("floor", "sliced 2-Wasserstein distance to held-out rows"),
     "FD-PCA32": ("floor", "Fréchet distance to held-out pictures, in 32 principal components"),
@@ -33,7 +33,10 @@ _MEANING = {
     "detection": ("0.5", "AUC of boosted trees that tell samples from held-out rows"),
     "shape": ("1", "agreement of each column's distribution, mean over columns"),
     "trend": ("0", "difference of the association of two columns, mean over pairs"),
-    "utility": ("floor", "R² or AUC on held-out rows of boosted trees that learnt from samples"),
+    "utility": (
+        "floor",
+        "R² or AUC of {target} in held-out rows, by boosted trees that learn from samples",
+    ),
     "rules kept": ("1", "share of rows that obey every rule that all training rows obey"),
     "exact copies": ("floor", "share of rows equal to a training row"),
     "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0: copies"),
@@ -66,6 +69,7 @@ class Report:
     kind: str  # "vectors", "pictures" or "tables"
     numbers: tuple[Number, ...]  # each with its floor
     counts: Mapping[str, int]  # of samples, training rows and held-out rows
+    most: int  # of each of these, at most, were compared
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Number:
@@ -90,8 +94,10 @@ class Report:
         if self.kind == "pictures":
             n = found["coverage"]
             parts.append(f"they cover {n.value:.0%} of held-out pictures (real ones {n.floor:.0%})")
-        if "rules kept" in found and (broken := 1 - found["rules kept"].value) > 0:
-            parts.append(f"{broken:.1%} of the rows break a rule of the training rows")
+        if "rules kept" in found:
+            broken = 1 - found["rules kept"].value
+            rows = f"{broken:.1%} of the rows break a rule" if broken else "every row keeps the rules"
+            parts.append(f"{rows} of the training rows")
         if shown := [name for name, share in self.details.get("revealed", {}).items() if share > 0]:
             parts.append(f"REAL VALUES of {', '.join(shown)}, which identify a row, are in the samples")
         if self.counts["test"] < _ROUGH:
@@ -104,9 +110,15 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
         lines = ["  ".join(f(x, n) for f, x, n in zip(sides, row, widths, strict=True)) for row in rows]
-        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
-        note = f"{counts}; floor: what real rows score in place of the samples"
+        note = f"{self.note}; floor: what real rows score in place of the samples"
         return "\n".join((self.verdict, *map(str.rstrip, lines), note))
+
+    @property
+    def note(self) -> str:
+        """How many rows there are, and how many of them were compared."""
+        n = self.counts
+        said = f"{n['samples']} samples, {n['train']} training rows and {n['test']} held-out rows"
+        return said + (f", of each at most {self.most}" if max(n.values()) > self.most else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: None where there is no number."""
@@ -164,8 +176,9 @@ held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     device = str(resolve_device(device))
     compare = _Comparison(2_000 if device == "cpu" else 10_000, device, tell)
     found, details = getattr(compare, kind)(*given.values(), y)
-    rows = ((name, *found[name], *said) for name, said in _MEANING.items() if name in found)
-    return Report(kind, tuple(Number(*row) for row in rows), counts, details)
+    said = ((name, *_MEANING[name]) for name in _MEANING if name in found)
+    rows = ((name, *found[name], ideal, text.format(**details)) for name, ideal, text in said)
+    return Report(kind, tuple(Number(*row) for row in rows), counts, compare.most, details)
 
 
 _Scores = dict[str, tuple[float, float]]  # value and floor
@@ -234,7 +247,7 @@ class _Comparison:
 
         def trends(rows: np.ndarray) -> np.ndarray:
             n = min(map(len, (made, fitted, held)))  # few rows of many categories look more associated
-            return tables.association(rows[:n], kinds)[upper]
+            return tables.association(subsample(rows, n), kinds)[upper]
 
         real = trends(held)
 
@@ -253,10 +266,8 @@ class _Comparison:
 
         parts = map(points, np.array_split(whole, -(-len(whole) // _BLOCK)))
         out = self.score(score, made, fitted) | self.nearness(points(made), parts, points(held))
-        out["rules kept"] = (
-            tables.rules_kept(fitted, made, kinds),
-            tables.rules_kept(fitted, held, kinds),
-        )
+        ours, floor = (tables.rules_kept(fitted, rows, kinds) for rows in (made, held))
+        out["rules kept"] = ours, floor
         both = zip(*upper, real, trends(made), strict=True)
         pairs = [(names[i], names[j], float(a), float(b)) for i, j, a, b in both]
         return out, {
@@ -276,11 +287,11 @@ class _Comparison:
         self.tell("searching for copies")
         return {name: (ours[name], floor[name]) for name in ours}
 
-    def nearness(self, samples: Any, train: Iterable[Any], test: Any, mirror: bool = False) -> _Scores:
-        """NN ratio and copies; only exact copies if most test rows equal a row of the parts of `train`."""
+    def nearness(self, samples: Any, parts: Iterable[Any], test: Any, mirror: bool = False) -> _Scores:
+        """NN ratio and copies; only exact copies if most test rows equal a training row in one of `parts`."""
         some = [subsample(x, self.most) for x in (samples, test)]
         how: Any = dict(mirror=mirror, device=self.device)
-        found = [copying.nearest_distances(np.concatenate(some), part, **how) for part in train]
+        found = [copying.nearest_distances(np.concatenate(some), part, **how) for part in parts]
         made, real = np.split(np.min(found, axis=0), [len(some[0])])
         exact = {"exact copies": (float((made < _EQUAL).mean()), float((real < _EQUAL).mean()))}
         if np.median(real) == 0:

@@ -87,9 +87,8 @@ def as_numbers(column: Any) -> tuple[np.ndarray, bool]:
 
 def _days(dates: Any) -> np.ndarray:
     """Dates or durations as days."""
-    return np.asarray(
-        dates.astype("int64") * (np.timedelta64(1, dates.dt.unit) / np.timedelta64(1, "D"))
-    )
+    unit = np.timedelta64(1, dates.dt.unit) / np.timedelta64(1, "D")
+    return np.asarray(dates.astype("int64") * unit)
 
 
 def points(rows: np.ndarray, categories: Sequence[bool], train: np.ndarray) -> np.ndarray:

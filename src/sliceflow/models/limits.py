@@ -78,9 +78,8 @@ def check_steps(  # many: what a flow does with a model, and what moves
         reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(2 * flow.entropy * eta * d)
     offset = 0.0
     if flow.n_shared and codes is not None:  # the condition shifts projections
-        offset = (
-            flow.amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1)
-        )
+        largest = float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0
+        offset = flow.amplifier * _STEEPEST * largest
     if not (d * reach < most and offset < most):
         fact = f"maps, steps and conditions reach {reach + offset:.1e}, and {dtype} ends at {most:.1e}"
         raise ValueError(f"its samples may not stay finite: {fact}")

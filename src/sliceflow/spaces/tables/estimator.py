@@ -48,8 +48,8 @@ class TableFlow(FlowEstimator):
         "model" draws missing cells as often, and together with what, as in the table. "fill" gives
         samples without any.
     detail : (int, float) or None
-        How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise.
-        More of both copy less. None takes the finest trees that copy no rows.
+        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees are
+        coarser and copy less. None takes the finest trees that copy no rows.
     device : str or torch.device
         Accepted as in other estimators; trees grow on the CPU.
     random_state : int, RandomState, Generator or None
@@ -115,11 +115,11 @@ class TableFlow(FlowEstimator):
         kinds = {} if self.columns is None else self.columns
         ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
         need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
-        fine = self.detail
+        fine = self.detail or (1, 0)
         ok = isinstance(fine, tuple) and len(fine) == 2 and is_int(fine[0], 1) and is_real(fine[1], 0)
-        need(ok or fine is None, "detail", fine, "None or a pair such as (10, 2.5)")
+        need(ok, "detail", self.detail, "None or a pair such as (10, 2.5)")
         known = self._known_rows() if like_fitted else None
-        return TableSpace(kinds, tuple(self.constraints), known, fine)
+        return TableSpace(kinds, tuple(self.constraints), known, self.detail)
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedTable = model.fitted

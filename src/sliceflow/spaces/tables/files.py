@@ -72,14 +72,15 @@ def _ending(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str:
-    """UTF-8 or UTF-16 by its mark, else Windows-1252, which is told, because it may be wrong."""
+    """UTF-8 or UTF-16, which has bytes of 0; else Windows-1252, which is told: it may be wrong."""
     raw = path.read_bytes()
+    wide = "utf-16-be" if raw[:1] == b"\0" else "utf-16"
     try:
-        return raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        return raw.decode(wide if b"\0" in raw else "utf-8-sig")
     except UnicodeDecodeError as error:
         byte = f"byte {raw[error.start]:#x}"
     text = raw.decode("cp1252", "replace")
-    if "\ufffd" in text:
+    if "\ufffd" in text or "\0" in text:
         raise ValueError(f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8")
     fact = f"{path} is not UTF-8 text ({byte}) and was read as Windows-1252"
     warnings.warn(f"{fact}; if letters are wrong, save it as UTF-8", stacklevel=3)

@@ -144,7 +144,7 @@ class TableSpace:
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
         table = Table.understand(rows, self.kinds, self.constraints)
         d, ways = len(table.order), choose_ways(table)
-        detail = choose_detail(table, ways) if self.detail is None else Detail(*self.detail)
+        detail = Detail(*self.detail) if self.detail else choose_detail(table, ways)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,

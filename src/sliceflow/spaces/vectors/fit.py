@@ -153,9 +153,8 @@ class VectorSpace:
         n, d, columns = rows.n, rows.X.shape[1], given.codes.shape[1]
         xi = float(self.parameters["amplifier"])
         plan = self._plan(rows, m, xi, Assigned(), (None, ""), Ranks())
-        nbytes = (1 << 27) + 8 * (
-            4 * n * d + 6 * n * columns + 4 * m * d
-        )  # the first to choose settings
+        choosing = 1 << 27  # bytes that the choice of settings takes
+        nbytes = choosing + 8 * (4 * n * d + 6 * n * columns + 4 * m * d)
         what = f"{n} rows of {d} columns, kept for conditions, need"
         plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
         units = Units.fit_to(rows.X, self.parameters["standardize"])
