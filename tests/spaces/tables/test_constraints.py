@@ -256,3 +256,21 @@ def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns():
     rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
     table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
     assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
+
+
+def test_constants_are_compared_and_filled():
+    day = pd.Timestamp("2024-05-01")
+    frame = pd.DataFrame({"a": rng().integers(0, 50, 200), "cap": 49, "zero": 0.25, "first": day})
+    frame["b"], frame["day"] = 49 - frame["a"], day + pd.to_timedelta(frame["a"], "D")
+    flow = TableFlow(
+        constraints=["a <= cap", "cap = a + b", "zero <= cap", "first <= day"], random_state=0
+    )
+    new = flow.fit(frame).sample(300, 0)
+    assert (new["a"] + new["b"] == new["cap"]).all()
+    assert "49" in flow.columns_["note"][1].split()
+    holes = frame.iloc[:9].assign(cap=None, first=None)
+    pd.testing.assert_frame_equal(flow.impute(holes, random_state=0), frame.iloc[:9])
+    with pytest.raises(ValueError, match="'cap <= zero' does not hold"):
+        flow.set_params(constraints=["cap <= zero"]).fit(frame)
+    with pytest.raises(ValueError, match="not a kind of column"):
+        TableFlow(columns={"a": "constant"}).check(frame)

@@ -1,6 +1,7 @@
 """`impute` fills missing cells and changes nothing else."""
 
 from decimal import Decimal
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -102,12 +103,32 @@ def test_identifiers_stay_empty_with_a_warning():
     assert filled["x"].notna().all()
 
 
-def test_columns_without_any_cell_are_filled():
-    days = pd.date_range("2024-01-01", periods=40, tz="Europe/Berlin")
-    frame = pd.DataFrame({"g": ["a", "b"] * 20, "d": days, "x": range(40)})
-    filled = fit(frame).impute(frame.assign(g=None, d=None), random_state=0)
-    assert filled.notna().all().all()
-    assert set(filled["g"]) == {"a", "b"}
+def test_columns_without_values_and_with_other_categories_take_new_cells():
+    r, n = rng(), 200
+    frame = pd.DataFrame(
+        {
+            "text": r.choice(["a", "b"], n),
+            "class": pd.Categorical(r.choice(["p", "q"], n)),
+            "time": pd.date_range("2024", periods=n, tz="Europe/Berlin"),
+            "flag": pd.array(r.random(n) < 0.5, dtype="boolean"),
+            "count": r.integers(0, 9, n),
+            "price": pd.Series([Decimal("1.5"), Decimal("2.5")] * (n // 2), dtype=object),
+            "x": r.normal(size=n),
+        }
+    )
+    flow = fit(frame)
+    for name, empty in product(frame.columns[:-1], (np.nan, None, pd.NaT, pd.NA)):
+        filled = flow.impute(frame.iloc[:5].assign(**{name: empty}), random_state=0)
+        assert (filled.dtypes == frame.dtypes).all()
+        assert filled[name].notna().all()
+    holes = frame.iloc[:5].assign(
+        **{"class": pd.Categorical(["q", None, None, None, None], ["q", "x"])}
+    )
+    filled = flow.impute(holes, random_state=0)["class"]
+    assert set(filled) == {"p", "q"}
+    assert list(filled.cat.categories) == ["q", "x", "p"]
+    with pytest.raises(ValueError, match="'x' has dtype Int64, and new cells are float64; convert"):
+        flow.impute(frame.iloc[:2].assign(x=pd.array([1, None], dtype="Int64")))
 
 
 def test_unknown_values_and_columns_are_named():

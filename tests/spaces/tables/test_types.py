@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from sliceflow import TableFlow
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.cells import Cells, read_frame
 
 
 def rng():
@@ -114,6 +114,13 @@ def test_a_column_comes_back(name, missing):
         (["1.234,50 €", "7,25 €", "12,00 €"], "continuous"),
         (["$1,234", "$7", "$99"], "integer"),
         (["7%", "12%", "30%"], "integer"),
+        (["-$5.25", "$7.00", "$12.50"], "continuous"),
+        (["EUR 12.50", "EUR 7.00", "EUR 1,300.00"], "continuous"),
+        (["08:30", "17:45", "00:00"], "datetime"),
+        (["08:30:59", "17:45:00", "00:00:01"], "datetime"),
+        (["02:30 PM", "11:15 AM", "12:00 AM"], "datetime"),
+        (["2:1", "3:0", "0:0"], "category"),
+        (["31-Jan-2024", "01-Feb-2024", "24-Dec-2023"], "datetime"),
         (["00123", "00456", "01234"], "category"),
     ],
 )
@@ -217,6 +224,20 @@ def test_personal_patterns_are_recognised(values):
     assert not set(flow.sample(50, 0)[name]) & set(values)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "int16", object])
+def test_integers_that_identify_stay_within_their_dtype(dtype):
+    most = {"int16": 2**15 - 1, "uint64": 2**64 - 1, object: 10**25}.get(dtype, 2**63 - 1)
+    ids = [most - int(v) for v in rng().permutation(400)[:300]]
+    flow = fit(pd.DataFrame({"customer_id": pd.Series(ids, dtype=dtype), "x": rng().normal(size=300)}))
+    new = flow.sample(300, 0)["customer_id"]
+    assert new.dtype == dtype
+    assert new.is_unique
+    assert not set(new) & set(ids)
+    if dtype == "int16":
+        with pytest.raises(ValueError, match="too few other numbers for 60000 new identifiers"):
+            flow.sample(60_000, 0)
+
+
 def test_identifiers_keep_their_missing_cells():
     frame = pd.DataFrame({"mail": EMAILS, "x": rng().normal(size=1000)})
     frame.loc[rng().random(1000) < 0.3, "mail"] = None
@@ -245,6 +266,10 @@ def test_free_text_and_odd_cells_are_refused():
             fit(pd.DataFrame({"c": column, "x": range(60)}))
     with pytest.raises(TypeError, match="to_pandas"):
         fit(__import__("polars").DataFrame({"a": [1]}))
+    with pytest.raises(ValueError, match="levels that are not"):  # as a file may have them: year 33,658
+        Cells("t", "datetime64[s, Europe/Berlin]", np.array([0]), np.array([10**12])).check()
+    with pytest.raises(ValueError, match="two columns are named 1;"):
+        fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ValueError, match="not a kind"):
         fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "constant"})
     with pytest.raises(ValueError, match="not a column"):
