@@ -113,13 +113,6 @@ def test_tiny_tables():
         assert (new.dtypes == frame.dtypes).all()
 
 
-def test_categories_go_with_their_last_row():
-    c = pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"])
-    frame = pd.DataFrame({"c": c, "x": range(41)})
-    flow = TableFlow(random_state=0).fit(frame).forget(frame.iloc[[40]])
-    assert list(flow.sample(5, 0)["c"].cat.categories) == ["a", "b", "unused"]
-
-
 def test_an_interrupted_fit_goes_on(tmp_path):
     class Stop(Exception):
         pass

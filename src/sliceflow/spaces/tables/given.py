@@ -88,7 +88,6 @@ def condition_on(
     if near:
         z, found = _moved(table, z, near)
         z[:, list(near)] = [fixed[c] for c in near]
-        z = z[kept] if (kept := table.rules.kept(z, own)).any() else z
         if found < _ENOUGH:
             notes.append(f"only {found} rows of the table are near it")
     if int(rows.sum()) < _ENOUGH:
