@@ -125,7 +125,8 @@ def test_values_come_back_as_given():
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
-        assert (flow.sample(2, 0, given={"d": "2025-06-01"})["d"] == june).all()
+        for day in ("2025-06-01", pd.Timestamp("2025-06-01")):  # on the clock of the column
+            assert (flow.sample(2, 0, given={"d": day})["d"] == june).all()
     assert new["d"].dtype == frame["d"].dtype
     with pytest.raises(ValueError, match="does not fit"):
         flow.sample(1, 0, given={"b": 0.7})
@@ -154,7 +155,15 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
     with pytest.warns(UserWarning, match="only . rows of the table are near it"):
         new = flow.sample(500, 0, given={"y": at})
     assert abs(new["x"].mean() - 3 * at) < 0.1
-    assert new["x"].notna().all()
+    with pytest.warns(UserWarning, match="outside"):
+        assert flow.sample(50, 0, given={"y": 9.0})["x"].notna().all()
+
+
+def test_frequent_values_are_not_moved():
+    x, noise = rng().normal(size=(2, 2000))
+    y = np.where(rng().random(2000) < 0.5, 0, 100 + 30 * x + noise)
+    new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, 0, given={"x": 1.0})["y"]
+    assert abs((new == 0).mean() - 0.5) < 0.1
 
 
 def test_ranges_include_their_ends_and_numbers_are_not_rounded():
@@ -180,7 +189,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         {"t": (20.0, 30.0)},
         {"a": (7.125, 9.0), "t": 30.0},
         {"a": some},
-        {"a": some, "b": 7.12},
+        {"a": some, "t": 30.0},
         {"day": (days[360], days[560])},  # the clock is set back between them
         {"text": (str(days[100]), str(days[200])), "hole": (2, 4)},
     ):
