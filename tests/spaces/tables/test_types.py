@@ -210,6 +210,8 @@ def test_personal_patterns_are_recognised(values):
     flow = fit(frame)
     assert flow.kinds_[name] == "identifier"
     assert not set(flow.sample(50, 0)[name]) & set(values)
+    repeated = pd.DataFrame({"name": ["Anna", "Ben", "Cleo"] * 20, "x": range(60)})
+    assert fit(repeated).kinds_["name"] == "category"
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "int16", object])
