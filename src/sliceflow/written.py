@@ -13,8 +13,13 @@ import numpy as np
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")  # endings of files of tables
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
 PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
+_CODES = "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|TRY|KRW|kr|zł|Kč"
+_SIGNS = re.compile(
+    rf"(-(?=\D)|\()?((?:[A-Z]{{0,2}}[^\w\s.,+()-]|{_CODES})?\s?)"
+    rf"([+-]?[\d.,]*\d[\d.,'’\s]*(?:[eE][+-]?\d+)?(?<=\d))(\s?(?:[^\w\s.,()]|{_CODES})?)\)?"
+)
 _MARKS = ((".", ""), (".", ","), (",", ""), (",", "."))  # decimal point, thousands: the first that fits
+_GAPS = tuple((point, gap) for gap in " \u00a0\u202f'’" for point in ".,")
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
 
@@ -28,10 +33,17 @@ class Written:
     prefix: str = ""  # what stands before each number, such as "$"
     suffix: str = ""
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
+    minus: str = (
+        ""  # what stands before the prefix of a negative number: "-", or "(", closed at the end
+    )
 
     def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
         bare = import_module("pandas").Series(texts, dtype="str").str.strip()
+        negative = bare.str.startswith(self.minus or "\0")
+        if self.minus:
+            closed = bare.str.removeprefix(self.minus).str.removesuffix(")" * (self.minus == "("))
+            bare = closed.where(negative, bare)
         bare = bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip())
         bare = bare.str.strip()
         if self.thousands:
@@ -39,7 +51,8 @@ class Written:
             grouped = bare.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?|[^{mark}]*")
             bare = bare.where(grouped).str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
+        numbers = np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
+        return np.where(negative, -numbers, numbers)
 
     def write(self, numbers: np.ndarray) -> list[str]:
         return [self._text(v) for v in numbers.tolist()]
@@ -53,7 +66,10 @@ class Written:
         if text.lstrip("-0.,") == "":
             text = text.lstrip("-")
         swap = {",": self.thousands, ".": self.decimal}
-        return self.prefix + "".join(swap.get(c, c) for c in text) + self.suffix
+        text = "".join(swap.get(c, c) for c in text)
+        if self.minus and text[0] == "-":
+            return f"{self.minus}{self.prefix}{text[1:]}{self.suffix}{')' * (self.minus == '(')}"
+        return self.prefix + text + self.suffix
 
 
 def written_as(texts: np.ndarray) -> Written | None:
@@ -63,11 +79,14 @@ def written_as(texts: np.ndarray) -> Written | None:
     codes = [re.fullmatch(r"0\d+", text) for text in some if text[:1] == "0" and len(text) > 1]
     if not found or len(found) < _NUMERIC * len(some) or (codes and all(codes)):
         return None  # words, or codes such as 00123
-    prefix, suffix = (Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (0, 2))
-    digits = [d for _, d, _ in found]
-    fits = {marks: np.isfinite(Written(*marks).parse(digits)).sum() for marks in _MARKS}
+    prefix, suffix = (Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (1, 3))
+    minus, digits = max(signs[0] or "" for signs in found), [signs[2] for signs in found]
+    # "123 456" alone may be the number of a person
+    gaps = _GAPS if prefix + suffix or all(re.search(r"[.,]\d+$", d) for d in digits) else ()
+    fits = {marks: np.isfinite(Written(*marks).parse(digits)).sum() for marks in _MARKS + gaps}
     decimal, thousands = max(fits, key=lambda marks: fits[marks])
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
-    way = Written(decimal, thousands, prefix, suffix, tails.pop() if len(tails) == 1 else -1)
+    decimals = tails.pop() if len(tails) == 1 else -1
+    way = Written(decimal, thousands, prefix, suffix, decimals, minus)
     bad = int(np.isnan(way.parse(texts)).sum())
     return None if bad > (1 - _NUMERIC) * len(texts) else way

@@ -1,5 +1,7 @@
 """Tables in files: what is read, what is refused, and what comes back."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -30,6 +32,8 @@ def test_big_integers_and_headers_of_years(tmp_path):
     assert list(frame.columns) == ["name", "2021", "2022"]
     assert frame["2021"].tolist() == [2**60 + 1, 2**60 + 3, 5]
     assert frame["2022"].tolist() == [2**64 - 1, 7, 10**25]
+    path.write_text("1,2021\n2,2022\n3,2023\n")  # years are not all of it, and below them are years
+    assert list(read_table(path).columns) == ["column 1", "column 2"]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,14 @@ def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
     (tmp_path / "t.csv").write_bytes(raw)
     with pytest.raises(ValueError, match=said):
         TableFlow().fit(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_are_read_or_named_and_codes_keep_their_zeros(tmp_path, encoding):
+    (tmp_path / "t.csv").write_bytes("Straße;plz \nKöln ;00501 \nGößnitz; 12345\n".encode(encoding))
+    with pytest.warns(match="1252") if encoding == "cp1252" else nullcontext():
+        frame = read_table(tmp_path / "t.csv")
+    assert frame.to_dict("list") == {"Straße": ["Köln", "Gößnitz"], "plz": ["00501", "12345"]}
 
 
 def test_other_files_are_refused_and_missing_ones_named(tmp_path):

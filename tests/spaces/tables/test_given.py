@@ -125,7 +125,8 @@ def test_values_come_back_as_given():
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
-        assert (flow.sample(2, 0, given={"d": "2025-06-01"})["d"] == june).all()
+        for day in ("2025-06-01", pd.Timestamp("2025-06-01")):  # on the clock of the column
+            assert (flow.sample(2, 0, given={"d": day})["d"] == june).all()
     assert new["d"].dtype == frame["d"].dtype
     with pytest.raises(ValueError, match="does not fit"):
         flow.sample(1, 0, given={"b": 0.7})
@@ -154,7 +155,15 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
     with pytest.warns(UserWarning, match="only . rows of the table are near it"):
         new = flow.sample(500, 0, given={"y": at})
     assert abs(new["x"].mean() - 3 * at) < 0.1
-    assert new["x"].notna().all()
+    with pytest.warns(UserWarning, match="outside"):
+        assert flow.sample(50, 0, given={"y": 9.0})["x"].notna().all()
+
+
+def test_frequent_values_are_not_moved():
+    x, noise = rng().normal(size=(2, 2000))
+    y = np.where(rng().random(2000) < 0.5, 0, 100 + 30 * x + noise)
+    new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, 0, given={"x": 1.0})["y"]
+    assert abs((new == 0).mean() - 0.5) < 0.1
 
 
 def test_ranges_include_their_ends_and_numbers_are_not_rounded():
@@ -162,6 +171,48 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded():
     assert (flow.sample(5, 0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, 0, given={"age": 30.5})
+    for never in ((40, 30), (90, 99), []):
+        with pytest.raises(ValueError, match="no row of the table has"):
+            flow.sample(1, 0, given={"age": never})
+    with pytest.warns(UserWarning, match="no row has age=99$"):
+        assert set(flow.sample(50, 0, given={"age": [30, 99, 30]})["age"]) == {30}
+
+
+def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved():
+    r = rng()
+    a, b = r.gamma(2, 10, (2, 800)).round(2)
+    days = pd.date_range("2024-10-20", periods=800, freq="19min", tz="Europe/Berlin")
+    frame = pd.DataFrame({"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)})
+    frame["hole"] = pd.Series(r.integers(0, 9, 800), dtype="Int64").mask(r.random(800) < 0.3)
+    flow, some = fit(frame, constraints=["t = a + b"]), sorted(set(a))[::7]
+    for given in (
+        {"t": (20.0, 30.0)},
+        {"a": (some[50] + 0.005, some[60])},
+        {"a": some},
+        {"a": some, "t": 30.0},
+        {"day": (days[360], days[560])},  # the clock is set back between them
+        {"text": (str(days[100]), str(days[200])), "hole": (2, 4)},
+    ):
+        with warnings.catch_warnings(action="ignore"):
+            new = flow.sample(300, 0, given=given)
+        assert np.allclose(new["t"], new["a"] + new["b"])
+        for name, value in given.items():
+            kept = (
+                new[name].between(*value)
+                if type(value) is tuple
+                else new[name].isin(np.atleast_1d(value))
+            )
+            assert kept.fillna(False).all()  # a missing cell is not between
+    for value in (7.123, 999.0):  # finer than the column, and outside it
+        with pytest.raises(ValueError, match=r"'a' is outside.* the constraint 't = a . b' needs"):
+            flow.sample(1, 0, given={"a": value})
+
+
+def test_a_number_that_all_rows_have_which_are_left():
+    frame = pd.DataFrame({"g": ["a"] * 12 + ["b"] * 88, "k": [5.0] * 12 + [*range(88)]})
+    flow = fit(frame.assign(x=rng().normal(size=100)))
+    with pytest.warns(UserWarning, match="only 12 rows"):
+        assert (flow.sample(5, 0, given={"g": "a", "k": 5.0})["k"] == 5).all()
 
 
 def test_texts_stand_for_values_of_any_type():

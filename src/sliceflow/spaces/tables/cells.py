@@ -217,8 +217,8 @@ def read_frame(frame: Any) -> TableRows:
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")
-    if twice := doubled(names):
-        raise ValueError(f"two columns are named {twice[0]!r}; give each a name of its own")
+    if twice := doubled([*map(str, names)]):  # constraints and files name columns by texts
+        raise ValueError(f"two columns are named {twice[0]}; give each a name of its own")
     cells = tuple(read_cells(frame.iloc[:, i], name) for i, name in enumerate(names))
     return TableRows(cells, tuple(_plain(level) for level in frame.columns.names), len(frame))
 
@@ -254,6 +254,8 @@ def _cells(name: Any, codes: np.ndarray, levels: Any, categorical: Any = "") -> 
     pd, dtype, kind = pandas(), str(levels.dtype), levels.dtype.kind
     if str(pd.Series([], dtype=dtype).dtype) != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
+    if len(levels) and kind == "M":
+        levels.agg(["min", "max"]).map(str)  # an error outside the years 1 to 9999
     if len(levels) and kind in _FORMS:
         kept = {"u": np.uint64, "f": np.float64}.get(kind, np.int64)
         numbers = levels.astype(kept).to_numpy() + kept(0)  # −0 is 0

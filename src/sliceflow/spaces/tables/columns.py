@@ -120,6 +120,11 @@ class Column:
         return self.kind in NUMBERS
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether constraints may compare it: a constant number, too."""
+        return self.is_number or (self.kind == "constant" and self.unit is not None)
+
+    @property
     def base(self) -> int | None:
         """Numbers count steps from here; None if they are any floats."""
         return None if self.unit is None else int(self.ticks[0])
@@ -233,7 +238,10 @@ class Column:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
         if self.kind in ("identifier", "constant", "drop"):
             return np.where(cells.missing, -1.0, 0.0)
-        return np.asarray(np.append(self.find(cells.levels)[1], -1.0)[cells.codes])
+        used, codes = np.unique(cells.codes[~cells.missing], return_inverse=True)
+        out = np.full(len(cells.codes), -1.0)
+        out[~cells.missing] = self.find(cells.levels.iloc[used])[1][codes]
+        return out
 
     # For people
 
@@ -283,6 +291,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if reason and reason != identifiers.NEARLY_UNIQUE:
         return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
+        if len(present) and cells.form not in ("str", "bool") and not cells.categorical:
+            return _numeric(cells, present, "constant", None)  # constraints may compare with it
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in CATEGORIES):

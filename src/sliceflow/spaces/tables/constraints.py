@@ -186,6 +186,10 @@ class Rules:
         free[:, c] = any(c == rule.columns[0] for rule in self.totals)
         return self._keep(own, trial, free)
 
+    def kept(self, z: np.ndarray, first: int) -> np.ndarray:
+        """Which rows of positions (m, d) keep the rules from the first on."""
+        return self._keep(self.rules[first:], z, np.zeros(z.shape, dtype=bool))
+
     def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which rows keep rules, after `free` cells of sums are computed in place."""
         self._settle(z, free)
@@ -248,7 +252,7 @@ def _find(
         if name not in known:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (numeric and not of.is_number):
+        if of.kind in ("drop", "identifier") or (numeric and not of.is_comparable):
             said = ", not numbers" if numeric else ""
             raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
     if len(set(names)) < len(names):

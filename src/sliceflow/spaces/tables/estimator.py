@@ -168,9 +168,8 @@ class TableFlow(FlowEstimator):
         self._need_memory(fitted, n)
         if not given:
             return fitted.draw(int(n), None, seed, missing)
-        table = fitted.rows
-        rows, fixed, values = condition_on(table, given)
         plan = fitted.plan
+        table, rows, fixed, values = condition_on(fitted.rows, given)
         links = [*grow_chain(table, rows, [*fixed], seed.child("given"), plan.detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
@@ -211,12 +210,28 @@ class TableFlow(FlowEstimator):
             for c in np.flatnonzero((z < 0).any(0)).tolist():
                 holes = np.flatnonzero((z[:, c] < 0) & (part[:, c] >= 0))
                 at = names.index(table.names[c])
-                series = made.iloc[:, at].copy()
-                series.iloc[holes] = table.columns[c].series(part[holes, c], generator(seed)).array
-                made.isetitem(at, series)
+                new = table.columns[c].series(part[holes, c], generator(seed))
+                made.isetitem(at, _filled(made.iloc[:, at], holes, new))
         if empty := [name for name in table.names if any(one[name].isna().any() for one in out)]:
             why = "identifiers and columns without values cannot be filled"
             kept = f"constraints cannot be kept in {len(np.unique(left % len(z)))} of {len(z)} rows"
             said = f"impute left cells of {shown(empty)} empty: {kept if len(left) else why}"
             warnings.warn(said, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out
+
+
+def _filled(column: Any, holes: np.ndarray, new: Any) -> Any:
+    """A column with new cells. One without values takes their dtype; new categories come last."""
+    if column.isna().all():
+        return new.set_axis(holes).reindex(range(len(column))).set_axis(column.index)
+    column = column.copy()
+    if hasattr(column, "cat"):
+        known = column.cat.categories
+        column = column.cat.add_categories([value for value in new.unique() if value not in known])
+        new = new.astype(column.dtype)
+    try:
+        column.iloc[holes] = new.array
+    except TypeError as error:
+        fact = f"column {column.name!r} has dtype {column.dtype}, and new cells are {new.dtype}"
+        raise ValueError(f"{fact}; convert it before impute") from error
+    return column

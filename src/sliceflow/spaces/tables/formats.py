@@ -30,6 +30,7 @@ TICKS: dict[Any, str] = {
 TICKS |= {Fraction(1, 10**6): "us", Fraction(1, 10**9): "ns"}
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
+_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?")  # a time of day
 _END = re.compile(r"(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)?$")  # fractions of a second, offset from UTC
 
 
@@ -73,6 +74,9 @@ def dates_as(texts: list[str]) -> list[DateText]:
         orders = (False,) if longest[:4].isdigit() else (True, False) if "/" in longest else (True,)
         found = {guess(longest, dayfirst=order) for order in orders}
     forms = sorted(form for form in found if form and "%d" in form and not longest.isdigit())
+    if clock := _CLOCK.fullmatch(longest):
+        hour, noon = ("%I", " %p") if clock[2] else ("%H", "")
+        forms = [f"{hour}:%M{':%S' if clock[1] else ''}{noon}"]
     if not forms:
         return []
     ends = {_END.findall(text.strip())[0] for text in texts if "%f" in forms[0] or "%z" in forms[0]}

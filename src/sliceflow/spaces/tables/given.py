@@ -8,13 +8,17 @@ moves them there: their numbers change as a regression on the given ones says.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.constraints import Rule
+from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.table import Table
 
 __all__ = ["condition_on", "find_value"]
@@ -27,15 +31,17 @@ _RIDGE = 1e-3
 
 def condition_on(
     table: Table, given: Mapping[Any, Any]
-) -> tuple[np.ndarray, dict[int, float], dict[int, Any]]:
+) -> tuple[Table, np.ndarray, dict[int, float], dict[int, Any]]:
     """Rows z (n, d) for what is given; the position, and the value, of each column that has only one.
 
-    A ValueError says what cannot be; a warning what is doubtful.
+    Ranges and lists are more rules of the table. A ValueError says what cannot be; a warning what is
+    doubtful.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
     rows, notes = np.ones(len(table.z), dtype=bool), list[str]()
     fixed, values, near = dict[int, float](), dict[int, Any](), dict[int, float]()
+    ranges, lists, own = list[Rule](), dict[int, list[float]](), len(table.rules.rules)
     for name, value in given.items():
         if name not in table.names:
             raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
@@ -44,9 +50,11 @@ def condition_on(
         if column.kind in ("identifier", "drop"):
             raise ValueError(f"given {name!r} is of kind {column.kind}; samples make it up")
         if isinstance(value, tuple):
-            rows &= _in_range(column, at, value)
+            ranges += _range(column, c, value)
+            rows &= at >= 0
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            rows &= np.isin(at, [find_value(column, v)[0] for v in value])
+            lists[c], never = _listed(column, value)
+            notes += [f"no row has {name}={v}" for v in never]
         else:
             fixed[c], number, one = find_value(column, value)
             same = at == fixed[c]
@@ -55,9 +63,13 @@ def condition_on(
                 if not column.values[0] <= number <= column.values[-1]:
                     notes.append(f"{name}={value} is outside the table's values")
                 if int((same & rows).sum()) < _ENOUGH:
+                    _refuse_unlike(table, c, fixed[c], number)
                     near[c] = number
                     continue
             rows &= same
+    if ranges or lists:
+        table = table.limited(ranges, lists)
+        rows &= table.rules.kept(table.z, own)
     if not rows.any():
         fact = f"no row of the table has given={dict(given)}"
         raise ValueError(f"{fact}; leave out what never occurs together")
@@ -71,7 +83,7 @@ def condition_on(
         notes.append(f"only {int(rows.sum())} rows of the table have this")
     if notes:
         warnings.warn(f"given={dict(given)}: {'; '.join(notes)}", UserWarning, stacklevel=3)
-    return z, fixed, values
+    return table, z, fixed, values
 
 
 def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
@@ -88,13 +100,41 @@ def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
     return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), made
 
 
-def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
-    if len(value) != 2 or not column.is_number:
-        fact = f"given {column.name!r}={value!r} is not a range (low, high) of numbers or times"
-        raise ValueError(f"{fact}; pass a list")
-    low, high = (find_value(column, v)[1] for v in value)
-    numbers = column.numbers(at)
-    return np.asarray((numbers >= low) & (numbers <= high))
+def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:
+    """A ValueError if a constraint compares a number that no position stands for exactly."""
+    column = table.columns[c]
+    there = column.on_grid(column.numbers(np.array([at])))[0]
+    for rule in table.rules.rules:
+        if c in rule.columns and not rule.implied and abs(there - number) > 1e-12 * abs(number):
+            fact = f"given {column.name!r} is outside the table's values, or finer than they are"
+            raise ValueError(
+                f"{fact}, and the constraint {rule.text!r} needs them; leave one of them out"
+            )
+
+
+def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[Any]]:
+    """The positions of those values that rows have, and the other values."""
+    known, never = set[float](), []
+    for value in values:
+        at, number, _ = find_value(column, value)
+        if at < 0 or column.numbers(np.array([at]))[0] == number:
+            known.add(at)
+        else:
+            never.append(value)
+    return sorted(known), never
+
+
+def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
+    """The rules low ≤ column and column ≤ high."""
+    text, rules = f"given {column.name}={value}", []
+    if len(value) != 2 or not column.is_number or pandas().isna([*value]).any():
+        raise ValueError(f"{text} is not a range (low, high) of numbers or times; pass a list")
+    for sign, end, towards in zip((-1, 1), value, (ceil, floor), strict=True):
+        ticks, unit = whole_numbers(find_value(column, end)[2], column.cells.form, column.way)
+        number = Fraction(ticks[0]) * (unit or 1)
+        bound = float(number) if column.unit is None else towards(number / column.unit)
+        rules.append(Rule(text, "<=", (c,), (sign,), sign * bound, column.unit))
+    return rules
 
 
 def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.ndarray, int]:
@@ -114,7 +154,8 @@ def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.n
     nearest = np.argsort(distance, kind="stable")[:k]
     z, away = z[nearest].copy(), away[nearest]
     design = np.column_stack((np.ones(k), away))
-    gram = design.T @ design + _RIDGE * k * np.diag([0.0, *[1.0] * len(given)]) * (away**2).mean()
+    ridge = _RIDGE * k * ((away**2).mean() or 1.0)
+    gram = design.T @ design + ridge * np.diag([0.0, *[1.0] * len(given)])
     for c in set(table.order) - set(given):
         column, moving = columns[c], z[:, c] >= 0
         if column.free.any():

@@ -83,6 +83,8 @@ def alphabets(texts: Sequence[str]) -> list[str]:
 def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     """n different texts, none of them in the column: other digits and letters in the same places."""
     texts = cells.levels.astype(str).tolist()
+    if cells.form == "int":
+        return _new_integers(cells, set(texts), n, rng)
     places = alphabets(texts[:_LOOKED_AT])
     last = max((i for i, letters in enumerate(places) if len(letters) > 1), default=len(places) - 1)
     while math.prod(map(len, places)) < 10 * (n + len(texts)):
@@ -90,8 +92,24 @@ def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     known, out = set(texts), dict[str, None]()
     while len(out) < n:
         drawn = [rng.choice([*letters], n) for letters in places]
-        if cells.form == "int":
-            drawn[0] = np.where(drawn[0] == "0", "1", drawn[0])
         rows = np.column_stack(drawn).astype("U1").view(f"U{len(places)}")[:, 0].tolist()
         out |= dict.fromkeys(text for text in rows if text not in known)
+    return list(out)[:n]
+
+
+def _new_integers(cells: Cells, known: set[str], n: int, rng: np.random.Generator) -> list[str]:
+    """The same for integers: others with as many digits, or more where there is no room."""
+    dtype, length = cells.levels.dtype, max(len(text.lstrip("-")) for text in known)
+    low, high, room = 10 ** (length - 1), 10**length, 10 * (n + len(known))
+    while high - low < room:
+        high *= 10
+    if dtype.kind in "iu":
+        high = min(high, int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max))
+    if 5 * (high - low) < room:
+        fact = f"column {cells.name!r} has dtype {dtype}, with too few other numbers"
+        raise ValueError(f"{fact} for {n} new identifiers; convert it to int64, or drop it")
+    sign, out = "-" * all(text[0] == "-" for text in known), dict[str, None]()
+    while len(out) < n:
+        drawn = rng.integers(0, min(high - low, 2**62), n).tolist()
+        out |= dict.fromkeys(text for v in drawn if (text := f"{sign}{low + v}") not in known)
     return list(out)[:n]

@@ -32,6 +32,9 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
     columns, never = table.columns, ("identifier", "constant")
+    constant = [c for c, of in enumerate(columns) if of.kind == "constant" and len(of.order)]
+    z = z.copy()
+    z[:, constant] = 0.0
     most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
     rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
     usable = [c for c in table.order if columns[c].kind not in never and (known[:, c] >= 0).any()]

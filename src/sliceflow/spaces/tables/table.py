@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
 from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
-from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
+from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
 
 __all__ = ["Table", "choose_ways", "draw_rows", "generator", "grow_chain"]
 
@@ -54,6 +54,18 @@ class Table:
         checked = Rules(rules, columns, z)
         checked.check()
         return cls(rows, columns, checked, z)
+
+    def limited(self, ranges: Sequence[Rule], lists: Mapping[int, Sequence[float]]) -> Table:
+        """The same table with more rules: ranges of numbers, and lists of positions of columns."""
+        columns = tuple(replace(of, exact=of.exact or c in lists) for c, of in enumerate(self.columns))
+        known: dict[tuple[int, ...], np.ndarray]
+        known = {(c,): np.array(at, dtype=np.float64)[:, None] for c, at in lists.items()}
+        listed = [Rule(f"given {self.names[c]}", "occurs", (c,)) for c in lists]
+        return replace(
+            self,
+            columns=columns,
+            rules=Rules((*self.rules.rules, *ranges, *listed), columns, self.z, known),
+        )
 
     @cached_property
     def names(self) -> list[Any]:
