@@ -30,10 +30,9 @@ from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generat
 __all__ = ["FittedTable", "TablePlan", "TableSpace"]
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
-_NEARER = 0.547  # share of draws nearer to rows that trees grew on than to others, at most
+_NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least
-_TRIED_CELLS, _TRIED_COLUMNS = 75_000, 60  # that choose how fine trees are; of cells, twice as many
-_MANY_ROWS = 6_000  # from which on two parts of the rows are compared
+_TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
 
 
@@ -224,8 +223,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     n, seed = len(table.z), Seed(0).child("detail")
     if n < _FEWEST or not table.order:
         return DETAILS[-1].of_rows(n)
-    most = _TRIED_CELLS // min(len(table.order), _TRIED_COLUMNS)
-    size = n if n < _MANY_ROWS else min(n // 2, most)
+    size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
     parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
 
