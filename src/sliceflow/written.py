@@ -33,38 +33,28 @@ class Written:
     prefix: str = ""  # what stands before each number, such as "$"
     suffix: str = ""
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
-    minus: str = (
-        ""  # what stands before the prefix of a negative number: "-", or "(", closed at the end
-    )
+    minus: str = ""  # what stands before the prefix of a negative number: "-", or "(", closed at the end
 
     def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
         bare = import_module("pandas").Series(texts, dtype="str").str.strip()
-        negative = bare.str.startswith(self.minus or "\0")
-        if self.minus:
-            closed = bare.str.removeprefix(self.minus).str.removesuffix(")" * (self.minus == "("))
-            bare = closed.where(negative, bare)
-        bare = bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip())
-        bare = bare.str.strip()
+        bare = bare.str.replace(r"^\((.+)\)$", r"-\1", regex=True)
+        bare = bare.str.replace(rf"^(-?){re.escape(self.prefix.strip())}\s*", r"\1", regex=True)
+        bare = bare.str.removesuffix(self.suffix.strip()).str.strip()
         if self.thousands:
             mark, point = re.escape(self.thousands), re.escape(self.decimal)
             grouped = bare.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?|[^{mark}]*")
             bare = bare.where(grouped).str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        numbers = np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
-        return np.where(negative, -numbers, numbers)
+        return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
 
     def write(self, numbers: np.ndarray) -> list[str]:
         return [self._text(v) for v in numbers.tolist()]
 
     def _text(self, v: float) -> str:
-        separator = "," if self.thousands else ""
-        if self.decimals >= 0:
-            text = f"{v:{separator}.{self.decimals}f}"
-        else:
-            text = f"{int(v):{separator}d}" if float(v).is_integer() else f"{v:{separator}}"
-        if text.lstrip("-0.,") == "":
-            text = text.lstrip("-")
+        decimals = 0 if self.decimals < 0 and v.is_integer() else self.decimals
+        form = "z," if self.thousands else "z"  # z: no minus before zero
+        text = f"{v:{form}.{decimals}f}" if decimals >= 0 else f"{v:{form}}"
         swap = {",": self.thousands, ".": self.decimal}
         text = "".join(swap.get(c, c) for c in text)
         if self.minus and text[0] == "-":
