@@ -23,8 +23,6 @@ from sliceflow.errors import doubled
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
-__all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]
-
 _Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
 _Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}

@@ -27,8 +27,6 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.lines import Line, measured
 
-__all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "Way", "choose_way", "grow"]
-
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
 _COSINES, _TAIL = 16, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent

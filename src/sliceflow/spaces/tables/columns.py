@@ -22,8 +22,6 @@ from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
 from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Way, dates_as, whole_numbers
 from sliceflow.written import written_as
 
-__all__ = ["KINDS", "Column", "understand"]
-
 NUMBERS = ("continuous", "integer", "datetime")
 CATEGORIES = ("boolean", "category", "ordered")
 KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "constant" is another

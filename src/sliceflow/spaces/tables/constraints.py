@@ -30,8 +30,6 @@ import numpy as np
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["Rule", "Rules", "dependencies", "parse"]
-
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
 _LARGE = 2**58  # whole numbers from which on Python's own are added

@@ -21,8 +21,6 @@ from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
-__all__ = ["TableFlow"]
-
 
 class TableFlow(FlowEstimator):
     """Generative model of a table: numbers, categories, dates, missing cells.

@@ -23,8 +23,6 @@ from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import MISSING, PLAIN, TABLES
 
-__all__ = ["as_frame", "read_table", "write_table"]
-
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
 _CODE = r"[+-]?0\d"

@@ -27,8 +27,6 @@ from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link, Way
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
-__all__ = ["FittedTable", "TablePlan", "TableSpace"]
-
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 _NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least

@@ -18,8 +18,6 @@ import numpy as np
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import Written
 
-__all__ = ["EXACT", "TICKS", "DateText", "Way", "dates_as", "whole_numbers"]
-
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
 TICKS: dict[Any, str] = {

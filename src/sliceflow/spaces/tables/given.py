@@ -21,8 +21,6 @@ from sliceflow.spaces.tables.constraints import Rule
 from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.table import Table
 
-__all__ = ["condition_on", "find_value"]
-
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
 _FAR = 0.5  # standard deviations

@@ -11,8 +11,6 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["FEWEST", "LONG_TEXT", "NEARLY_UNIQUE", "alphabets", "new", "reason"]
-
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
 FEWEST = 20  # rows from which on different values tell anything

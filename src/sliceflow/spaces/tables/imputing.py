@@ -18,8 +18,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import Detail, Link, choose_way, grow
 from sliceflow.spaces.tables.table import Table, generator
 
-__all__ = ["fill"]
-
 _TREES, _SHARE, _DETAIL = 10, 0.63, Detail(5, 2.0)  # of a column with missing cells; a tree's rows
 _NEAREST, _STARTS, _COMPARED = 5, 5_000, 50  # rows to start from, of so many, by so many columns
 _SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one

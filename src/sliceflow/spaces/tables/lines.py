@@ -14,8 +14,6 @@ import numpy as np
 
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["Line", "measured"]
-
 _RIDGE = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}  # less than that is rounding
 _PRODUCTS = 12  # numbers, at most, that are multiplied
 _PER_REGRESSOR = 5  # rows, at least

@@ -17,8 +17,6 @@ from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
 
-__all__ = ["Table", "choose_ways", "draw_rows", "generator", "grow_chain"]
-
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
 
