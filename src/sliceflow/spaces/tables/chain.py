@@ -61,7 +61,7 @@ DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (7, 2.25), (10, 2
 class Tree:
     """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
-    nodes: Any  # the tree of scikit-learn; None has one leaf
+    nodes: Any  # the tree of scikit-learn
     rows: np.ndarray  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
     first: np.ndarray  # (nodes,), where the range of each node begins,
     count: np.ndarray  # its length,
@@ -73,10 +73,7 @@ class Tree:
         cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator
     ) -> Tree:
         """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
-        n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < 2 * detail.leaf:
-            return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
-        some = np.sort(rng.permutation(n)[:MOST_ROWS])
+        some = np.sort(rng.permutation(len(y))[:MOST_ROWS])
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
         tree = kind(min_samples_leaf=detail.leaf, random_state=0, ccp_alpha=alpha)
@@ -96,12 +93,7 @@ class Tree:
 
     def find(self, x: np.ndarray) -> np.ndarray:
         """The leaf of each row of x (m, p)."""
-        return (
-            np.zeros(len(x), dtype=np.int64) if self.nodes is None else np.asarray(self.nodes.apply(x))
-        )
-
-    def is_leaf(self, node: np.ndarray) -> np.ndarray:
-        return node == 0 if self.nodes is None else np.asarray(self.nodes.children_left[node] < 0)
+        return np.asarray(self.nodes.apply(x))
 
 
 def _impurity(target: np.ndarray) -> float:
@@ -113,7 +105,7 @@ def _impurity(target: np.ndarray) -> float:
 
 def targets(column: Column, y: np.ndarray) -> np.ndarray:
     """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
-    if not column.is_category and column.kind not in ("identifier", "constant"):
+    if column.is_number:
         return _functions(y)
     levels, counts = np.unique(y, return_counts=True)
     if len(levels) <= _CLASSES:
@@ -185,12 +177,12 @@ class Link:
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
         ends = [self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)]
-        sound = tree.is_leaf(node)
+        sound = tree.nodes.children_left[node] < 0
         if self.along:
             between = ends[0] + (at - low) * (ends[1] - ends[0])
             return self.lines[-1].position(column, ahead + np.where(sound, between, drawn))
         for end in ends:
-            sound &= (end >= 0) & column.free[np.maximum(end, 0).astype(np.int64)]
+            sound &= column.is_free(end)
         a, b = (column.numbers(np.maximum(end, 0)) for end in ends)
         new = column.positions_of(column.on_grid(a + (at - low) * (b - a)))
         return np.where(sound & (new >= 0), new, drawn)
@@ -257,21 +249,19 @@ def choose_way(
         low, high = (np.searchsorted(known, positions, side) for side in ("left", "right"))
         return (low + high) / (2 * len(known))
 
+    truth = ranks(judges[:, column])
+
     def error(way: Way) -> float:
         line = Line.fit(way, columns, fitted, column, before)
         if line is None:
             return np.inf
         found = line.position(own, line.at(columns, judges))
-        return float(np.abs(ranks(found) - ranks(judges[:, column])).mean())
+        return float(np.abs(ranks(found) - truth).mean())
 
     def score(way: Way) -> float:
         link = grow(columns, fitted, column, before, seed, DETAILS[1].of_rows(len(fitted)), way)
-        y, *draws = (
-            ranks(at)
-            for at in (judges[:, column], *(link.draw(columns, judges, rng, _any) for _ in range(2)))
-        )
-        near, apart = np.mean([np.abs(u - y) for u in draws]), np.abs(draws[0] - draws[1]).mean()
-        return float(near - apart / 2)
+        a, b = (ranks(link.draw(columns, judges, rng, _any)) for _ in range(2))
+        return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
 
     ways: tuple[Way, ...] = ("numbers", "logs")
     errors = {way: error(way) for way in ways}
@@ -290,7 +280,8 @@ def _features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What trees see of rows: positions, and predictions. Also the last of these, in full precision."""
     found = [line.at(columns, z) for line in lines]
-    x = np.column_stack((z[:, before], *found)).astype(np.float32)
+    x = z[:, before] if len(before) else np.zeros((len(z), 1))  # all alike
+    x = np.column_stack((x, *found)).astype(np.float32)
     return x, found[-1] if found else np.zeros(len(z))
 
 
@@ -309,10 +300,9 @@ def _equal_columns(
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
     own, y, choice = columns[column], z[:, column], np.zeros(len(z), dtype=np.int64)
-    free = (y >= 0) & own.free[np.maximum(y, 0).astype(np.int64)] if own.free.any() else y < -1
-    mine, same = own.numbers(y), dict[int, np.ndarray]()
+    free, mine, same = own.is_free(y), own.numbers(y), dict[int, np.ndarray]()
     for other in before.tolist() if free.any() else []:
-        if columns[other].kind == own.kind and (columns[other].base is None) == (own.base is None):
+        if columns[other].kind == own.kind and (columns[other].unit is None) == (own.unit is None):
             same[other] = free & (mine == _numbers_in(own, columns[other], z[:, other]))
     equal: list[int] = []
     for other in sorted(same, key=lambda other: -same[other].mean()):
@@ -325,7 +315,7 @@ def _equal_columns(
 def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndarray:
     """Numbers of another column in the units of this one."""
     numbers = other.numbers(positions)
-    if column.base is None or column.unit is None or other.base is None or other.unit is None:
+    if column.unit is None or other.unit is None:
         return numbers
     scale = other.unit / column.unit
     return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step

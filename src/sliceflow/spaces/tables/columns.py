@@ -81,11 +81,14 @@ class Column:
     @cached_property
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
-        k, n = len(self.values), int((~self.cells.missing).sum())
+        k, n = len(self.order), int((~self.cells.missing).sum())
         if k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self.has_room:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
+
+    def is_free(self, positions: np.ndarray) -> np.ndarray:
+        return (positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)]
 
     @cached_property
     def has_room(self) -> bool:
@@ -123,14 +126,14 @@ class Column:
         return self.is_number or (self.kind == "constant" and self.unit is not None)
 
     @property
-    def base(self) -> int | None:
-        """Numbers count steps from here; None if they are any floats."""
-        return None if self.unit is None else int(self.ticks[0])
+    def base(self) -> int:
+        """Numbers count steps from here; floats are as they are."""
+        return 0 if self.unit is None else int(self.ticks[0])
 
     @cached_property
     def values(self) -> np.ndarray:
         """(k,), the number of each position: steps from the base, or floats."""
-        if self.base is None:
+        if self.unit is None:
             return self.ticks
         return np.asarray(((self.ticks - self.base) // self.step).astype(np.float64))
 
@@ -150,7 +153,7 @@ class Column:
         return np.where(np.isnan(numbers), -1.0, at)
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        return numbers if self.base is None else np.asarray(np.rint(numbers))
+        return numbers if self.unit is None else np.asarray(np.rint(numbers))
 
     def ticks_at(self, positions: np.ndarray) -> np.ndarray:
         """What the values at positions are, exactly, in units; Python's integers where those are large."""
@@ -161,7 +164,7 @@ class Column:
         return np.asarray(out)
 
     def _ticks_of(self, numbers: np.ndarray) -> np.ndarray:
-        if self.base is None:
+        if self.unit is None:
             return numbers
         steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
         return np.asarray(self.base + self.step * steps)
@@ -170,8 +173,8 @@ class Column:
         """Whole numbers of another unit, or floats, as `values` are."""
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
         above, below = ratio.numerator, ratio.denominator
-        if self.base is None or unit is None:
-            return np.asarray((ticks * float(above) / float(below) - (self.base or 0)) / self.step)
+        if self.unit is None or unit is None:
+            return np.asarray((ticks * float(above) / float(below) - self.base) / self.step)
         scaled = ticks.astype(object) * above - self.base * below
         return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
 

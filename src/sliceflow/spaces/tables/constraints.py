@@ -184,10 +184,6 @@ class Rules:
         free[:, c] = any(c == rule.columns[0] for rule in self.totals)
         return self._keep(own, trial, free)
 
-    def kept(self, z: np.ndarray, first: int) -> np.ndarray:
-        """Which rows of positions (m, d) keep the rules from the first on."""
-        return self._keep(self.rules[first:], z, np.zeros(z.shape, dtype=bool))
-
     def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which rows keep rules, after `free` cells of sums are computed in place."""
         self._settle(z, free)
@@ -268,8 +264,8 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
     in which the first is missing do not count; a missing cell of the other is a value like others.
     """
-    n, never, known = len(z), ("identifier", "constant"), np.where(z < 0, np.nan, z)
-    usable = [c for c, column in enumerate(columns) if column.modelled and column.kind not in never]
+    n, known = len(z), np.where(z < 0, np.nan, z)
+    usable = [c for c, column in enumerate(columns) if column.is_category or column.is_number]
     levels, share = {}, {}
     for c in usable[:_MOST_PAIRS]:
         values, counts = np.unique(z[:, c], return_counts=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import Rule
+from sliceflow.spaces.tables.constraints import Rule, Rules
 from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.table import Table
 
@@ -37,9 +38,9 @@ def condition_on(
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
-    rows, notes = np.ones(len(table.z), dtype=bool), list[str]()
+    rows, notes, more = np.ones(len(table.z), dtype=bool), list[str](), list[Rule]()
     fixed, values, near = dict[int, float](), dict[int, Any](), dict[int, float]()
-    ranges, lists, own = list[Rule](), dict[int, list[float]](), len(table.rules.rules)
+    listed = dict[tuple[int, ...], np.ndarray]()
     for name, value in given.items():
         if name not in table.names:
             raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
@@ -48,10 +49,11 @@ def condition_on(
         if column.kind in ("identifier", "drop"):
             raise ValueError(f"given {name!r} is of kind {column.kind}; samples make it up")
         if isinstance(value, tuple):
-            ranges += _range(column, c, value)
+            more += _range(column, c, value)
             rows &= at >= 0
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            lists[c], never = _listed(column, value)
+            more.append(Rule(f"given {name}", "occurs", (c,)))
+            listed[c,], never = _listed(column, value)
             notes += [f"no row has {name}={v}" for v in never]
         else:
             fixed[c], number, one = find_value(column, value)
@@ -65,9 +67,14 @@ def condition_on(
                     near[c] = number
                     continue
             rows &= same
-    if ranges or lists:
-        table = table.limited(ranges, lists)
-        rows &= table.rules.kept(table.z, own)
+    if more:
+        columns = tuple(
+            replace(of, exact=of.exact or (c,) in listed) for c, of in enumerate(table.columns)
+        )
+        table = replace(
+            table, columns=columns, rules=Rules((*table.rules.rules, *more), columns, table.z, listed)
+        )
+        rows &= ~np.any([table.rules.broken(rule, table.z) for rule in more], axis=0)
     if not rows.any():
         fact = f"no row of the table has given={dict(given)}"
         raise ValueError(f"{fact}; leave out what never occurs together")
@@ -102,16 +109,14 @@ def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:
     """A ValueError if a constraint compares a number that no position stands for exactly."""
     column = table.columns[c]
     there = column.on_grid(column.numbers(np.array([at])))[0]
-    for rule in table.rules.rules:
-        if c in rule.columns and not rule.implied and abs(there - number) > 1e-12 * abs(number):
-            fact = f"given {column.name!r} is outside the table's values, or finer than they are"
-            raise ValueError(
-                f"{fact}, and the constraint {rule.text!r} needs them; leave one of them out"
-            )
+    asked = [rule.text for rule in table.rules.rules if c in rule.columns and not rule.implied]
+    if asked and abs(there - number) > 1e-12 * abs(number):
+        fact = f"given {column.name!r} is outside the table's values, or finer than they are"
+        raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one of them out")
 
 
-def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[Any]]:
-    """The positions of those values that rows have, and the other values."""
+def _listed(column: Column, values: Iterable[Any]) -> tuple[np.ndarray, list[Any]]:
+    """The positions (k, 1) of those values that rows have, and the other values."""
     known, never = set[float](), []
     for value in values:
         at, number, _ = find_value(column, value)
@@ -119,7 +124,7 @@ def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[An
             known.add(at)
         else:
             never.append(value)
-    return sorted(known), never
+    return np.array(sorted(known), dtype=np.float64)[:, None], never
 
 
 def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
@@ -155,10 +160,8 @@ def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.n
     ridge = _RIDGE * k * ((away**2).mean() or 1.0)
     gram = design.T @ design + ridge * np.diag([0.0, *[1.0] * len(given)])
     for c in set(table.order) - set(given):
-        column, moving = columns[c], z[:, c] >= 0
-        if column.free.any():
-            moving &= column.free[np.maximum(z[:, c], 0).astype(np.int64)]
-        if not column.free.any() or moving.sum() < 3 * design.shape[1]:
+        column, moving = columns[c], columns[c].is_free(z[:, c])
+        if moving.sum() < 3 * design.shape[1]:
             continue
         y = column.numbers(z[:, c])[moving]
         slopes = np.linalg.solve(gram * moving.mean(), design[moving].T @ (y - y.mean()))[1:]

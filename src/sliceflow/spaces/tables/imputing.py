@@ -29,13 +29,13 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
 
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
-    columns, never = table.columns, ("identifier", "constant")
+    columns = table.columns
     constant = [c for c, of in enumerate(columns) if of.kind == "constant" and len(of.order)]
     z = z.copy()
     z[:, constant] = 0.0
     most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
     rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
-    usable = [c for c in table.order if columns[c].kind not in never and (known[:, c] >= 0).any()]
+    usable = [c for c in table.order if columns[c].kind != "identifier" and (known[:, c] >= 0).any()]
     if (known[:, usable] < 0).any():  # trees see each row without holes, as those to be filled will be
         rows, _ = _fill(table, known, known, np.tile(known, (_TREES, 1)), usable, seed.child("table"))
     return _fill(table, known, rows, z, usable, seed)

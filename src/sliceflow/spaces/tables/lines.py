@@ -64,7 +64,7 @@ class Line:
 
 def _offset(own: Column) -> float:
     """What makes numbers positive: the zero of the column, if they all are."""
-    zero = 0.0 if own.base is None else own.base / own.step
+    zero = own.base / own.step
     return zero if own.values[0] + zero > 0 else 1.0 - float(own.values[0])
 
 

@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
 from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
-from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
+from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
@@ -53,18 +53,6 @@ class Table:
         checked.check()
         return cls(rows, columns, checked, z)
 
-    def limited(self, ranges: Sequence[Rule], lists: Mapping[int, Sequence[float]]) -> Table:
-        """The same table with more rules: ranges of numbers, and lists of positions of columns."""
-        columns = tuple(replace(of, exact=of.exact or c in lists) for c, of in enumerate(self.columns))
-        known: dict[tuple[int, ...], np.ndarray]
-        known = {(c,): np.array(at, dtype=np.float64)[:, None] for c, at in lists.items()}
-        listed = [Rule(f"given {self.names[c]}", "occurs", (c,)) for c in lists]
-        return replace(
-            self,
-            columns=columns,
-            rules=Rules((*self.rules.rules, *ranges, *listed), columns, self.z, known),
-        )
-
     @cached_property
     def names(self) -> list[Any]:
         return [column.name for column in self.columns]
@@ -76,10 +64,10 @@ class Table:
         So what a label says is in all columns after it. Totals come behind their parts.
         """
         modelled = [c for c, column in enumerate(self.columns) if column.modelled]
-        several = {
+        late = [
             c for c in modelled if not self.columns[c].is_category or len(self.columns[c].order) > 2
-        }
-        return self.rules.order(sorted(modelled, key=lambda c: c in several))
+        ]
+        return self.rules.order(sorted(modelled, key=lambda c: c in late))
 
     @cached_property
     def single_rows(self) -> set[bytes]:
@@ -165,10 +153,8 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-            for c, last in (
-                (link.column, len(columns[link.column].order) - 1) for link in links if link.along
-            ):
-                ok &= (z[:, c] != 0) & (z[:, c] != last)
+            for c in (link.column for link in links if link.along):
+                ok &= (z[:, c] != 0) & (z[:, c] != len(columns[c].order) - 1)
         rest, z = rest[~ok], z[~ok]
         if not len(rest):
             return out
