@@ -88,7 +88,7 @@ class Column:
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
 
     def is_free(self, positions: np.ndarray) -> np.ndarray:
-        return (positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)]
+        return np.asarray((positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)])
 
     @cached_property
     def has_room(self) -> bool:
@@ -199,10 +199,9 @@ class Column:
         """The column of new rows, with its dtype."""
         missing, level = positions < 0, np.floor(positions).astype(np.int64)
         if self.kind == "identifier":
-            texts = np.full(len(missing), None, dtype=object)
-            new = identifiers.new(self.cells, int((~missing).sum()), rng)
-            texts[~missing] = [int(text) for text in new] if self.cells.form == "int" else new
-            return pandas().Series(texts, dtype=object).astype(self.cells.dtype)
+            new = np.full(len(missing), None, dtype=object)
+            new[~missing] = identifiers.new(self.cells, int((~missing).sum()), rng)
+            return pandas().Series(new, dtype=object).astype(self.cells.dtype)
         out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
         if between.any():
             out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
@@ -284,9 +283,9 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         raise ValueError(f"{fact}; {cure}")
     counts = np.bincount(cells.codes[cells.codes >= 0])
     present = np.flatnonzero(counts)
-    reason = "as asked" if kind == "identifier" else ""
-    if wanted is None:
-        reason = identifiers.reason(cells, distinct_rows)
+    reason = "as asked" * (kind == "identifier") or identifiers.reason(cells, distinct_rows) * (
+        not kind
+    )
     if kind == "drop":
         return Column(cells, "drop", present[:0], np.empty(0))
     if reason and reason != identifiers.NEARLY_UNIQUE:

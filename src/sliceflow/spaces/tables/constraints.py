@@ -42,14 +42,14 @@ _MOST_PAIRS = 300  # columns among which dependencies are looked for
 
 @dataclass(frozen=True)
 class Rule:
-    """One constraint: Σ weight·column ≤, < or = bound, or a combination that occurs.
+    """One constraint: Σ weight·column ≤, < or = bound, a combination that occurs, or a list of positions.
 
     Columns count their own units, so that weights and bound are exact whole numbers of one `unit`;
     they are floats if it is None. The first column of a sum is its total.
     """
 
     text: str
-    relation: Literal["<=", "<", "=", "occurs"]
+    relation: Literal["<=", "<", "=", "occurs", "in"]
     columns: tuple[int, ...]
     weights: tuple[Any, ...] = ()
     bound: Any = 0
@@ -64,7 +64,7 @@ class Rules:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
-    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)  # combinations that occur
+    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False)  # what occurs
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
@@ -120,6 +120,8 @@ class Rules:
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
         x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
+        if rule.relation == "in":
+            return np.asarray(~np.isnan(x) & ~np.isin(x, rule.bound))[:, 0]
         if rule.relation == "occurs":
             drawn = ~np.isnan(x)
             for pattern in np.unique(drawn[drawn.any(1)], axis=0):

@@ -128,14 +128,14 @@ class TableFlow(FlowEstimator):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
-        self.n_features_in_ = len(fitted.rows.names)
+        self.n_features_in_ = len(fitted.table.names)
         self.feature_names_in_ = np.empty(self.n_features_in_, dtype=object)
-        self.feature_names_in_[:] = fitted.rows.names
+        self.feature_names_in_[:] = fitted.table.names
 
     @property
     def columns_(self) -> Any:
         """A table of the columns."""
-        table = self._fitted_state().rows
+        table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
         for rule in table.rules.rules:
             if rule.implied:
@@ -145,7 +145,7 @@ class TableFlow(FlowEstimator):
     @property
     def kinds_(self) -> dict[Any, str]:
         """The kind of every column."""
-        return {column.name: column.kind for column in self._fitted_state().rows.columns}
+        return {column.name: column.kind for column in self._fitted_state().table.columns}
 
     def sample(  # type: ignore[override]
         self, n: int = 1, random_state: Any = None, *, given: Mapping[Any, Any] | None = None
@@ -167,7 +167,7 @@ class TableFlow(FlowEstimator):
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
-        table, rows, fixed, values = condition_on(fitted.rows, given)
+        table, rows, fixed, values = condition_on(fitted.table, given)
         links = [*grow_chain(table, rows, [*fixed], seed.child("given"), plan.detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
@@ -176,7 +176,7 @@ class TableFlow(FlowEstimator):
 
         A ValueError says why it cannot be given.
         """
-        table = self._fitted_state().rows
+        table = self._fitted_state().table
         column = next(column for column in table.columns if str(column.name) == name)
         if ".." in text and column.is_number:
             return tuple(find_value(column, part)[2][0] for part in text.split("..", 1))
@@ -199,7 +199,7 @@ class TableFlow(FlowEstimator):
         random_state : int, RandomState, Generator or None
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
-        table, seed = self._fitted_state().rows, Seed.from_random_state(random_state)
+        table, seed = self._fitted_state().table, Seed.from_random_state(random_state)
         frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)

@@ -88,18 +88,13 @@ class FittedTable:
 
     plan: TablePlan
     seed: Seed
-    table: Table | None = field(default=None, metadata={"saved": False})
+    table: Any = field(default=None, metadata={"saved": False})  # a `Table`
     grown: tuple[Link, ...] | None = field(default=None, metadata={"saved": False})
 
     needs_rows = True
     condition = None
     codes = None
     device = torch.device("cpu")
-
-    @property
-    def rows(self) -> Table:
-        assert self.table is not None
-        return self.table
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -108,17 +103,17 @@ class FittedTable:
 
     def grow(self) -> Iterator[Link]:
         """The links of the chain, one after the other."""
-        return grow_chain(self.rows, self.rows.z, (), self.seed, self.plan.detail, self.plan.ways)
+        return grow_chain(self.table, self.table.z, (), self.seed, self.plan.detail, self.plan.ways)
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True) -> Any:
-        z = draw_rows(self.rows, self.links, n, seed, {}, missing)
-        return self.rows.frame(z, seed)
+        z = draw_rows(self.table, self.links, n, seed, {}, missing)
+        return self.table.frame(z, seed)
 
     def columns(self, X: Any) -> Tensor:
-        scores = self.rows.scores(self.rows.positions_of(read_frame(X)))
+        scores = self.table.scores(self.table.positions_of(read_frame(X)))
         return torch.from_numpy(np.ascontiguousarray(scores.T))
 
 
@@ -156,7 +151,7 @@ class TableSpace:
         seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
         what = f"{rows.n} rows of {len(table.columns)} columns need"
         plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
-        return TableJob(plan, FittedTable(plan, seed, table))
+        return TableJob(plan, (TablePart(FittedTable(plan, seed, table)),))
 
 
 @dataclass(frozen=True)
@@ -164,17 +159,12 @@ class TableJob:
     """A planned fit, of one part."""
 
     plan: TablePlan
-    fitted: FittedTable
+    parts: tuple[TablePart]
 
-    @property
-    def parts(self) -> tuple[TablePart, ...]:
-        return (TablePart(self.fitted),)
+    def finish(self, results: Sequence[FittedTable]) -> tuple[FittedTable, None, None]:
+        return results[0], None, None
 
-    def finish(self, results: Sequence[Any]) -> tuple[FittedTable, None, None]:
-        self.fitted.rows.warn_of_personal()
-        return replace(self.fitted, grown=results[0]), None, None
-
-    def copies(self, results: Sequence[Any]) -> tuple[str, str]:
+    def copies(self, results: Sequence[FittedTable]) -> tuple[str, str]:
         return "", ""
 
 
@@ -190,10 +180,10 @@ class TablePart:
 
     @property
     def n_steps(self) -> int:
-        return len(self.fitted.rows.order)
+        return len(self.fitted.plan.order)
 
     def begin(self) -> TablePart:
-        return self
+        return TablePart(self.fitted)
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         """Grow one link after the other. A resumed fit grows the first ones again, silently."""
@@ -207,8 +197,9 @@ class TablePart:
                 events.tell(listeners, events.Event(*at, measure="unexplained share"))
                 run.after()
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[Link, ...]:
-        return tuple(self.links)
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> FittedTable:
+        self.fitted.table.warn_of_personal()
+        return replace(self.fitted, grown=tuple(self.links))
 
 
 def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import Rule, Rules
+from sliceflow.spaces.tables.constraints import Rule
 from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.table import Table
 
@@ -40,7 +39,6 @@ def condition_on(
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
     rows, notes, more = np.ones(len(table.z), dtype=bool), list[str](), list[Rule]()
     fixed, values, near = dict[int, float](), dict[int, Any](), dict[int, float]()
-    listed = dict[tuple[int, ...], np.ndarray]()
     for name, value in given.items():
         if name not in table.names:
             raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
@@ -52,8 +50,8 @@ def condition_on(
             more += _range(column, c, value)
             rows &= at >= 0
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            more.append(Rule(f"given {name}", "occurs", (c,)))
-            listed[c,], never = _listed(column, value)
+            known, never = _listed(column, value)
+            more.append(Rule(f"given {name}", "in", (c,), bound=known))
             notes += [f"no row has {name}={v}" for v in never]
         else:
             fixed[c], number, one = find_value(column, value)
@@ -68,12 +66,7 @@ def condition_on(
                     continue
             rows &= same
     if more:
-        columns = tuple(
-            replace(of, exact=of.exact or (c,) in listed) for c, of in enumerate(table.columns)
-        )
-        table = replace(
-            table, columns=columns, rules=Rules((*table.rules.rules, *more), columns, table.z, listed)
-        )
+        table = table.with_rules(more)
         rows &= ~np.any([table.rules.broken(rule, table.z) for rule in more], axis=0)
     if not rows.any():
         fact = f"no row of the table has given={dict(given)}"
@@ -115,8 +108,8 @@ def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:
         raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one of them out")
 
 
-def _listed(column: Column, values: Iterable[Any]) -> tuple[np.ndarray, list[Any]]:
-    """The positions (k, 1) of those values that rows have, and the other values."""
+def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[Any]]:
+    """The positions of those values that rows have, and the other values."""
     known, never = set[float](), []
     for value in values:
         at, number, _ = find_value(column, value)
@@ -124,7 +117,7 @@ def _listed(column: Column, values: Iterable[Any]) -> tuple[np.ndarray, list[Any
             known.add(at)
         else:
             never.append(value)
-    return np.array(sorted(known), dtype=np.float64)[:, None], never
+    return sorted(known), never
 
 
 def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
+from typing import Any
 
 import numpy as np
 
@@ -78,11 +79,11 @@ def alphabets(texts: Sequence[str]) -> list[str]:
     return out
 
 
-def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
-    """n different texts, none of them in the column: other digits and letters in the same places."""
-    texts = cells.levels.astype(str).tolist()
+def new(cells: Cells, n: int, rng: np.random.Generator) -> list[Any]:
+    """n different values, none of them in the column: other digits and letters in the same places."""
     if cells.form == "int":
-        return _new_integers(cells, set(texts), n, rng)
+        return _new_integers(cells, n, rng)
+    texts = cells.levels.tolist()
     places = alphabets(texts[:_LOOKED_AT])
     last = max((i for i, letters in enumerate(places) if len(letters) > 1), default=len(places) - 1)
     while math.prod(map(len, places)) < 10 * (n + len(texts)):
@@ -95,10 +96,11 @@ def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     return list(out)[:n]
 
 
-def _new_integers(cells: Cells, known: set[str], n: int, rng: np.random.Generator) -> list[str]:
+def _new_integers(cells: Cells, n: int, rng: np.random.Generator) -> list[int]:
     """The same for integers: others with as many digits, or more where there is no room."""
-    dtype, length = cells.levels.dtype, max(len(text.lstrip("-")) for text in known)
-    low, high, room = 10 ** (length - 1), 10**length, 10 * (n + len(known))
+    dtype, known, out = cells.levels.dtype, {*cells.levels.tolist()}, dict[int, None]()
+    high, room = 10 ** len(str(max(map(abs, known)))), 10 * (n + len(known))
+    low = high // 10
     while high - low < room:
         high *= 10
     if dtype.kind in "iu":
@@ -106,8 +108,8 @@ def _new_integers(cells: Cells, known: set[str], n: int, rng: np.random.Generato
     if 5 * (high - low) < room:
         fact = f"column {cells.name!r} has dtype {dtype}, with too few other numbers"
         raise ValueError(f"{fact} for {n} new identifiers; convert it to int64, or drop it")
-    sign, out = "-" * all(text[0] == "-" for text in known), dict[str, None]()
+    sign = -1 if max(known) < 0 else 1
     while len(out) < n:
         drawn = rng.integers(0, min(high - low, 2**62), n).tolist()
-        out |= dict.fromkeys(text for v in drawn if (text := f"{sign}{low + v}") not in known)
+        out |= dict.fromkeys(sign * (low + v) for v in drawn if sign * (low + v) not in known)
     return list(out)[:n]

@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
 from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
-from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
+from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
@@ -47,11 +47,16 @@ class Table:
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
         z = np.column_stack([column.positions for column in columns])
         rules = (*(parse(text, columns) for text in constraints), *dependencies(columns, z))
-        combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
-        columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
-        checked = Rules(rules, columns, z)
-        checked.check()
-        return cls(rows, columns, checked, z)
+        table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
+        table.rules.check()
+        return table
+
+    def with_rules(self, more: Sequence[Rule]) -> Table:
+        """The table with more rules. Columns of which something must occur have no new values."""
+        occurs = {c for rule in more if rule.relation in ("occurs", "in") for c in rule.columns}
+        columns = tuple(replace(of, exact=of.exact or c in occurs) for c, of in enumerate(self.columns))
+        rules = Rules((*self.rules.rules, *more), columns, self.z)
+        return replace(self, columns=columns, rules=rules)
 
     @cached_property
     def names(self) -> list[Any]:
