@@ -26,12 +26,9 @@ class TableFlow(FlowEstimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     New rows are drawn column by column, each cell given those before it, by a chain of trees
-    (`sliceflow.spaces.tables.chain`): one-dimensional transports, each conditional on what is there
-    already. A cell is the value of a similar row, or between two of them. There is no network and no
-    training loop: a fit takes seconds.
-
-    The model keeps the rows, and so does its file: treat it like the table. Identifiers and personal
-    data are made up anew.
+    (`sliceflow.spaces.tables.chain`). A cell is the value of a similar row, or between two of them. There
+    is no network and no training loop: a fit takes seconds. The model keeps the rows, and so does its
+    file: treat it like the table. Identifiers and personal data are made up anew.
 
     Parameters
     ----------
@@ -43,11 +40,10 @@ class TableFlow(FlowEstimator):
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``, ``"x > 0"``
         or ``"combinations(make, model)"``; see `sliceflow.spaces.tables.constraints`.
     missing : "model" or "fill"
-        "model" draws missing cells as often, and together with what, as in the table. "fill" gives
-        samples without any.
+        "model" draws missing cells as often, and together with what, as in the table; "fill" draws none.
     detail : (int, float) or None
-        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees are
-        coarser and copy less. None takes the finest trees that copy no rows.
+        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees copy
+        less. None takes the finest trees that copy no rows.
     device : str or torch.device
         Accepted as in other estimators; trees grow on the CPU.
     random_state : int, RandomState, Generator or None
@@ -64,8 +60,7 @@ class TableFlow(FlowEstimator):
     plan_ : TablePlan
         What the fit did; print it.
     history_ : dict
-        Lists: one step per column; `distance` is the share of the column's impurity that the columns
-        before it leave unexplained.
+        Lists, by columns; `distance` is the share of impurity that the columns before leave unexplained.
     n_features_in_, feature_names_in_ : number and names of the columns
 
     Examples
@@ -73,10 +68,8 @@ class TableFlow(FlowEstimator):
     >>> import pandas as pd
     >>> from sliceflow import TableFlow
     >>> rng = np.random.default_rng(0)
-    >>> plan = rng.choice(["basic", "gold"], 300)
-    >>> age = rng.integers(18, 80, 300)
-    >>> spent = np.round(rng.gamma(2, 20 + (plan == "gold") * age), 2)
-    >>> table = pd.DataFrame({"plan": plan, "age": age, "spent": spent})
+    >>> table = pd.DataFrame({"plan": ["basic", "gold"] * 150, "age": rng.integers(18, 80, 300)})
+    >>> table["spent"] = np.round(rng.gamma(2, 20 + (table["plan"] == "gold") * table["age"]), 2)
     >>> flow = TableFlow(random_state=0).fit(table)
     >>> new = flow.sample(5, random_state=0)
     >>> list(new.columns), bool((new.dtypes == table.dtypes).all())
@@ -134,7 +127,6 @@ class TableFlow(FlowEstimator):
 
     @property
     def columns_(self) -> Any:
-        """A table of the columns."""
         table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
         for rule in table.rules.rules:
@@ -144,7 +136,6 @@ class TableFlow(FlowEstimator):
 
     @property
     def kinds_(self) -> dict[Any, str]:
-        """The kind of every column."""
         return {column.name: column.kind for column in self._fitted_state().table.columns}
 
     def sample(  # type: ignore[override]
@@ -157,8 +148,8 @@ class TableFlow(FlowEstimator):
         n : number of rows
         random_state : int, RandomState, Generator or None (new rows on every call)
         given : what all rows must have, by column: a value, None for missing, a list of values, or a
-            range (low, high). The chain is fitted again to the rows that have it, so the answer is that
-            of the table's own conditional distribution. A warning says if few rows are behind it
+            range (low, high). The chain is fitted again to the rows that have it. A warning says if these
+            are few
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
         fitted: FittedTable = self._fitted_state()
@@ -172,12 +163,9 @@ class TableFlow(FlowEstimator):
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:
-        """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing.
-
-        A ValueError says why it cannot be given.
-        """
-        table = self._fitted_state().table
-        column = next(column for column in table.columns if str(column.name) == name)
+        """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""
+        columns = self._fitted_state().table.columns
+        column = next(column for column in columns if str(column.name) == name)
         if ".." in text and column.is_number:
             return tuple(find_value(column, part)[2][0] for part in text.split("..", 1))
         if "|" in text and text not in column.levels.astype(str).tolist():
@@ -187,15 +175,13 @@ class TableFlow(FlowEstimator):
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
-        Each filled cell is a draw given the other cells of its row
-        (`sliceflow.spaces.tables.imputing`). The best single guess of a cell is the median, or the most
-        frequent, of many draws. A warning says which cells stay empty.
+        A filled cell is a draw given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
+        median, or the most frequent, of many is the best guess. A warning says which cells stay empty.
 
         Parameters
         ----------
         X : DataFrame with the columns of the fitted one, or a path; with missing cells
-        n : 1 returns one DataFrame. More return a list of them, for multiple imputation: their spread
-            is the uncertainty of the cells
+        n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the cells
         random_state : int, RandomState, Generator or None
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")

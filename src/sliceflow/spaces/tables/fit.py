@@ -36,27 +36,16 @@ _FEWEST = 40  # fewer rows than these do not choose
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan(Plan):
-    """What a fit of a table does. It prints as a table.
-
-    Parameters
-    ----------
-    n_rows, n_columns : size of the table
-    order : the columns in the order in which they are drawn
-    ways : how each of them is drawn: from leaves, or along a regression of numbers or of logarithms
-    leaf, cost : rows of a leaf, at least, and what a split must gain, relative to one of noise: the
-        finest trees that copy no rows (`choose_detail`)
-    rules : constraints, and dependencies that were found
-    identifiers : columns whose values are made up
-    """
+    """What a fit of a table does. It prints as a table."""
 
     n_rows: Count
     n_columns: Count
-    order: tuple[Label, ...]
-    ways: tuple[Way, ...]
-    leaf: Count
-    cost: Annotated[float, Between(0)]
-    rules: tuple[str, ...] = ()
-    identifiers: tuple[Label, ...] = ()
+    order: tuple[Label, ...]  # the columns in the order in which they are drawn,
+    ways: tuple[Way, ...]  # and how: from leaves, or along a regression of numbers or of logarithms
+    leaf: Count  # rows of a leaf, at least,
+    cost: Annotated[float, Between(0)]  # and what a split must gain, relative to one of noise
+    rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
+    identifiers: tuple[Label, ...] = ()  # columns whose values are made up
 
     @property
     def method(self) -> str:
@@ -64,18 +53,15 @@ class TablePlan(Plan):
 
     @property
     def detail(self) -> Detail:
-        """How fine trees are."""
         return Detail(self.leaf, self.cost)
 
     def lines(self) -> Sequence[tuple[str, object]]:
+        along = [name for name, way in zip(self.order, self.ways, strict=True) if way != "leaves"]
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
             ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
-            (
-                "lines",
-                shown([c for c, way in zip(self.order, self.ways, strict=True) if way != "leaves"]),
-            ),
+            ("lines", shown(along)),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -98,11 +84,9 @@ class FittedTable:
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """The chain."""
         return self.grown or tuple(self.grow())
 
     def grow(self) -> Iterator[Link]:
-        """The links of the chain, one after the other."""
         return grow_chain(self.table, self.table.z, (), self.seed, self.plan.detail, self.plan.ways)
 
     def sample_bytes(self, n: int = 1) -> int:
