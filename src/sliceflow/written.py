@@ -33,9 +33,7 @@ class Written:
     prefix: str = ""  # what stands before each number, such as "$"
     suffix: str = ""
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
-    minus: str = (
-        ""  # what stands before the prefix of a negative number: "-", or "(", closed at the end
-    )
+    minus: str = ""  # before the prefix of a negative number: "-", or "(", which is closed at the end
 
     def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""

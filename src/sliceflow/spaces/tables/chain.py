@@ -120,12 +120,17 @@ def _functions(y: np.ndarray) -> np.ndarray:
     return np.column_stack((cosines, _TAIL * ndtri(u)))
 
 
+def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return np.full(len(rows), True)
+
+
 @dataclass(frozen=True, eq=False)
 class Link:
     """One column of the chain."""
 
-    column: int
-    before: np.ndarray  # numbers of the columns that its trees see
+    columns: Sequence[Column]  # of the table
+    column: int  # the number of this one
+    before: np.ndarray  # and of those that its trees see
     lines: tuple[Line, ...]  # whose predictions trees see as columns, too
     tree: Tree  # with the rows that do not equal an earlier column
     y: np.ndarray  # (n,), their positions; or what the last line leaves over
@@ -134,19 +139,17 @@ class Link:
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
     choice: np.ndarray | None = None  # (n,), by what all rows have
 
-    def draw(
-        self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed
-    ) -> np.ndarray:
+    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
-        own, out = columns[self.column], np.full(len(z), np.nan)
-        x, ahead = _features(columns, z, self.before, self.lines)
+        own, out = self.columns[self.column], np.full(len(z), np.nan)
+        x, ahead = _features(z, self.before, self.lines)
         if self.which is not None and self.choice is not None:
             node = self.which.find(x)
             at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
             chosen = self.choice[self.which.rows[at]]
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
-                same = own.positions_of(_numbers_in(own, columns[other], z[rows, other]))
+                same = own.positions_of(_numbers_in(own, self.columns[other], z[rows, other]))
                 ok = (same >= 0) & allowed(rows, same)
                 out[rows[ok]] = same[ok]
             gone = np.flatnonzero(chosen > len(self.equal))
@@ -156,7 +159,7 @@ class Link:
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            drawn = self._values(own, node, rng, ahead[rest])
+            drawn = self._values(node, rng, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
             rest, node = rest[~ok], node[~ok]
@@ -164,11 +167,10 @@ class Link:
                 node = self.tree.parent[node]
         return out
 
-    def _values(
-        self, column: Column, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray
-    ) -> np.ndarray:
+    def _values(self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray) -> np.ndarray:
         """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
-        tree, count, first = self.tree, self.tree.count[node], self.tree.first[node]
+        column, tree = self.columns[self.column], self.tree
+        count, first = tree.count[node], tree.first[node]
         at = _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
         if not self.along and not column.free.any():
@@ -217,7 +219,7 @@ def grow(  # many: rows, what of them, and how
     if line is not None:
         lines.append(line)
         choice[y < 0] = len(equal) + 1
-    x, ahead = _features(columns, z, before, lines)
+    x, ahead = _features(z, before, lines)
     which = None
     if choice.any():
         which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
@@ -227,7 +229,7 @@ def grow(  # many: rows, what of them, and how
         y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
         target = _functions(y)
     tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng)
-    return Link(column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
+    return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 
 def choose_way(
@@ -255,12 +257,12 @@ def choose_way(
         line = Line.fit(way, columns, fitted, column, before)
         if line is None:
             return np.inf
-        found = line.position(own, line.at(columns, judges))
+        found = line.position(own, line.at(judges))
         return float(np.abs(ranks(found) - truth).mean())
 
     def score(way: Way) -> float:
         link = grow(columns, fitted, column, before, seed, DETAILS[1].of_rows(len(fitted)), way)
-        a, b = (ranks(link.draw(columns, judges, rng, _any)) for _ in range(2))
+        a, b = (ranks(link.draw(judges, rng)) for _ in range(2))
         return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
 
     ways: tuple[Way, ...] = ("numbers", "logs")
@@ -271,15 +273,11 @@ def choose_way(
     return best
 
 
-def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    return np.full(len(rows), True)
-
-
 def _features(
-    columns: Sequence[Column], z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
+    z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What trees see of rows: positions, and predictions. Also the last of these, in full precision."""
-    found = [line.at(columns, z) for line in lines]
+    found = [line.at(z) for line in lines]
     x = z[:, before] if len(before) else np.zeros((len(z), 1))  # all alike
     x = np.column_stack((x, *found)).astype(np.float32)
     return x, found[-1] if found else np.zeros(len(z))

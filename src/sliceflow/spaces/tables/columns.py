@@ -283,9 +283,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         raise ValueError(f"{fact}; {cure}")
     counts = np.bincount(cells.codes[cells.codes >= 0])
     present = np.flatnonzero(counts)
-    reason = "as asked" * (kind == "identifier") or identifiers.reason(cells, distinct_rows) * (
-        not kind
-    )
+    asked = "as asked" if kind == "identifier" else ""
+    reason = asked if wanted else identifiers.reason(cells, distinct_rows)
     if kind == "drop":
         return Column(cells, "drop", present[:0], np.empty(0))
     if reason and reason != identifiers.NEARLY_UNIQUE:
@@ -361,7 +360,7 @@ def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way 
     if why:
         fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
         cure = (
-            f"columns={{{cells.name!r}: 'category'}} or, with the format of dates, 'datetime:%d/%m/%Y'"
+            f"columns={{{cells.name!r}: 'category'}}, or 'datetime:%d/%m/%Y' with the format of dates"
         )
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
     return ways[0] if ways else None

@@ -206,7 +206,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     def draws(rows: np.ndarray, detail: Detail) -> Tensor:
         z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
         for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail, ways):
-            z[:, link.column] = link.draw(table.columns, z, rng, lambda k, _: np.full(len(k), True))
+            z[:, link.column] = link.draw(z, rng)
         return points(z)
 
     searches = [build_search(points(part)) for part in parts]

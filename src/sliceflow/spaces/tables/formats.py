@@ -20,9 +20,7 @@ from sliceflow.written import Written
 
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
-TICKS: dict[Any, str] = {
-    Fraction(1, 10**k): tick for k, tick in ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))
-}
+TICKS: dict[Any, str] = {Fraction(1, 1000**k): tick for k, tick in enumerate(("s", "ms", "us", "ns"))}
 TICKS[Fraction(86_400)] = "D"
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")

@@ -115,5 +115,5 @@ def _redraw(
         def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
             return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
 
-        found = link.draw(table.columns, z[own], rng, allowed)
+        found = link.draw(z[own], rng, allowed)
         z[own, c] = np.where(np.isnan(found), z[own, c], found)

@@ -68,11 +68,10 @@ class Table:
 
         So what a label says is in all columns after it. Totals come behind their parts.
         """
-        modelled = [c for c, column in enumerate(self.columns) if column.modelled]
-        late = [
-            c for c in modelled if not self.columns[c].is_category or len(self.columns[c].order) > 2
-        ]
-        return self.rules.order(sorted(modelled, key=lambda c: c in late))
+        first = {
+            c: of.is_category and len(of.order) < 3 for c, of in enumerate(self.columns) if of.modelled
+        }
+        return self.rules.order(sorted(first, key=lambda c: not first[c]))
 
     @cached_property
     def single_rows(self) -> set[bytes]:
@@ -153,7 +152,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
                 fine = rules.allowed(c, z[rows], at)
                 return fine if missing or not len(columns[c].order) else fine & (at >= 0)
 
-            z[:, c] = link.draw(columns, z, rng, allowed)
+            z[:, c] = link.draw(z, rng, allowed)
         ok = rules.complete(z, np.tile(given, (len(z), 1)))
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
