@@ -202,14 +202,10 @@ def shown(labels: Sequence[Any]) -> str:
     return text if len(labels) <= 6 else f"{text}, … ({len(labels)})"
 
 
-# Reading
-
-
 def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
-        polars = type(frame).__module__.startswith("polars")
-        cure = "frame.to_pandas()" if polars else "pandas.DataFrame(array, columns=[...])"
+        cure = "frame.to_pandas()" if hasattr(frame, "to_pandas") else "pandas.DataFrame(array)"
         fact = f"a table is a pandas DataFrame or a path, not {type(frame).__name__}"
         raise TypeError(f"{fact}; pass {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]

@@ -113,8 +113,6 @@ class Column:
             return np.asarray((positions[:, None] == levels) / np.sqrt(2))
         return np.asarray(np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None])
 
-    # Numbers
-
     @property
     def is_number(self) -> bool:
         """Whether it has numbers or times, with values between them."""
@@ -178,8 +176,6 @@ class Column:
         scaled = ticks.astype(object) * above - self.base * below
         return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
 
-    # Values
-
     def _write(self, numbers: np.ndarray) -> Any:
         """A Series of new values."""
         form, dtype, unit = self.cells.form, self.cells.dtype, self.unit or Fraction(1)
@@ -208,10 +204,7 @@ class Column:
         return out
 
     def find(self, values: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """Values, or texts for them, in the column's dtype; their positions; their numbers.
-
-        A ValueError names one that does not fit. Positions of numbers beyond the column are its ends.
-        """
+        """Values, or texts for them, in the column's dtype; their positions, at most its ends; numbers."""
         form, dtype = self.cells.form, self.cells.levels.dtype
         texts = form != "str" and all(isinstance(value, str) for value in values)
         place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
@@ -243,8 +236,6 @@ class Column:
         out[~cells.missing] = self.find(cells.levels.iloc[used])[1][codes]
         return out
 
-    # For people
-
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
         missing = self.cells.missing
@@ -269,9 +260,6 @@ class Column:
         counts = np.bincount(self.cells.codes[~self.cells.missing])
         once, n = int((counts == 1).sum()), int(counts.sum())
         return self.is_category and n >= identifiers.FEWEST and 2 * once > n
-
-
-# Understanding
 
 
 def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = None) -> Column:
@@ -325,10 +313,7 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> C
 
 
 def _on_calendar(column: Column) -> bool:
-    """Whether times are all first days of months, or on a grid that only the clock on the wall has.
-
-    Times between them would not be.
-    """
+    """Whether times are first days of months, or on a grid of the clock on the wall; none is between."""
     times, coarser = column.levels, False
     if column.cells.form != "datetime":
         times = pandas().Series(column.ticks.astype(f"datetime64[{TICKS[column.unit]}]"))

@@ -6,12 +6,10 @@
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A comparison with a missing cell holds, and so does a sum with one. A column that follows from another in
-every row, as a country from its town, is kept so without being asked for (`dependencies`). Names that
-are not words stand in backquotes: ``"`unit price` >= 0"``.
-
-The chain draws only what the rules allow given the columns before, computes totals, and draws a row
-anew if one of its rules is broken.
+A comparison or sum with a missing cell holds. A column that follows from another in every row is kept so
+without being asked for (`dependencies`). Names that are not words stand in backquotes:
+``"`unit price` >= 0"``. The chain draws only what the rules allow given the columns before, computes
+totals, and draws a row anew if one of its rules is broken.
 """
 
 from __future__ import annotations
@@ -99,8 +97,6 @@ class Rules:
                 out.remove(total)
                 out.insert(1 + max((out.index(c) for c in parts if c in out), default=-1), total)
         return out
-
-    # Linear rules
 
     def _term(self, rule: Rule, c: int, z: np.ndarray) -> np.ndarray:
         """weight·column of rows."""
@@ -204,9 +200,6 @@ class Rules:
         return np.asarray(number[len(known) :] < len(known))
 
 
-# Reading expressions
-
-
 def parse(text: Any, columns: Sequence[Column]) -> Rule:
     """The rule of an expression. A ValueError says what is wrong with it."""
     said = text if isinstance(text, str) else ""
@@ -256,15 +249,11 @@ def _find(
     return tuple(known.index(name) for name in names)
 
 
-# Dependencies
-
-
 def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
-    """Columns from which others follow: where one is the same, the other is.
+    """Columns from which others follow, such as a country from its town.
 
-    Such as a town and its country. The rule must be too good for chance: if the most frequent value of
-    the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
-    in which the first is missing do not count; a missing cell of the other is a value like others.
+    The rule must be too good for chance: if the most frequent value of the other column has a share p,
+    n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Missing cells break no rule.
     """
     n, known = len(z), np.where(z < 0, np.nan, z)
     usable = [c for c, column in enumerate(columns) if column.is_category or column.is_number]

@@ -32,8 +32,7 @@ def condition_on(
 ) -> tuple[Table, np.ndarray, dict[int, float], dict[int, Any]]:
     """Rows z (n, d) for what is given; the position, and the value, of each column that has only one.
 
-    Ranges and lists are more rules of the table. A ValueError says what cannot be; a warning what is
-    doubtful.
+    Ranges and lists are more rules of the table. A warning says what is doubtful.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
@@ -134,10 +133,7 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
 
 
 def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.ndarray, int]:
-    """The rows nearest to numbers, moved there by a regression of their other numbers on these.
-
-    Also, how many rows are near.
-    """
+    """The rows nearest to numbers, moved there by a regression on these; and how many rows are near."""
     columns, given = table.columns, list(near)
     z = z[(z[:, given] >= 0).all(1)]
     if not len(z):

@@ -62,10 +62,7 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
 def alphabets(texts: Sequence[str]) -> list[str]:
     """What may stand in every place of the longest text: letters or digits like its own, or only it.
 
-    Examples
-    --------
-    >>> [letters[-1] for letters in alphabets(["AB-12", "AC-77", "AD-30"])]
-    ['A', 'Z', '-', '9', '9']
+    Of AB-12, AC-77 and AD-30: A, any capital letter, -, any digit, and any digit.
     """
     longest = max(texts, key=lambda text: (len(text), text))
     alike, used = [text for text in texts if len(text) == len(longest)], {*"".join(texts)}

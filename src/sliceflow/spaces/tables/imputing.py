@@ -25,10 +25,7 @@ _MOST_ROWS, _MOST_CELLS = 20_000, 2_000_000  # to learn from
 
 
 def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
-    """Positions z (m, d) with missing cells filled, and which rows could not keep the rules.
-
-    Cells of columns without values, identifiers and those that are left out stay as they are.
-    """
+    """Positions z (m, d) with missing cells filled, but of identifiers; and which rows break rules."""
     columns = table.columns
     constant = [c for c, of in enumerate(columns) if of.kind == "constant" and len(of.order)]
     z = z.copy()

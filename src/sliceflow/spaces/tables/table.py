@@ -64,10 +64,7 @@ class Table:
 
     @cached_property
     def order(self) -> list[int]:
-        """The columns of the chain: of two categories, then others as the table has them.
-
-        So what a label says is in all columns after it. Totals come behind their parts.
-        """
+        """The columns of the chain: of two categories first, so that all others see what a label says."""
         first = {
             c: of.is_category and len(of.order) < 3 for c, of in enumerate(self.columns) if of.modelled
         }
@@ -112,10 +109,7 @@ class Table:
 def grow_chain(  # many: rows, their order, and how trees grow
     table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
 ) -> Iterator[Link]:
-    """The links of a chain of rows z (n, d), in which `fixed` columns are all the same.
-
-    `ways` says for each column of the chain how it is drawn.
-    """
+    """The links of a chain of rows z (n, d), but of `fixed` columns; `ways` has all columns."""
     detail, before = detail.of_rows(len(z)), list[int]()
     for c, way in zip(table.order, ways, strict=True):
         if c not in fixed:
