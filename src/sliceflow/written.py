@@ -55,8 +55,7 @@ class Written:
         decimals = 0 if self.decimals < 0 and v.is_integer() else self.decimals
         form = "z," if self.thousands else "z"  # z: no minus before zero
         text = f"{v:{form}.{decimals}f}" if decimals >= 0 else f"{v:{form}}"
-        swap = {",": self.thousands, ".": self.decimal}
-        text = "".join(swap.get(c, c) for c in text)
+        text = text.translate({ord(","): self.thousands, ord("."): self.decimal})
         if self.minus and text[0] == "-":
             return f"{self.minus}{self.prefix}{text[1:]}{self.suffix}{')' * (self.minus == '(')}"
         return self.prefix + text + self.suffix
@@ -78,5 +77,4 @@ def written_as(texts: np.ndarray) -> Written | None:
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
     decimals = tails.pop() if len(tails) == 1 else -1
     way = Written(decimal, thousands, prefix, suffix, decimals, minus)
-    bad = int(np.isnan(way.parse(texts)).sum())
-    return None if bad > (1 - _NUMERIC) * len(texts) else way
+    return way if np.isnan(way.parse(texts)).mean() <= 1 - _NUMERIC else None

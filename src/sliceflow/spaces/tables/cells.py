@@ -1,7 +1,6 @@
 """The cells of a DataFrame as a model keeps them: the levels of each column, and the level of each cell.
 
-Levels are the different values of a column, in pandas' own types. So nothing is lost: big integers,
-Decimals, time zones and categories come back as they were.
+Levels are the different values of a column, in pandas' own types, and come back as they were.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """A chain of trees: new rows, one column after the other, each given those before it.
 
 This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
-the triangular sibling of the sliced flow. A tree splits the rows by the columns before, so that within
-a leaf the column has one distribution. A new cell is the value of a random row in the leaf, or a value
-between two neighbours. Some numbers follow from the columns before more closely than leaves can say, as
-a total from its parts. They are drawn along a regression, and the tree is of what it leaves over
-(`choose_way`).
+the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
+the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
+before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
+leaves over (`choose_way`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
-cos(kπu) of its rank u, so that differences in spread and shape count as well. Splits must pay:
-cost-complexity pruning removes those that reduce the impurity by less than a few times what a split of
-pure noise would (`Detail`).
+cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
+removes splits that gain less than a few times what one of pure noise would (`Detail`).
 """
 
 from __future__ import annotations
@@ -91,10 +89,6 @@ class Tree:
         rest = float(spread[nodes.children_left < 0].sum() / max(spread[0], 1e-12))
         return cls(nodes, order, first, last - first, parent, rest)
 
-    def find(self, x: np.ndarray) -> np.ndarray:
-        """The leaf of each row of x (m, p)."""
-        return np.asarray(self.nodes.apply(x))
-
 
 def _impurity(target: np.ndarray) -> float:
     if target.ndim == 2:
@@ -106,18 +100,14 @@ def _impurity(target: np.ndarray) -> float:
 def targets(column: Column, y: np.ndarray) -> np.ndarray:
     """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
     if column.is_number:
-        return _functions(y)
+        u = (rankdata(y) - 0.5) / len(y)
+        cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
+        return np.column_stack((cosines, _TAIL * ndtri(u)))
     levels, counts = np.unique(y, return_counts=True)
     if len(levels) <= _CLASSES:
         return y.astype(np.int64)
     often = levels[np.argsort(-counts, kind="stable")[:_CLASSES]]
     return np.asarray(y[:, None] == often, dtype=np.float64)
-
-
-def _functions(y: np.ndarray) -> np.ndarray:
-    u = (rankdata(y) - 0.5) / len(y)
-    cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
-    return np.column_stack((cosines, _TAIL * ndtri(u)))
 
 
 def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -144,7 +134,7 @@ class Link:
         own, out = self.columns[self.column], np.full(len(z), np.nan)
         x, ahead = _features(z, self.before, self.lines)
         if self.which is not None and self.choice is not None:
-            node = self.which.find(x)
+            node = self.which.nodes.apply(x)
             at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
             chosen = self.choice[self.which.rows[at]]
             for k, other in enumerate(self.equal, 1):
@@ -155,7 +145,7 @@ class Link:
             gone = np.flatnonzero(chosen > len(self.equal))
             out[gone[allowed(gone, np.full(len(gone), -1.0))]] = -1
         rest = np.flatnonzero(np.isnan(out))
-        node = self.tree.find(x[rest])
+        node = self.tree.nodes.apply(x[rest])
         for attempt in range(_TRIES):
             if not len(rest):
                 break
@@ -220,15 +210,12 @@ def grow(  # many: rows, what of them, and how
         lines.append(line)
         choice[y < 0] = len(equal) + 1
     x, ahead = _features(z, before, lines)
-    which = None
-    if choice.any():
-        which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
+    which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng) if choice.any() else None
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
-    x, y, target = x[free], y[free], None
+    y = y[free]
     if line is not None:
         y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
-        target = _functions(y)
-    tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng)
+    tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
     return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 
@@ -265,12 +252,9 @@ def choose_way(
         a, b = (ranks(link.draw(judges, rng)) for _ in range(2))
         return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
 
-    ways: tuple[Way, ...] = ("numbers", "logs")
-    errors = {way: error(way) for way in ways}
-    best = min(ways, key=lambda way: errors[way])
-    if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves"):
-        return "leaves"
-    return best
+    errors: dict[Way, float] = {"numbers": error("numbers"), "logs": error("logs")}
+    best = min(errors, key=lambda way: errors[way])
+    return "leaves" if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves") else best
 
 
 def _features(

@@ -119,11 +119,6 @@ class Column:
         return self.kind in NUMBERS
 
     @property
-    def is_comparable(self) -> bool:
-        """Whether constraints may compare it: a constant number, too."""
-        return self.is_number or (self.kind == "constant" and self.unit is not None)
-
-    @property
     def base(self) -> int:
         """Numbers count steps from here; floats are as they are."""
         return 0 if self.unit is None else int(self.ticks[0])
@@ -251,8 +246,8 @@ class Column:
         if self.reveals:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         share, distinct = round(float(missing.mean()), 4), len(np.unique(self.cells.codes[~missing]))
-        row = {"column": str(self.name), "kind": self.kind, "missing": share}
-        return row | {"distinct": distinct, "note": note}
+        found = {"missing": share, "distinct": distinct, "note": note}
+        return {"column": str(self.name), "kind": self.kind} | found
 
     @property
     def reveals(self) -> bool:
@@ -344,9 +339,7 @@ def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way 
         odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
     if why:
         fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
-        cure = (
-            f"columns={{{cells.name!r}: 'category'}}, or 'datetime:%d/%m/%Y' with the format of dates"
-        )
+        cure = f"columns={{{cells.name!r}: 'category'}}, or 'datetime:%d/%m/%Y' for such dates"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
     return ways[0] if ways else None
 
@@ -357,8 +350,6 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
     if 2 * len(texts) > n >= identifiers.FEWEST and (length > identifiers.LONG_TEXT or words >= 2):
-        raise ValueError(
-            f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
-            f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "
-            "'identifier' for new ones of the same form, or 'category' to use the texts as they are"
-        )
+        fact = f"column {cells.name!r} is free text such as {texts[0][:30]!r}, which a table cannot imitate"
+        kinds = f"columns={{{cells.name!r}: 'drop'}}, 'identifier' for new ones of the same form, or 'category'"
+        raise ValueError(f"{fact}; pass {kinds}")

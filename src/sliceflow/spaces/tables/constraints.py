@@ -207,10 +207,8 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
         return Rule(text, "occurs", _find(text, re.findall(_NAME, found[1]), columns, numeric=False))
     found = re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said)
     if not found:
-        raise ValueError(
-            f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
-            "'combinations(a, b)', with other names in `backquotes`"
-        )
+        cure = "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names in `backquotes`"
+        raise ValueError(f"constraint {text!r} cannot be read; {cure}")
     sign = -1 if ">" in found[2] else 1
     names, signs, bound = [found[1]], [sign], Fraction(0)
     for minus, name, number in re.findall(rf"([+-]?)\s*{_TERM}", found[3]):
@@ -241,7 +239,7 @@ def _find(
         if name not in known:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (numeric and not of.is_comparable):
+        if of.kind in ("drop", "identifier") or (numeric and not of.is_number and of.unit is None):
             said = ", not numbers" if numeric else ""
             raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
     if len(set(names)) < len(names):

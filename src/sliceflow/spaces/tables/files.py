@@ -1,10 +1,9 @@
 """Tables from CSV, Parquet and Excel files, and back into them.
 
 CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
-``none``, ``?``, ``-`` in any case. A column is boolean if all its other cells are ``True`` or
-``False``, numbers if they all are plain numbers, and text otherwise: dates, numbers written in another
-way (``1,234``, ``7%``, ``$5``) and codes with leading zeros (``00123``), as `TableFlow` understands them
-and writes them again.
+``none``, ``?``, ``-`` in any case. A column is boolean if all others are ``True`` or ``False``, numbers
+if they all are plain numbers, and text otherwise: dates, ``1,234``, ``7%``, ``$5`` and codes such as
+``00123``, as `TableFlow` understands them and writes them again.
 """
 
 from __future__ import annotations

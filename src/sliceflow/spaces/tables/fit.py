@@ -77,9 +77,7 @@ class FittedTable:
     table: Any = field(default=None, metadata={"saved": False})  # a `Table`
     grown: tuple[Link, ...] | None = field(default=None, metadata={"saved": False})
 
-    needs_rows = True
-    condition = None
-    codes = None
+    needs_rows, condition, codes = True, None, None
     device = torch.device("cpu")
 
     @cached_property

@@ -1,8 +1,7 @@
 """Columns that are given: rows that have them, or are moved there.
 
-They choose rows, and a chain of the other columns is fitted to these: categories, missing cells, lists,
-ranges and frequent numbers by what rows have. A number that few rows have takes the nearest rows and
-moves them there: their numbers change as a regression on the given ones says.
+They choose rows, and a chain of the other columns is fitted to these. A number that few rows have takes
+the nearest rows and moves them there: their numbers change as a regression on the given ones says.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from sliceflow.spaces.tables.cells import Cells
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
 FEWEST = 20  # rows from which on different values tell anything
-_UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
-_MATCHING = 0.8  # share of texts of a personal form
+_MOST = 0.8  # texts of a personal form, or distinct values per row, that identify
 _PERSONAL = {
     "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[A-Za-z]{2,}"),
     "an IBAN": re.compile(r"[A-Z]{2}\d{2}( ?[A-Z0-9]{4}){2,7}( ?[A-Z0-9]{1,3})?"),
@@ -45,9 +44,9 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
         return ""
     texts = cells.levels.iloc[found[:_LOOKED_AT]].astype(str).tolist()
     for what, form in _PERSONAL.items():
-        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
+        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MOST * len(texts):
             return f"looks like {what}"
-    if n < FEWEST or k < _UNIQUE * n:
+    if n < FEWEST or k < _MOST * n:
         few = n >= FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
         return "looks like a name" if few else ""
     if _ID_NAME.search(str(cells.name)):

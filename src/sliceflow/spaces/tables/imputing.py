@@ -1,10 +1,8 @@
 """Missing cells, filled by trees that see all other columns.
 
 This is multiple imputation by trees (Doove, van Buuren and Dusseldorp 2014). Cells start as those of a
-near row. Then each is that of a random row in the leaf of a random tree, in a few sweeps over the
-columns, which let filled cells agree. Numbers that follow from others are drawn along lines, as new rows
-are. Trees are grown on different rows, so that draws spread as far as rows do; holes of these rows are
-filled first.
+near row. Then each is that of a random row in the leaf of a random tree, or along a line, in a few
+sweeps over the columns. Trees are grown on different rows, whose own holes are filled first.
 """
 
 from __future__ import annotations

@@ -53,9 +53,7 @@ class Line:
     def at(self, z: np.ndarray) -> np.ndarray:
         """Predictions (m,) of rows."""
         blocks = np.array_split(z, len(z) // _BLOCK + 1)
-        parts = (
-            _regressors(self.measure, self.columns, rows, self.before, self.units) for rows in blocks
-        )
+        parts = (_regressors(self.measure, self.columns, of, self.before, self.units) for of in blocks)
         return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
 
     def position(self, own: Column, values: np.ndarray) -> np.ndarray:
