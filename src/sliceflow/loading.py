@@ -35,8 +35,7 @@ def load(
     Raises
     ------
     ModelFileError
-        If the file cannot be read, is damaged, is not a model, needs a newer version or too much
-        memory, or could give samples that are not finite.
+        If the file is damaged, not a model, too new or too large, or its samples could be infinite.
 
     Examples
     --------

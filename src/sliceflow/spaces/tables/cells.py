@@ -149,8 +149,9 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         out = hashlib.blake2b(digest_size=16)
         for of in self.cells:
-            texts = repr((of.name, of.dtype, of.labels, of.categorical))
-            out.update(texts.encode(errors="surrogatepass"))
+            out.update(
+                repr((of.name, of.dtype, of.labels, of.categorical)).encode(errors="surrogatepass")
+            )
             out.update(of.numbers.tobytes() + of.codes.tobytes())
         return {"X": out.hexdigest()}
 
@@ -169,8 +170,6 @@ def make_frame(rows: TableRows, columns: Sequence[tuple[Any, Any]]) -> Any:
 
 def convert(values: Any, dtype: Any) -> Any:
     """A Series with another dtype. A ValueError if that would change a value."""
-    if values.dtype == dtype:
-        return values
     try:
         out = values.astype(dtype)
         changed = values[(out != values) & values.notna()]

@@ -127,13 +127,13 @@ class Link:
     along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
-    choice: np.ndarray | None = None  # (n,), by what all rows have
+    choice: Any = None  # (n,), by what all rows have
 
     def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         own, out = self.columns[self.column], np.full(len(z), np.nan)
         x, ahead = _features(z, self.before, self.lines)
-        if self.which is not None and self.choice is not None:
+        if self.which is not None:
             node = self.which.nodes.apply(x)
             at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
             chosen = self.choice[self.which.rows[at]]

@@ -331,8 +331,7 @@ def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way 
     if not ways and kind != "datetime":
         codes = cells.codes[cells.codes >= 0]
         often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        way = written_as(often.to_numpy(dtype=object))
-        ways = [] if way is None else [way]
+        ways = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
     if len(ways) > 1:
         odd, why = texts[0], "a date in which day and month could be either"
     elif ways and (bad := np.isnan(ways[0].parse(texts))).any():

@@ -157,6 +157,6 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
         if not len(rest):
             return out
     z = np.where(np.isinf(z), np.nan, z)
-    broken = [f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any()]
-    which = broken[0] if broken else "all constraints"
+    broken = (f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any())
+    which = next(broken, "all constraints")
     raise ValueError(f"{len(rest)} of {n} rows could not keep {which}; it may contradict given")
