@@ -42,8 +42,7 @@ _MOST_PAIRS = 300  # columns among which dependencies are looked for
 class Rule:
     """One constraint: Σ weight·column ≤, < or = bound, a combination that occurs, or a list of positions.
 
-    Columns count their own units, so that weights and bound are exact whole numbers of one `unit`;
-    they are floats if it is None. The first column of a sum is its total.
+    Weights and bound are exact whole numbers of one `unit`; floats if it is None. A sum begins with its total.
     """
 
     text: str
@@ -142,11 +141,8 @@ class Rules:
         z[rows, c] = np.where(near & ~np.isnan(at), at, np.inf)
 
     def _settle(self, z: np.ndarray, free: np.ndarray) -> None:
-        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part.
-
-        A cell that was drawn as missing, −1, stays.
-        """
-        free = free & (z != -1)
+        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part."""
+        free = free & (z != -1)  # a cell that was drawn as missing stays
         for alone in (True, False, True):
             for rule in [*self.totals, *self.totals[::-1]]:
                 total, *parts = rule.columns

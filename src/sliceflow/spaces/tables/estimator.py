@@ -34,8 +34,7 @@ class TableFlow(FlowEstimator):
     ----------
     columns : dict or None
         Kinds of columns that the table does not show, by name: "continuous", "integer", "boolean",
-        "category", "ordered", "datetime", "identifier", or "drop" to leave a column out.
-        "datetime:%d.%m.%Y" names the format of dates as text.
+        "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text), "identifier", "drop".
     constraints : sequence of str
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``, ``"x > 0"``
         or ``"combinations(make, model)"``; see `sliceflow.spaces.tables.constraints`.

@@ -188,8 +188,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     """The finest trees whose draws copy no rows.
 
     Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
-    their own part than to the other. Of few, a chain is grown on all: its draws must be about as far from
-    the rows as these are from each other.
+    their own. Of few, a chain is grown on all: its draws must be about as far from rows as these are.
     """
     n, seed = len(table.z), Seed(0).child("detail")
     if n < _FEWEST or not table.order:

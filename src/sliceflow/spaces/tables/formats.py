@@ -82,10 +82,7 @@ def dates_as(texts: list[str]) -> list[DateText]:
 
 
 def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, Fraction | None]:
-    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None.
-
-    A ValueError if they are neither numbers nor times.
-    """
+    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None; or a ValueError."""
     if isinstance(way, DateText) or form == "date":
         times = levels.to_numpy("datetime64[D]") if way is None else way.parse(levels)
         if np.isnat(times).any():

@@ -35,7 +35,7 @@ _HEX = hexdigits[:16]
 def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     """Why a column of texts or integers identifies persons or rows; empty if it does not.
 
-    `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
+    `distinct_rows` leaves out repetitions of whole rows, which must not change the answer.
     """
     codes = cells.codes[distinct_rows]
     found = np.flatnonzero(np.bincount(codes[codes >= 0]))

@@ -128,10 +128,7 @@ def choose_ways(table: Table) -> tuple[Way, ...]:
 def draw_rows(  # many: what is drawn, from what, and what must hold
     table: Table, links: Sequence[Link], n: int, seed: Seed, fixed: Mapping[int, float], missing: bool
 ) -> np.ndarray:
-    """Positions (n, d) of new rows that keep all rules. A ValueError says which rule prevents that.
-
-    `fixed` are the positions of given columns; `missing` says whether cells may be missing.
-    """
+    """Positions (n, d) of new rows that keep all rules, with the positions of `fixed` columns; or an error."""
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
     start = np.array([np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns])
     start[list(fixed)] = list(fixed.values())
