@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 import torch
 
-__all__ = ["FLOATS", "Array", "Between", "Count", "Label"]
-
 FLOATS = (torch.float32, torch.float64)
 
 

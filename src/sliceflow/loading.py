@@ -28,16 +28,14 @@ def load(
     ----------
     path : the model file, or the run folder of the command line that contains it
     device : device for sampling; any, whatever the fit used. "auto" uses a GPU if there is one
-    precision : replaces the precision of an `ImageFlow` on a GPU. "float32" samples more slowly, with
-        nearly the results of a CPU
+    precision : that of an `ImageFlow` on a GPU. "float32" is slower, with nearly the results of a CPU
     max_memory : maximum bytes for the model and for drawing one sample. None takes a limit from the
         file's size, which accepts models of usual fits and refuses files made to exhaust memory
 
     Raises
     ------
     ModelFileError
-        If the file cannot be read, is damaged, is not a model, needs a newer version or too much
-        memory, or could give samples that are not finite.
+        If the file is damaged, not a model, too new or too large, or its samples could be infinite.
 
     Examples
     --------

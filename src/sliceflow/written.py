@@ -33,40 +33,29 @@ class Written:
     prefix: str = ""  # what stands before each number, such as "$"
     suffix: str = ""
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
-    minus: str = (
-        ""  # what stands before the prefix of a negative number: "-", or "(", closed at the end
-    )
+    minus: str = ""  # before the prefix of a negative number: "-", or "(", which is closed at the end
 
     def parse(self, texts: Any) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
         bare = import_module("pandas").Series(texts, dtype="str").str.strip()
-        negative = bare.str.startswith(self.minus or "\0")
-        if self.minus:
-            closed = bare.str.removeprefix(self.minus).str.removesuffix(")" * (self.minus == "("))
-            bare = closed.where(negative, bare)
-        bare = bare.str.removeprefix(self.prefix.strip()).str.removesuffix(self.suffix.strip())
-        bare = bare.str.strip()
+        bare = bare.str.replace(r"^\((.+)\)$", r"-\1", regex=True)
+        bare = bare.str.replace(rf"^(-?){re.escape(self.prefix.strip())}\s*", r"\1", regex=True)
+        bare = bare.str.removesuffix(self.suffix.strip()).str.strip()
         if self.thousands:
             mark, point = re.escape(self.thousands), re.escape(self.decimal)
             grouped = bare.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?|[^{mark}]*")
             bare = bare.where(grouped).str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        numbers = np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
-        return np.where(negative, -numbers, numbers)
+        return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
 
     def write(self, numbers: np.ndarray) -> list[str]:
         return [self._text(v) for v in numbers.tolist()]
 
     def _text(self, v: float) -> str:
-        separator = "," if self.thousands else ""
-        if self.decimals >= 0:
-            text = f"{v:{separator}.{self.decimals}f}"
-        else:
-            text = f"{int(v):{separator}d}" if float(v).is_integer() else f"{v:{separator}}"
-        if text.lstrip("-0.,") == "":
-            text = text.lstrip("-")
-        swap = {",": self.thousands, ".": self.decimal}
-        text = "".join(swap.get(c, c) for c in text)
+        decimals = 0 if self.decimals < 0 and v.is_integer() else self.decimals
+        form = "z," if self.thousands else "z"  # z: no minus before zero
+        text = f"{v:{form}.{decimals}f}" if decimals >= 0 else f"{v:{form}}"
+        text = text.translate({ord(","): self.thousands, ord("."): self.decimal})
         if self.minus and text[0] == "-":
             return f"{self.minus}{self.prefix}{text[1:]}{self.suffix}{')' * (self.minus == '(')}"
         return self.prefix + text + self.suffix
@@ -88,5 +77,4 @@ def written_as(texts: np.ndarray) -> Written | None:
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
     decimals = tails.pop() if len(tails) == 1 else -1
     way = Written(decimal, thousands, prefix, suffix, decimals, minus)
-    bad = int(np.isnan(way.parse(texts)).sum())
-    return None if bad > (1 - _NUMERIC) * len(texts) else way
+    return way if np.isnan(way.parse(texts)).mean() <= 1 - _NUMERIC else None

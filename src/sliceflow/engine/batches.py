@@ -26,8 +26,6 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-__all__ = ["ALL", "Batch", "Batches", "Target", "divide", "divide_apart", "even_parts"]
-
 _ROUNDS = 4  # batches of data for each batch of labelled particles
 
 

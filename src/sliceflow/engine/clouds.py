@@ -13,8 +13,6 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["Cloud", "Columns", "Runs", "sort_by_class"]
-
 Columns = slice | Tensor | None  # some columns of a cloud; None is all of them
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 
-__all__ = ["sliced_distance"]
-
 
 def sliced_distance(samples: Cloud, rows: Cloud, seed: Seed, n_directions: int = 100) -> float:
     """SW₂ over random directions, by the samples' quantiles at the rows' own levels.

@@ -25,8 +25,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Fit, Table
 
-__all__ = ["Flow", "Noise", "Run", "Step", "replay", "simulate"]
-
 BUDGET = 1 << 28  # bytes for the projections of one chunk of particles
 STILL = 0.05  # a stage is done if no more than this share of its maps move,
 _LOOK = 4  # which every fourth step finds out: reading the share waits for a GPU

@@ -18,8 +18,6 @@ from typing import Any
 from sliceflow.engine import transports
 from sliceflow.errors import need
 
-__all__ = ["PICTURES", "VECTORS", "with_preset"]
-
 N_DIRECTIONS = 10_000  # Sec. 6: H
 
 _BOTH = {

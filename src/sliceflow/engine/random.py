@@ -20,8 +20,6 @@ from torch import Tensor
 
 from sliceflow import kernels
 
-__all__ = ["Seed"]
-
 _CHUNK = 1 << 22  # numbers per chunk: bounds the int64 temporaries to some 100 MB
 
 

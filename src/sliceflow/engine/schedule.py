@@ -10,8 +10,6 @@ from torch import Tensor
 from sliceflow.engine.frames import Axis, FrameKind
 from sliceflow.engine.transports import Auto, Sorted, Transport
 
-__all__ = ["Space", "Stage", "Whole", "flat"]
-
 
 class Space(Protocol):
     """The space that a stage moves particles in: a subspace of the particles' own space.

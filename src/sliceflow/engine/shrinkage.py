@@ -19,8 +19,6 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Fit, GridTable, KnotTable, Transport
 
-__all__ = ["Shrunk", "noise_rates", "shrunk_flow", "variance_within"]
-
 _NUMBERS = 1 << 22  # values in float64 at a time
 
 

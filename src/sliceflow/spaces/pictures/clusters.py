@@ -9,8 +9,6 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 
-__all__ = ["centres", "gradient_histograms", "nearest"]
-
 _ROUNDS = 30
 _CELLS, _ORIENTATIONS = 4, 8  # of histograms of gradients
 _FAINT = 0.02  # squared mean lengths of gradients that count as none

@@ -15,8 +15,6 @@ from sliceflow.caches import cached
 from sliceflow.engine.frames import rotation, uniform_rotations, zero_padded
 from sliceflow.engine.random import Seed
 
-__all__ = ["cosine_basis", "cosine_rotation"]
-
 _GROUPS = (2, 4, 8, 16, 32)  # cosines in a group; steps cycle through these sizes
 _POOL = 256  # rotations of each group size
 _CACHE_BYTES = 1 << 26  # bytes cached, of each kind

@@ -24,8 +24,6 @@ from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
 
-__all__ = ["ImageFlow"]
-
 
 class ImageFlow(FlowEstimator):
     """Generative model for pictures: local directions, from coarse to fine.

@@ -31,9 +31,6 @@ from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictures
 
-__all__ = ["PictureJob", "PictureSpace"]
-
-
 _FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 
 

@@ -25,8 +25,6 @@ from sliceflow.spaces.pictures.mosaics import Mosaics, kept_layout, mosaics_of, 
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
-__all__ = ["FittedPictures"]
-
 _CHUNK = 1 << 13  # offline samples per pass
 
 

@@ -24,8 +24,6 @@ from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.neighbours.views import View, project, ridge
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
-__all__ = ["complete_pictures", "without_hidden"]
-
 _HIDDEN, _KNOWN, _FEATURES = 100, 60, 1_000  # components, and random features of the known ones
 _SUGGESTED = 20  # components of the predictions: more would need more neighbours
 _NEIGHBOURS, _SPREAD = 100, 0.4  # pictures that a completion is drawn from, and how far from them

@@ -19,8 +19,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
 from sliceflow.fields import Between
 
-__all__ = ["MASKS", "Layout", "as_array", "part_of"]
-
 _DTYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64",

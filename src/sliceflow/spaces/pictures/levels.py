@@ -26,8 +26,6 @@ from sliceflow.spaces.pictures.plan import SINGLE_PIXEL_BINS, PicturePlan
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["LevelFlow", "Painted", "evolution"]
-
 
 @dataclass(frozen=True)
 class LevelFlow:

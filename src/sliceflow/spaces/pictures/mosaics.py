@@ -28,8 +28,6 @@ from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
 
-__all__ = ["Mosaics", "kept_layout", "kept_pictures", "mosaics_of", "start"]
-
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
 _LENGTH = 4  # sides of a picture over the length on which weights change
 _WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004

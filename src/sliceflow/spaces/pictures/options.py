@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sliceflow.errors import is_bool, is_int, is_real, need
 
-__all__ = ["PictureOptions"]
-
 _PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 

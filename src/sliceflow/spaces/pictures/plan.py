@@ -24,8 +24,6 @@ from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
-__all__ = ["QUALITY", "SINGLE_PIXEL_BINS", "PicturePlan", "check_parameters"]
-
 QUALITY = {"draft": 3, "standard": 8, "best": 25}  # steps per stage,
 _JOINT = 6  # and times as many if all pictures share maps and particles start as noise
 _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on average

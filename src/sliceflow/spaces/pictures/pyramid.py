@@ -13,8 +13,6 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 
-__all__ = ["Subspace", "basis", "upsampled"]
-
 _CACHE_BYTES = 1 << 25  # bytes of cached bases
 _CHUNK = 1 << 28  # values that are resampled at a time
 _LOBES = 5  # a of Lanczos' kernel sinc(t)·sinc(t/a)

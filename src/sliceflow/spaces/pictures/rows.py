@@ -20,8 +20,6 @@ from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nea
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import Subspace
 
-__all__ = ["PictureData", "PictureRows", "read_pictures"]
-
 _PIXELS = (torch.uint8, torch.int32, torch.float32, torch.float64)
 _CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
 _CLUSTER_VALUES = 1 << 26  # values at a time

@@ -22,8 +22,6 @@ from sliceflow.kernels.geometry import Geometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import upsampled
 
-__all__ = ["RandomPatches", "TileFrame", "Tiles"]
-
 _NUMBERS = 1 << 22  # values of random patches that are placed at a time
 
 

@@ -1,7 +1,6 @@
 """The cells of a DataFrame as a model keeps them: the levels of each column, and the level of each cell.
 
-Levels are the different values of a column, in pandas' own types. So nothing is lost: big integers,
-Decimals, time zones and categories come back as they were.
+Levels are the different values of a column, in pandas' own types, and come back as they were.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ import torch
 from sliceflow.errors import doubled
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
-
-__all__ = ["Cells", "TableRows", "pandas", "read_cells", "read_frame"]
 
 _Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
 _Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
@@ -152,8 +149,9 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         out = hashlib.blake2b(digest_size=16)
         for of in self.cells:
-            texts = repr((of.name, of.dtype, of.labels, of.categorical))
-            out.update(texts.encode(errors="surrogatepass"))
+            out.update(
+                repr((of.name, of.dtype, of.labels, of.categorical)).encode(errors="surrogatepass")
+            )
             out.update(of.numbers.tobytes() + of.codes.tobytes())
         return {"X": out.hexdigest()}
 
@@ -172,8 +170,6 @@ def make_frame(rows: TableRows, columns: Sequence[tuple[Any, Any]]) -> Any:
 
 def convert(values: Any, dtype: Any) -> Any:
     """A Series with another dtype. A ValueError if that would change a value."""
-    if values.dtype == dtype:
-        return values
     try:
         out = values.astype(dtype)
         changed = values[(out != values) & values.notna()]
@@ -204,14 +200,10 @@ def shown(labels: Sequence[Any]) -> str:
     return text if len(labels) <= 6 else f"{text}, … ({len(labels)})"
 
 
-# Reading
-
-
 def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
-        polars = type(frame).__module__.startswith("polars")
-        cure = "frame.to_pandas()" if polars else "pandas.DataFrame(array, columns=[...])"
+        cure = "frame.to_pandas()" if hasattr(frame, "to_pandas") else "pandas.DataFrame(array)"
         fact = f"a table is a pandas DataFrame or a path, not {type(frame).__name__}"
         raise TypeError(f"{fact}; pass {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]

@@ -1,16 +1,14 @@
 """A chain of trees: new rows, one column after the other, each given those before it.
 
 This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
-the triangular sibling of the sliced flow. A tree splits the rows by the columns before, so that within
-a leaf the column has one distribution. A new cell is the value of a random row in the leaf, or a value
-between two neighbours. Some numbers follow from the columns before more closely than leaves can say, as
-a total from its parts. They are drawn along a regression, and the tree is of what it leaves over
-(`choose_way`).
+the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
+the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
+before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
+leaves over (`choose_way`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
-cos(kπu) of its rank u, so that differences in spread and shape count as well. Splits must pay:
-cost-complexity pruning removes those that reduce the impurity by less than a few times what a split of
-pure noise would (`Detail`).
+cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
+removes splits that gain less than a few times what one of pure noise would (`Detail`).
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.lines import Line, measured
-
-__all__ = ["DETAILS", "MOST_ROWS", "Allowed", "Detail", "Link", "Tree", "Way", "choose_way", "grow"]
 
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
 _COSINES, _TAIL = 16, 1.5  # functions of the rank, and the weight of the normal score beside them
@@ -63,7 +59,7 @@ DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (7, 2.25), (10, 2
 class Tree:
     """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
-    nodes: Any  # the tree of scikit-learn; None has one leaf
+    nodes: Any  # the tree of scikit-learn
     rows: np.ndarray  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
     first: np.ndarray  # (nodes,), where the range of each node begins,
     count: np.ndarray  # its length,
@@ -75,10 +71,7 @@ class Tree:
         cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator
     ) -> Tree:
         """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
-        n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < 2 * detail.leaf:
-            return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
-        some = np.sort(rng.permutation(n)[:MOST_ROWS])
+        some = np.sort(rng.permutation(len(y))[:MOST_ROWS])
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
         tree = kind(min_samples_leaf=detail.leaf, random_state=0, ccp_alpha=alpha)
@@ -96,15 +89,6 @@ class Tree:
         rest = float(spread[nodes.children_left < 0].sum() / max(spread[0], 1e-12))
         return cls(nodes, order, first, last - first, parent, rest)
 
-    def find(self, x: np.ndarray) -> np.ndarray:
-        """The leaf of each row of x (m, p)."""
-        return (
-            np.zeros(len(x), dtype=np.int64) if self.nodes is None else np.asarray(self.nodes.apply(x))
-        )
-
-    def is_leaf(self, node: np.ndarray) -> np.ndarray:
-        return node == 0 if self.nodes is None else np.asarray(self.nodes.children_left[node] < 0)
-
 
 def _impurity(target: np.ndarray) -> float:
     if target.ndim == 2:
@@ -115,8 +99,10 @@ def _impurity(target: np.ndarray) -> float:
 
 def targets(column: Column, y: np.ndarray) -> np.ndarray:
     """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
-    if not column.is_category and column.kind not in ("identifier", "constant"):
-        return _functions(y)
+    if column.is_number:
+        u = (rankdata(y) - 0.5) / len(y)
+        cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
+        return np.column_stack((cosines, _TAIL * ndtri(u)))
     levels, counts = np.unique(y, return_counts=True)
     if len(levels) <= _CLASSES:
         return y.astype(np.int64)
@@ -124,49 +110,46 @@ def targets(column: Column, y: np.ndarray) -> np.ndarray:
     return np.asarray(y[:, None] == often, dtype=np.float64)
 
 
-def _functions(y: np.ndarray) -> np.ndarray:
-    u = (rankdata(y) - 0.5) / len(y)
-    cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
-    return np.column_stack((cosines, _TAIL * ndtri(u)))
+def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return np.full(len(rows), True)
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
     """One column of the chain."""
 
-    column: int
-    before: np.ndarray  # numbers of the columns that its trees see
+    columns: Sequence[Column]  # of the table
+    column: int  # the number of this one
+    before: np.ndarray  # and of those that its trees see
     lines: tuple[Line, ...]  # whose predictions trees see as columns, too
     tree: Tree  # with the rows that do not equal an earlier column
     y: np.ndarray  # (n,), their positions; or what the last line leaves over
     along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
-    choice: np.ndarray | None = None  # (n,), by what all rows have
+    choice: Any = None  # (n,), by what all rows have
 
-    def draw(
-        self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed
-    ) -> np.ndarray:
+    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
-        own, out = columns[self.column], np.full(len(z), np.nan)
-        x, ahead = _features(columns, z, self.before, self.lines)
-        if self.which is not None and self.choice is not None:
-            node = self.which.find(x)
+        own, out = self.columns[self.column], np.full(len(z), np.nan)
+        x, ahead = _features(z, self.before, self.lines)
+        if self.which is not None:
+            node = self.which.nodes.apply(x)
             at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
             chosen = self.choice[self.which.rows[at]]
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
-                same = own.positions_of(_numbers_in(own, columns[other], z[rows, other]))
+                same = own.positions_of(_numbers_in(own, self.columns[other], z[rows, other]))
                 ok = (same >= 0) & allowed(rows, same)
                 out[rows[ok]] = same[ok]
             gone = np.flatnonzero(chosen > len(self.equal))
             out[gone[allowed(gone, np.full(len(gone), -1.0))]] = -1
         rest = np.flatnonzero(np.isnan(out))
-        node = self.tree.find(x[rest])
+        node = self.tree.nodes.apply(x[rest])
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            drawn = self._values(own, node, rng, ahead[rest])
+            drawn = self._values(node, rng, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
             rest, node = rest[~ok], node[~ok]
@@ -174,11 +157,10 @@ class Link:
                 node = self.tree.parent[node]
         return out
 
-    def _values(
-        self, column: Column, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray
-    ) -> np.ndarray:
+    def _values(self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray) -> np.ndarray:
         """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
-        tree, count, first = self.tree, self.tree.count[node], self.tree.first[node]
+        column, tree = self.columns[self.column], self.tree
+        count, first = tree.count[node], tree.first[node]
         at = _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
         if not self.along and not column.free.any():
@@ -187,12 +169,12 @@ class Link:
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
         ends = [self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)]
-        sound = tree.is_leaf(node)
+        sound = tree.nodes.children_left[node] < 0
         if self.along:
             between = ends[0] + (at - low) * (ends[1] - ends[0])
             return self.lines[-1].position(column, ahead + np.where(sound, between, drawn))
         for end in ends:
-            sound &= (end >= 0) & column.free[np.maximum(end, 0).astype(np.int64)]
+            sound &= column.is_free(end)
         a, b = (column.numbers(np.maximum(end, 0)) for end in ends)
         new = column.positions_of(column.on_grid(a + (at - low) * (b - a)))
         return np.where(sound & (new >= 0), new, drawn)
@@ -227,17 +209,14 @@ def grow(  # many: rows, what of them, and how
     if line is not None:
         lines.append(line)
         choice[y < 0] = len(equal) + 1
-    x, ahead = _features(columns, z, before, lines)
-    which = None
-    if choice.any():
-        which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
+    x, ahead = _features(z, before, lines)
+    which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng) if choice.any() else None
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
-    x, y, target = x[free], y[free], None
+    y = y[free]
     if line is not None:
         y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
-        target = _functions(y)
-    tree = Tree.grow(x, targets(own, y) if target is None else target, y, detail, rng)
-    return Link(column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
+    tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
+    return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 
 def choose_way(
@@ -259,40 +238,32 @@ def choose_way(
         low, high = (np.searchsorted(known, positions, side) for side in ("left", "right"))
         return (low + high) / (2 * len(known))
 
+    truth = ranks(judges[:, column])
+
     def error(way: Way) -> float:
         line = Line.fit(way, columns, fitted, column, before)
         if line is None:
             return np.inf
-        found = line.position(own, line.at(columns, judges))
-        return float(np.abs(ranks(found) - ranks(judges[:, column])).mean())
+        found = line.position(own, line.at(judges))
+        return float(np.abs(ranks(found) - truth).mean())
 
     def score(way: Way) -> float:
         link = grow(columns, fitted, column, before, seed, DETAILS[1].of_rows(len(fitted)), way)
-        y, *draws = (
-            ranks(at)
-            for at in (judges[:, column], *(link.draw(columns, judges, rng, _any) for _ in range(2)))
-        )
-        near, apart = np.mean([np.abs(u - y) for u in draws]), np.abs(draws[0] - draws[1]).mean()
-        return float(near - apart / 2)
+        a, b = (ranks(link.draw(judges, rng)) for _ in range(2))
+        return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
 
-    ways: tuple[Way, ...] = ("numbers", "logs")
-    errors = {way: error(way) for way in ways}
-    best = min(ways, key=lambda way: errors[way])
-    if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves"):
-        return "leaves"
-    return best
-
-
-def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    return np.full(len(rows), True)
+    errors: dict[Way, float] = {"numbers": error("numbers"), "logs": error("logs")}
+    best = min(errors, key=lambda way: errors[way])
+    return "leaves" if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves") else best
 
 
 def _features(
-    columns: Sequence[Column], z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
+    z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What trees see of rows: positions, and predictions. Also the last of these, in full precision."""
-    found = [line.at(columns, z) for line in lines]
-    x = np.column_stack((z[:, before], *found)).astype(np.float32)
+    found = [line.at(z) for line in lines]
+    x = z[:, before] if len(before) else np.zeros((len(z), 1))  # all alike
+    x = np.column_stack((x, *found)).astype(np.float32)
     return x, found[-1] if found else np.zeros(len(z))
 
 
@@ -311,10 +282,9 @@ def _equal_columns(
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
     own, y, choice = columns[column], z[:, column], np.zeros(len(z), dtype=np.int64)
-    free = (y >= 0) & own.free[np.maximum(y, 0).astype(np.int64)] if own.free.any() else y < -1
-    mine, same = own.numbers(y), dict[int, np.ndarray]()
+    free, mine, same = own.is_free(y), own.numbers(y), dict[int, np.ndarray]()
     for other in before.tolist() if free.any() else []:
-        if columns[other].kind == own.kind and (columns[other].base is None) == (own.base is None):
+        if columns[other].kind == own.kind and (columns[other].unit is None) == (own.unit is None):
             same[other] = free & (mine == _numbers_in(own, columns[other], z[:, other]))
     equal: list[int] = []
     for other in sorted(same, key=lambda other: -same[other].mean()):
@@ -327,7 +297,7 @@ def _equal_columns(
 def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndarray:
     """Numbers of another column in the units of this one."""
     numbers = other.numbers(positions)
-    if column.base is None or column.unit is None or other.base is None or other.unit is None:
+    if column.unit is None or other.unit is None:
         return numbers
     scale = other.unit / column.unit
     return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step

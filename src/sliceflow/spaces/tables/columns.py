@@ -22,8 +22,6 @@ from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
 from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Way, dates_as, whole_numbers
 from sliceflow.written import written_as
 
-__all__ = ["KINDS", "Column", "understand"]
-
 NUMBERS = ("continuous", "integer", "datetime")
 CATEGORIES = ("boolean", "category", "ordered")
 KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "constant" is another
@@ -83,11 +81,14 @@ class Column:
     @cached_property
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
-        k, n = len(self.values), int((~self.cells.missing).sum())
+        k, n = len(self.order), int((~self.cells.missing).sum())
         if k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self.has_room:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
+
+    def is_free(self, positions: np.ndarray) -> np.ndarray:
+        return np.asarray((positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)])
 
     @cached_property
     def has_room(self) -> bool:
@@ -112,27 +113,20 @@ class Column:
             return np.asarray((positions[:, None] == levels) / np.sqrt(2))
         return np.asarray(np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None])
 
-    # Numbers
-
     @property
     def is_number(self) -> bool:
         """Whether it has numbers or times, with values between them."""
         return self.kind in NUMBERS
 
     @property
-    def is_comparable(self) -> bool:
-        """Whether constraints may compare it: a constant number, too."""
-        return self.is_number or (self.kind == "constant" and self.unit is not None)
-
-    @property
-    def base(self) -> int | None:
-        """Numbers count steps from here; None if they are any floats."""
-        return None if self.unit is None else int(self.ticks[0])
+    def base(self) -> int:
+        """Numbers count steps from here; floats are as they are."""
+        return 0 if self.unit is None else int(self.ticks[0])
 
     @cached_property
     def values(self) -> np.ndarray:
         """(k,), the number of each position: steps from the base, or floats."""
-        if self.base is None:
+        if self.unit is None:
             return self.ticks
         return np.asarray(((self.ticks - self.base) // self.step).astype(np.float64))
 
@@ -152,7 +146,7 @@ class Column:
         return np.where(np.isnan(numbers), -1.0, at)
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        return numbers if self.base is None else np.asarray(np.rint(numbers))
+        return numbers if self.unit is None else np.asarray(np.rint(numbers))
 
     def ticks_at(self, positions: np.ndarray) -> np.ndarray:
         """What the values at positions are, exactly, in units; Python's integers where those are large."""
@@ -163,7 +157,7 @@ class Column:
         return np.asarray(out)
 
     def _ticks_of(self, numbers: np.ndarray) -> np.ndarray:
-        if self.base is None:
+        if self.unit is None:
             return numbers
         steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
         return np.asarray(self.base + self.step * steps)
@@ -172,12 +166,10 @@ class Column:
         """Whole numbers of another unit, or floats, as `values` are."""
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
         above, below = ratio.numerator, ratio.denominator
-        if self.base is None or unit is None:
-            return np.asarray((ticks * float(above) / float(below) - (self.base or 0)) / self.step)
+        if self.unit is None or unit is None:
+            return np.asarray((ticks * float(above) / float(below) - self.base) / self.step)
         scaled = ticks.astype(object) * above - self.base * below
         return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
-
-    # Values
 
     def _write(self, numbers: np.ndarray) -> Any:
         """A Series of new values."""
@@ -198,20 +190,16 @@ class Column:
         """The column of new rows, with its dtype."""
         missing, level = positions < 0, np.floor(positions).astype(np.int64)
         if self.kind == "identifier":
-            texts = np.full(len(missing), None, dtype=object)
-            new = identifiers.new(self.cells, int((~missing).sum()), rng)
-            texts[~missing] = [int(text) for text in new] if self.cells.form == "int" else new
-            return pandas().Series(texts, dtype=object).astype(self.cells.dtype)
+            new = np.full(len(missing), None, dtype=object)
+            new[~missing] = identifiers.new(self.cells, int((~missing).sum()), rng)
+            return pandas().Series(new, dtype=object).astype(self.cells.dtype)
         out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
         if between.any():
             out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
         return out
 
     def find(self, values: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """Values, or texts for them, in the column's dtype; their positions; their numbers.
-
-        A ValueError names one that does not fit. Positions of numbers beyond the column are its ends.
-        """
+        """Values, or texts for them, in the column's dtype; their positions, at most its ends; numbers."""
         form, dtype = self.cells.form, self.cells.levels.dtype
         texts = form != "str" and all(isinstance(value, str) for value in values)
         place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
@@ -243,8 +231,6 @@ class Column:
         out[~cells.missing] = self.find(cells.levels.iloc[used])[1][codes]
         return out
 
-    # For people
-
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
         missing = self.cells.missing
@@ -260,8 +246,8 @@ class Column:
         if self.reveals:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         share, distinct = round(float(missing.mean()), 4), len(np.unique(self.cells.codes[~missing]))
-        row = {"column": str(self.name), "kind": self.kind, "missing": share}
-        return row | {"distinct": distinct, "note": note}
+        found = {"missing": share, "distinct": distinct, "note": note}
+        return {"column": str(self.name), "kind": self.kind} | found
 
     @property
     def reveals(self) -> bool:
@@ -269,9 +255,6 @@ class Column:
         counts = np.bincount(self.cells.codes[~self.cells.missing])
         once, n = int((counts == 1).sum()), int(counts.sum())
         return self.is_category and n >= identifiers.FEWEST and 2 * once > n
-
-
-# Understanding
 
 
 def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = None) -> Column:
@@ -283,9 +266,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         raise ValueError(f"{fact}; {cure}")
     counts = np.bincount(cells.codes[cells.codes >= 0])
     present = np.flatnonzero(counts)
-    reason = "as asked" if kind == "identifier" else ""
-    if wanted is None:
-        reason = identifiers.reason(cells, distinct_rows)
+    asked = "as asked" if kind == "identifier" else ""
+    reason = asked if wanted else identifiers.reason(cells, distinct_rows)
     if kind == "drop":
         return Column(cells, "drop", present[:0], np.empty(0))
     if reason and reason != identifiers.NEARLY_UNIQUE:
@@ -326,10 +308,7 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> C
 
 
 def _on_calendar(column: Column) -> bool:
-    """Whether times are all first days of months, or on a grid that only the clock on the wall has.
-
-    Times between them would not be.
-    """
+    """Whether times are first days of months, or on a grid of the clock on the wall; none is between."""
     times, coarser = column.levels, False
     if column.cells.form != "datetime":
         times = pandas().Series(column.ticks.astype(f"datetime64[{TICKS[column.unit]}]"))
@@ -352,17 +331,14 @@ def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way 
     if not ways and kind != "datetime":
         codes = cells.codes[cells.codes >= 0]
         often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        way = written_as(often.to_numpy(dtype=object))
-        ways = [] if way is None else [way]
+        ways = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
     if len(ways) > 1:
         odd, why = texts[0], "a date in which day and month could be either"
     elif ways and (bad := np.isnan(ways[0].parse(texts))).any():
         odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
     if why:
         fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
-        cure = (
-            f"columns={{{cells.name!r}: 'category'}} or, with the format of dates, 'datetime:%d/%m/%Y'"
-        )
+        cure = f"columns={{{cells.name!r}: 'category'}}, or 'datetime:%d/%m/%Y' for such dates"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
     return ways[0] if ways else None
 
@@ -373,8 +349,6 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
     if 2 * len(texts) > n >= identifiers.FEWEST and (length > identifiers.LONG_TEXT or words >= 2):
-        raise ValueError(
-            f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
-            f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "
-            "'identifier' for new ones of the same form, or 'category' to use the texts as they are"
-        )
+        fact = f"column {cells.name!r} is free text such as {texts[0][:30]!r}, which a table cannot imitate"
+        kinds = f"columns={{{cells.name!r}: 'drop'}}, 'identifier' for new ones of the same form, or 'category'"
+        raise ValueError(f"{fact}; pass {kinds}")

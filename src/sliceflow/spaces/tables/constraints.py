@@ -6,12 +6,10 @@
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A comparison with a missing cell holds, and so does a sum with one. A column that follows from another in
-every row, as a country from its town, is kept so without being asked for (`dependencies`). Names that
-are not words stand in backquotes: ``"`unit price` >= 0"``.
-
-The chain draws only what the rules allow given the columns before, computes totals, and draws a row
-anew if one of its rules is broken.
+A comparison or sum with a missing cell holds. A column that follows from another in every row is kept so
+without being asked for (`dependencies`). Names that are not words stand in backquotes:
+``"`unit price` >= 0"``. The chain draws only what the rules allow given the columns before, computes
+totals, and draws a row anew if one of its rules is broken.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ import numpy as np
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["Rule", "Rules", "dependencies", "parse"]
-
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
 _LARGE = 2**58  # whole numbers from which on Python's own are added
@@ -44,14 +40,13 @@ _MOST_PAIRS = 300  # columns among which dependencies are looked for
 
 @dataclass(frozen=True)
 class Rule:
-    """One constraint: Σ weight·column ≤, < or = bound, or a combination that occurs.
+    """One constraint: Σ weight·column ≤, < or = bound, a combination that occurs, or a list of positions.
 
-    Columns count their own units, so that weights and bound are exact whole numbers of one `unit`;
-    they are floats if it is None. The first column of a sum is its total.
+    Weights and bound are exact whole numbers of one `unit`; floats if it is None. A sum begins with its total.
     """
 
     text: str
-    relation: Literal["<=", "<", "=", "occurs"]
+    relation: Literal["<=", "<", "=", "occurs", "in"]
     columns: tuple[int, ...]
     weights: tuple[Any, ...] = ()
     bound: Any = 0
@@ -66,7 +61,7 @@ class Rules:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
-    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)  # combinations that occur
+    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False)  # what occurs
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
@@ -102,8 +97,6 @@ class Rules:
                 out.insert(1 + max((out.index(c) for c in parts if c in out), default=-1), total)
         return out
 
-    # Linear rules
-
     def _term(self, rule: Rule, c: int, z: np.ndarray) -> np.ndarray:
         """weight·column of rows."""
         column, weight = self.columns[c], rule.weights[rule.columns.index(c)]
@@ -122,6 +115,8 @@ class Rules:
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
         x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
+        if rule.relation == "in":
+            return np.asarray(~np.isnan(x) & ~np.isin(x, rule.bound))[:, 0]
         if rule.relation == "occurs":
             drawn = ~np.isnan(x)
             for pattern in np.unique(drawn[drawn.any(1)], axis=0):
@@ -146,11 +141,8 @@ class Rules:
         z[rows, c] = np.where(near & ~np.isnan(at), at, np.inf)
 
     def _settle(self, z: np.ndarray, free: np.ndarray) -> None:
-        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part.
-
-        A cell that was drawn as missing, −1, stays.
-        """
-        free = free & (z != -1)
+        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part."""
+        free = free & (z != -1)  # a cell that was drawn as missing stays
         for alone in (True, False, True):
             for rule in [*self.totals, *self.totals[::-1]]:
                 total, *parts = rule.columns
@@ -186,10 +178,6 @@ class Rules:
         free[:, c] = any(c == rule.columns[0] for rule in self.totals)
         return self._keep(own, trial, free)
 
-    def kept(self, z: np.ndarray, first: int) -> np.ndarray:
-        """Which rows of positions (m, d) keep the rules from the first on."""
-        return self._keep(self.rules[first:], z, np.zeros(z.shape, dtype=bool))
-
     def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which rows keep rules, after `free` cells of sums are computed in place."""
         self._settle(z, free)
@@ -208,9 +196,6 @@ class Rules:
         return np.asarray(number[len(known) :] < len(known))
 
 
-# Reading expressions
-
-
 def parse(text: Any, columns: Sequence[Column]) -> Rule:
     """The rule of an expression. A ValueError says what is wrong with it."""
     said = text if isinstance(text, str) else ""
@@ -218,10 +203,8 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
         return Rule(text, "occurs", _find(text, re.findall(_NAME, found[1]), columns, numeric=False))
     found = re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said)
     if not found:
-        raise ValueError(
-            f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
-            "'combinations(a, b)', with other names in `backquotes`"
-        )
+        cure = "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names in `backquotes`"
+        raise ValueError(f"constraint {text!r} cannot be read; {cure}")
     sign = -1 if ">" in found[2] else 1
     names, signs, bound = [found[1]], [sign], Fraction(0)
     for minus, name, number in re.findall(rf"([+-]?)\s*{_TERM}", found[3]):
@@ -252,7 +235,7 @@ def _find(
         if name not in known:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (numeric and not of.is_comparable):
+        if of.kind in ("drop", "identifier") or (numeric and not of.is_number and of.unit is None):
             said = ", not numbers" if numeric else ""
             raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
     if len(set(names)) < len(names):
@@ -260,18 +243,14 @@ def _find(
     return tuple(known.index(name) for name in names)
 
 
-# Dependencies
-
-
 def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
-    """Columns from which others follow: where one is the same, the other is.
+    """Columns from which others follow, such as a country from its town.
 
-    Such as a town and its country. The rule must be too good for chance: if the most frequent value of
-    the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
-    in which the first is missing do not count; a missing cell of the other is a value like others.
+    The rule must be too good for chance: if the most frequent value of the other column has a share p,
+    n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Missing cells break no rule.
     """
-    n, never, known = len(z), ("identifier", "constant"), np.where(z < 0, np.nan, z)
-    usable = [c for c, column in enumerate(columns) if column.modelled and column.kind not in never]
+    n, known = len(z), np.where(z < 0, np.nan, z)
+    usable = [c for c, column in enumerate(columns) if column.is_category or column.is_number]
     levels, share = {}, {}
     for c in usable[:_MOST_PAIRS]:
         values, counts = np.unique(z[:, c], return_counts=True)

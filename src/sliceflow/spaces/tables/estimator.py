@@ -21,53 +21,40 @@ from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
-__all__ = ["TableFlow"]
-
 
 class TableFlow(FlowEstimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     New rows are drawn column by column, each cell given those before it, by a chain of trees
-    (`sliceflow.spaces.tables.chain`): one-dimensional transports, each conditional on what is there
-    already. A cell is the value of a similar row, or between two of them. There is no network and no
-    training loop: a fit takes seconds.
-
-    The model keeps the rows, and so does its file: treat it like the table. Identifiers and personal
-    data are made up anew.
+    (`sliceflow.spaces.tables.chain`). A cell is the value of a similar row, or between two of them. There
+    is no network and no training loop: a fit takes seconds. The model keeps the rows, and so does its
+    file: treat it like the table. Identifiers and personal data are made up anew.
 
     Parameters
     ----------
     columns : dict or None
         Kinds of columns that the table does not show, by name: "continuous", "integer", "boolean",
-        "category", "ordered", "datetime", "identifier", or "drop" to leave a column out.
-        "datetime:%d.%m.%Y" names the format of dates as text.
+        "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text), "identifier", "drop".
     constraints : sequence of str
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``, ``"x > 0"``
         or ``"combinations(make, model)"``; see `sliceflow.spaces.tables.constraints`.
     missing : "model" or "fill"
-        "model" draws missing cells as often, and together with what, as in the table. "fill" gives
-        samples without any.
+        "model" draws missing cells as often, and together with what, as in the table; "fill" draws none.
     detail : (int, float) or None
-        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees are
-        coarser and copy less. None takes the finest trees that copy no rows.
-    device : str or torch.device
-        Accepted as in other estimators; trees grow on the CPU.
+        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees copy
+        less. None takes the finest trees that copy no rows.
+    device : accepted as in other estimators; trees grow on the CPU
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
-    verbose : bool or int
-        Show progress.
+    verbose : whether to show progress
 
     Attributes
     ----------
-    columns_ : DataFrame
-        One row per column: its kind, share of missing cells, different values, and a note.
-    kinds_ : dict
-        The kind of every column.
-    plan_ : TablePlan
-        What the fit did; print it.
-    history_ : dict
-        Lists: one step per column; `distance` is the share of the column's impurity that the columns
-        before it leave unexplained.
+    columns_ : DataFrame, one row per column: its kind, share of missing cells, different values, a note
+    kinds_ : dict, the kind of every column
+    plan_ : TablePlan, what the fit did; print it
+    history_ : dict of lists, one step per column; `distance` is the share of the column's impurity that
+        the columns before it leave unexplained
     n_features_in_, feature_names_in_ : number and names of the columns
 
     Examples
@@ -75,14 +62,9 @@ class TableFlow(FlowEstimator):
     >>> import pandas as pd
     >>> from sliceflow import TableFlow
     >>> rng = np.random.default_rng(0)
-    >>> plan = rng.choice(["basic", "gold"], 300)
-    >>> age = rng.integers(18, 80, 300)
-    >>> spent = np.round(rng.gamma(2, 20 + (plan == "gold") * age), 2)
-    >>> table = pd.DataFrame({"plan": plan, "age": age, "spent": spent})
+    >>> table = pd.DataFrame({"plan": ["basic", "gold"] * 150, "age": rng.integers(18, 80, 300)})
+    >>> table["spent"] = np.round(rng.gamma(2, 20 + (table["plan"] == "gold") * table["age"]), 2)
     >>> flow = TableFlow(random_state=0).fit(table)
-    >>> new = flow.sample(5, random_state=0)
-    >>> list(new.columns), bool((new.dtypes == table.dtypes).all())
-    (['plan', 'age', 'spent'], True)
     >>> flow.sample(3, given={"plan": "gold", "age": (30, 40)}, random_state=0)["plan"].tolist()
     ['gold', 'gold', 'gold']
     """
@@ -130,14 +112,13 @@ class TableFlow(FlowEstimator):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
-        self.n_features_in_ = len(fitted.rows.names)
+        self.n_features_in_ = len(fitted.table.names)
         self.feature_names_in_ = np.empty(self.n_features_in_, dtype=object)
-        self.feature_names_in_[:] = fitted.rows.names
+        self.feature_names_in_[:] = fitted.table.names
 
     @property
     def columns_(self) -> Any:
-        """A table of the columns."""
-        table = self._fitted_state().rows
+        table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
         for rule in table.rules.rules:
             if rule.implied:
@@ -146,8 +127,7 @@ class TableFlow(FlowEstimator):
 
     @property
     def kinds_(self) -> dict[Any, str]:
-        """The kind of every column."""
-        return {column.name: column.kind for column in self._fitted_state().rows.columns}
+        return {column.name: column.kind for column in self._fitted_state().table.columns}
 
     def sample(  # type: ignore[override]
         self, n: int = 1, random_state: Any = None, *, given: Mapping[Any, Any] | None = None
@@ -159,8 +139,8 @@ class TableFlow(FlowEstimator):
         n : number of rows
         random_state : int, RandomState, Generator or None (new rows on every call)
         given : what all rows must have, by column: a value, None for missing, a list of values, or a
-            range (low, high). The chain is fitted again to the rows that have it, so the answer is that
-            of the table's own conditional distribution. A warning says if few rows are behind it
+            range (low, high). The chain is fitted again to the rows that have it. A warning says if these
+            are few
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
         fitted: FittedTable = self._fitted_state()
@@ -169,17 +149,14 @@ class TableFlow(FlowEstimator):
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
-        table, rows, fixed, values = condition_on(fitted.rows, given)
+        table, rows, fixed, values = condition_on(fitted.table, given)
         links = [*grow_chain(table, rows, [*fixed], seed.child("given"), plan.detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:
-        """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing.
-
-        A ValueError says why it cannot be given.
-        """
-        table = self._fitted_state().rows
-        column = next(column for column in table.columns if str(column.name) == name)
+        """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""
+        columns = self._fitted_state().table.columns
+        column = next(column for column in columns if str(column.name) == name)
         if ".." in text and column.is_number:
             return tuple(find_value(column, part)[2][0] for part in text.split("..", 1))
         if "|" in text and text not in column.levels.astype(str).tolist():
@@ -189,19 +166,17 @@ class TableFlow(FlowEstimator):
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
-        Each filled cell is a draw given the other cells of its row
-        (`sliceflow.spaces.tables.imputing`). The best single guess of a cell is the median, or the most
-        frequent, of many draws. A warning says which cells stay empty.
+        A filled cell is a draw given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
+        median, or the most frequent, of many is the best guess. A warning says which cells stay empty.
 
         Parameters
         ----------
         X : DataFrame with the columns of the fitted one, or a path; with missing cells
-        n : 1 returns one DataFrame. More return a list of them, for multiple imputation: their spread
-            is the uncertainty of the cells
+        n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the cells
         random_state : int, RandomState, Generator or None
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
-        table, seed = self._fitted_state().rows, Seed.from_random_state(random_state)
+        table, seed = self._fitted_state().table, Seed.from_random_state(random_state)
         frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)

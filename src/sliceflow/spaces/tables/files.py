@@ -1,10 +1,9 @@
 """Tables from CSV, Parquet and Excel files, and back into them.
 
 CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
-``none``, ``?``, ``-`` in any case. A column is boolean if all its other cells are ``True`` or
-``False``, numbers if they all are plain numbers, and text otherwise: dates, numbers written in another
-way (``1,234``, ``7%``, ``$5``) and codes with leading zeros (``00123``), as `TableFlow` understands them
-and writes them again.
+``none``, ``?``, ``-`` in any case. A column is boolean if all others are ``True`` or ``False``, numbers
+if they all are plain numbers, and text otherwise: dates, ``1,234``, ``7%``, ``$5`` and codes such as
+``00123``, as `TableFlow` understands them and writes them again.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import re
 import warnings
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sliceflow.errors import doubled
 from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import MISSING, PLAIN, TABLES
-
-__all__ = ["as_frame", "read_table", "write_table"]
 
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
@@ -53,15 +50,12 @@ def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
     other, separator = _ending(Path(path)), "\t" if Path(path).suffix.lower() == ".tsv" else ","
 
-    def put(file: BinaryIO) -> None:
-        whole = io.BytesIO()
-        if other is not None:
-            getattr(frame, f"to_{other}")(whole, index=False)
-        else:
-            frame.to_csv(whole, index=False, sep=separator)
-        file.write(whole.getbuffer())
-
-    write_atomically(path, put)
+    whole = io.BytesIO()
+    if other is not None:
+        getattr(frame, f"to_{other}")(whole, index=False)
+    else:
+        frame.to_csv(whole, index=False, sep=separator)
+    write_atomically(path, lambda file: file.write(whole.getbuffer()))
 
 
 def _ending(path: Path) -> str | None:

@@ -27,8 +27,6 @@ from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link, Way
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
-__all__ = ["FittedTable", "TablePlan", "TableSpace"]
-
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 _NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least
@@ -38,27 +36,16 @@ _FEWEST = 40  # fewer rows than these do not choose
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan(Plan):
-    """What a fit of a table does. It prints as a table.
-
-    Parameters
-    ----------
-    n_rows, n_columns : size of the table
-    order : the columns in the order in which they are drawn
-    ways : how each of them is drawn: from leaves, or along a regression of numbers or of logarithms
-    leaf, cost : rows of a leaf, at least, and what a split must gain, relative to one of noise: the
-        finest trees that copy no rows (`choose_detail`)
-    rules : constraints, and dependencies that were found
-    identifiers : columns whose values are made up
-    """
+    """What a fit of a table does. It prints as a table."""
 
     n_rows: Count
     n_columns: Count
-    order: tuple[Label, ...]
-    ways: tuple[Way, ...]
-    leaf: Count
-    cost: Annotated[float, Between(0)]
-    rules: tuple[str, ...] = ()
-    identifiers: tuple[Label, ...] = ()
+    order: tuple[Label, ...]  # the columns in the order in which they are drawn,
+    ways: tuple[Way, ...]  # and how: from leaves, or along a regression of numbers or of logarithms
+    leaf: Count  # rows of a leaf, at least,
+    cost: Annotated[float, Between(0)]  # and what a split must gain, relative to one of noise
+    rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
+    identifiers: tuple[Label, ...] = ()  # columns whose values are made up
 
     @property
     def method(self) -> str:
@@ -66,18 +53,15 @@ class TablePlan(Plan):
 
     @property
     def detail(self) -> Detail:
-        """How fine trees are."""
         return Detail(self.leaf, self.cost)
 
     def lines(self) -> Sequence[tuple[str, object]]:
+        along = [name for name, way in zip(self.order, self.ways, strict=True) if way != "leaves"]
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
             ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
-            (
-                "lines",
-                shown([c for c, way in zip(self.order, self.ways, strict=True) if way != "leaves"]),
-            ),
+            ("lines", shown(along)),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -90,37 +74,28 @@ class FittedTable:
 
     plan: TablePlan
     seed: Seed
-    table: Table | None = field(default=None, metadata={"saved": False})
+    table: Any = field(default=None, metadata={"saved": False})  # a `Table`
     grown: tuple[Link, ...] | None = field(default=None, metadata={"saved": False})
 
-    needs_rows = True
-    condition = None
-    codes = None
+    needs_rows, condition, codes = True, None, None
     device = torch.device("cpu")
-
-    @property
-    def rows(self) -> Table:
-        assert self.table is not None
-        return self.table
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """The chain."""
         return self.grown or tuple(self.grow())
 
     def grow(self) -> Iterator[Link]:
-        """The links of the chain, one after the other."""
-        return grow_chain(self.rows, self.rows.z, (), self.seed, self.plan.detail, self.plan.ways)
+        return grow_chain(self.table, self.table.z, (), self.seed, self.plan.detail, self.plan.ways)
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True) -> Any:
-        z = draw_rows(self.rows, self.links, n, seed, {}, missing)
-        return self.rows.frame(z, seed)
+        z = draw_rows(self.table, self.links, n, seed, {}, missing)
+        return self.table.frame(z, seed)
 
     def columns(self, X: Any) -> Tensor:
-        scores = self.rows.scores(self.rows.positions_of(read_frame(X)))
+        scores = self.table.scores(self.table.positions_of(read_frame(X)))
         return torch.from_numpy(np.ascontiguousarray(scores.T))
 
 
@@ -158,7 +133,7 @@ class TableSpace:
         seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
         what = f"{rows.n} rows of {len(table.columns)} columns need"
         plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
-        return TableJob(plan, FittedTable(plan, seed, table))
+        return TableJob(plan, (TablePart(FittedTable(plan, seed, table)),))
 
 
 @dataclass(frozen=True)
@@ -166,17 +141,12 @@ class TableJob:
     """A planned fit, of one part."""
 
     plan: TablePlan
-    fitted: FittedTable
+    parts: tuple[TablePart]
 
-    @property
-    def parts(self) -> tuple[TablePart, ...]:
-        return (TablePart(self.fitted),)
+    def finish(self, results: Sequence[FittedTable]) -> tuple[FittedTable, None, None]:
+        return results[0], None, None
 
-    def finish(self, results: Sequence[Any]) -> tuple[FittedTable, None, None]:
-        self.fitted.rows.warn_of_personal()
-        return replace(self.fitted, grown=results[0]), None, None
-
-    def copies(self, results: Sequence[Any]) -> tuple[str, str]:
+    def copies(self, results: Sequence[FittedTable]) -> tuple[str, str]:
         return "", ""
 
 
@@ -192,10 +162,10 @@ class TablePart:
 
     @property
     def n_steps(self) -> int:
-        return len(self.fitted.rows.order)
+        return len(self.fitted.plan.order)
 
     def begin(self) -> TablePart:
-        return self
+        return TablePart(self.fitted)
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         """Grow one link after the other. A resumed fit grows the first ones again, silently."""
@@ -209,16 +179,16 @@ class TablePart:
                 events.tell(listeners, events.Event(*at, measure="unexplained share"))
                 run.after()
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[Link, ...]:
-        return tuple(self.links)
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> FittedTable:
+        self.fitted.table.warn_of_personal()
+        return replace(self.fitted, grown=tuple(self.links))
 
 
 def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     """The finest trees whose draws copy no rows.
 
     Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
-    their own part than to the other. Of few, a chain is grown on all: its draws must be about as far from
-    the rows as these are from each other.
+    their own. Of few, a chain is grown on all: its draws must be about as far from rows as these are.
     """
     n, seed = len(table.z), Seed(0).child("detail")
     if n < _FEWEST or not table.order:
@@ -233,7 +203,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     def draws(rows: np.ndarray, detail: Detail) -> Tensor:
         z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
         for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail, ways):
-            z[:, link.column] = link.draw(table.columns, z, rng, lambda k, _: np.full(len(k), True))
+            z[:, link.column] = link.draw(z, rng)
         return points(z)
 
     searches = [build_search(points(part)) for part in parts]

@@ -18,16 +18,10 @@ import numpy as np
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.written import Written
 
-__all__ = ["EXACT", "TICKS", "DateText", "Way", "dates_as", "whole_numbers"]
-
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
-TICKS: dict[Any, str] = {
-    Fraction(86_400): "D",
-    Fraction(1): "s",
-    Fraction(1, 10**3): "ms",
-}  # units of times
-TICKS |= {Fraction(1, 10**6): "us", Fraction(1, 10**9): "ns"}
+TICKS: dict[Any, str] = {Fraction(1, 1000**k): tick for k, tick in enumerate(("s", "ms", "us", "ns"))}
+TICKS[Fraction(86_400)] = "D"
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?")  # a time of day
@@ -88,10 +82,7 @@ def dates_as(texts: list[str]) -> list[DateText]:
 
 
 def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, Fraction | None]:
-    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None.
-
-    A ValueError if they are neither numbers nor times.
-    """
+    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None; or a ValueError."""
     if isinstance(way, DateText) or form == "date":
         times = levels.to_numpy("datetime64[D]") if way is None else way.parse(levels)
         if np.isnat(times).any():
@@ -103,7 +94,7 @@ def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, 
     if form in ("int", "Decimal"):
         places, whole = 0, levels.tolist()
         if form == "Decimal":
-            places = max(0, *(-v.as_tuple().exponent for v in whole), 0)
+            places = max(0, *(-v.as_tuple().exponent for v in whole))
             whole = [int(Fraction(v) * 10**places) for v in whole]
         small = -(2**63) <= min(whole) <= max(whole) < 2**63
         return np.array(whole, dtype=np.int64 if small else object), Fraction(1, 10**places)

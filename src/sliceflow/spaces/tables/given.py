@@ -1,8 +1,7 @@
 """Columns that are given: rows that have them, or are moved there.
 
-They choose rows, and a chain of the other columns is fitted to these: categories, missing cells, lists,
-ranges and frequent numbers by what rows have. A number that few rows have takes the nearest rows and
-moves them there: their numbers change as a regression on the given ones says.
+They choose rows, and a chain of the other columns is fitted to these. A number that few rows have takes
+the nearest rows and moves them there: their numbers change as a regression on the given ones says.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from sliceflow.spaces.tables.constraints import Rule
 from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.table import Table
 
-__all__ = ["condition_on", "find_value"]
-
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
 _FAR = 0.5  # standard deviations
@@ -34,14 +31,12 @@ def condition_on(
 ) -> tuple[Table, np.ndarray, dict[int, float], dict[int, Any]]:
     """Rows z (n, d) for what is given; the position, and the value, of each column that has only one.
 
-    Ranges and lists are more rules of the table. A ValueError says what cannot be; a warning what is
-    doubtful.
+    Ranges and lists are more rules of the table. A warning says what is doubtful.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
-    rows, notes = np.ones(len(table.z), dtype=bool), list[str]()
+    rows, notes, more = np.ones(len(table.z), dtype=bool), list[str](), list[Rule]()
     fixed, values, near = dict[int, float](), dict[int, Any](), dict[int, float]()
-    ranges, lists, own = list[Rule](), dict[int, list[float]](), len(table.rules.rules)
     for name, value in given.items():
         if name not in table.names:
             raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
@@ -50,10 +45,11 @@ def condition_on(
         if column.kind in ("identifier", "drop"):
             raise ValueError(f"given {name!r} is of kind {column.kind}; samples make it up")
         if isinstance(value, tuple):
-            ranges += _range(column, c, value)
+            more += _range(column, c, value)
             rows &= at >= 0
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            lists[c], never = _listed(column, value)
+            known, never = _listed(column, value)
+            more.append(Rule(f"given {name}", "in", (c,), bound=known))
             notes += [f"no row has {name}={v}" for v in never]
         else:
             fixed[c], number, one = find_value(column, value)
@@ -67,9 +63,9 @@ def condition_on(
                     near[c] = number
                     continue
             rows &= same
-    if ranges or lists:
-        table = table.limited(ranges, lists)
-        rows &= table.rules.kept(table.z, own)
+    if more:
+        table = table.with_rules(more)
+        rows &= ~np.any([table.rules.broken(rule, table.z) for rule in more], axis=0)
     if not rows.any():
         fact = f"no row of the table has given={dict(given)}"
         raise ValueError(f"{fact}; leave out what never occurs together")
@@ -104,12 +100,10 @@ def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:
     """A ValueError if a constraint compares a number that no position stands for exactly."""
     column = table.columns[c]
     there = column.on_grid(column.numbers(np.array([at])))[0]
-    for rule in table.rules.rules:
-        if c in rule.columns and not rule.implied and abs(there - number) > 1e-12 * abs(number):
-            fact = f"given {column.name!r} is outside the table's values, or finer than they are"
-            raise ValueError(
-                f"{fact}, and the constraint {rule.text!r} needs them; leave one of them out"
-            )
+    asked = [rule.text for rule in table.rules.rules if c in rule.columns and not rule.implied]
+    if asked and abs(there - number) > 1e-12 * abs(number):
+        fact = f"given {column.name!r} is outside the table's values, or finer than they are"
+        raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one of them out")
 
 
 def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[Any]]:
@@ -138,10 +132,7 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
 
 
 def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.ndarray, int]:
-    """The rows nearest to numbers, moved there by a regression of their other numbers on these.
-
-    Also, how many rows are near.
-    """
+    """The rows nearest to numbers, moved there by a regression on these; and how many rows are near."""
     columns, given = table.columns, list(near)
     z = z[(z[:, given] >= 0).all(1)]
     if not len(z):
@@ -157,10 +148,8 @@ def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.n
     ridge = _RIDGE * k * ((away**2).mean() or 1.0)
     gram = design.T @ design + ridge * np.diag([0.0, *[1.0] * len(given)])
     for c in set(table.order) - set(given):
-        column, moving = columns[c], z[:, c] >= 0
-        if column.free.any():
-            moving &= column.free[np.maximum(z[:, c], 0).astype(np.int64)]
-        if not column.free.any() or moving.sum() < 3 * design.shape[1]:
+        column, moving = columns[c], columns[c].is_free(z[:, c])
+        if moving.sum() < 3 * design.shape[1]:
             continue
         y = column.numbers(z[:, c])[moving]
         slopes = np.linalg.solve(gram * moving.mean(), design[moving].T @ (y - y.mean()))[1:]

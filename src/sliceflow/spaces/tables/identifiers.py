@@ -6,18 +6,16 @@ import math
 import re
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
+from typing import Any
 
 import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["FEWEST", "LONG_TEXT", "NEARLY_UNIQUE", "alphabets", "new", "reason"]
-
 NEARLY_UNIQUE = "is nearly unique"
 LONG_TEXT = 40  # characters, on average, of texts that neither a pattern nor categories imitate
 FEWEST = 20  # rows from which on different values tell anything
-_UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
-_MATCHING = 0.8  # share of texts of a personal form
+_MOST = 0.8  # texts of a personal form, or distinct values per row, that identify
 _PERSONAL = {
     "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[A-Za-z]{2,}"),
     "an IBAN": re.compile(r"[A-Z]{2}\d{2}( ?[A-Z0-9]{4}){2,7}( ?[A-Z0-9]{1,3})?"),
@@ -37,7 +35,7 @@ _HEX = hexdigits[:16]
 def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     """Why a column of texts or integers identifies persons or rows; empty if it does not.
 
-    `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
+    `distinct_rows` leaves out repetitions of whole rows, which must not change the answer.
     """
     codes = cells.codes[distinct_rows]
     found = np.flatnonzero(np.bincount(codes[codes >= 0]))
@@ -46,9 +44,9 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
         return ""
     texts = cells.levels.iloc[found[:_LOOKED_AT]].astype(str).tolist()
     for what, form in _PERSONAL.items():
-        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
+        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MOST * len(texts):
             return f"looks like {what}"
-    if n < FEWEST or k < _UNIQUE * n:
+    if n < FEWEST or k < _MOST * n:
         few = n >= FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
         return "looks like a name" if few else ""
     if _ID_NAME.search(str(cells.name)):
@@ -63,10 +61,7 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
 def alphabets(texts: Sequence[str]) -> list[str]:
     """What may stand in every place of the longest text: letters or digits like its own, or only it.
 
-    Examples
-    --------
-    >>> [letters[-1] for letters in alphabets(["AB-12", "AC-77", "AD-30"])]
-    ['A', 'Z', '-', '9', '9']
+    Of AB-12, AC-77 and AD-30: A, any capital letter, -, any digit, and any digit.
     """
     longest = max(texts, key=lambda text: (len(text), text))
     alike, used = [text for text in texts if len(text) == len(longest)], {*"".join(texts)}
@@ -80,11 +75,11 @@ def alphabets(texts: Sequence[str]) -> list[str]:
     return out
 
 
-def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
-    """n different texts, none of them in the column: other digits and letters in the same places."""
-    texts = cells.levels.astype(str).tolist()
+def new(cells: Cells, n: int, rng: np.random.Generator) -> list[Any]:
+    """n different values, none of them in the column: other digits and letters in the same places."""
     if cells.form == "int":
-        return _new_integers(cells, set(texts), n, rng)
+        return _new_integers(cells, n, rng)
+    texts = cells.levels.tolist()
     places = alphabets(texts[:_LOOKED_AT])
     last = max((i for i, letters in enumerate(places) if len(letters) > 1), default=len(places) - 1)
     while math.prod(map(len, places)) < 10 * (n + len(texts)):
@@ -97,10 +92,11 @@ def new(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
     return list(out)[:n]
 
 
-def _new_integers(cells: Cells, known: set[str], n: int, rng: np.random.Generator) -> list[str]:
+def _new_integers(cells: Cells, n: int, rng: np.random.Generator) -> list[int]:
     """The same for integers: others with as many digits, or more where there is no room."""
-    dtype, length = cells.levels.dtype, max(len(text.lstrip("-")) for text in known)
-    low, high, room = 10 ** (length - 1), 10**length, 10 * (n + len(known))
+    dtype, known, out = cells.levels.dtype, {*cells.levels.tolist()}, dict[int, None]()
+    high, room = 10 ** len(str(max(map(abs, known)))), 10 * (n + len(known))
+    low = high // 10
     while high - low < room:
         high *= 10
     if dtype.kind in "iu":
@@ -108,8 +104,8 @@ def _new_integers(cells: Cells, known: set[str], n: int, rng: np.random.Generato
     if 5 * (high - low) < room:
         fact = f"column {cells.name!r} has dtype {dtype}, with too few other numbers"
         raise ValueError(f"{fact} for {n} new identifiers; convert it to int64, or drop it")
-    sign, out = "-" * all(text[0] == "-" for text in known), dict[str, None]()
+    sign = -1 if max(known) < 0 else 1
     while len(out) < n:
         drawn = rng.integers(0, min(high - low, 2**62), n).tolist()
-        out |= dict.fromkeys(text for v in drawn if (text := f"{sign}{low + v}") not in known)
+        out |= dict.fromkeys(sign * (low + v) for v in drawn if sign * (low + v) not in known)
     return list(out)[:n]

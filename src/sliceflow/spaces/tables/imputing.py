@@ -1,10 +1,8 @@
 """Missing cells, filled by trees that see all other columns.
 
 This is multiple imputation by trees (Doove, van Buuren and Dusseldorp 2014). Cells start as those of a
-near row. Then each is that of a random row in the leaf of a random tree, in a few sweeps over the
-columns, which let filled cells agree. Numbers that follow from others are drawn along lines, as new rows
-are. Trees are grown on different rows, so that draws spread as far as rows do; holes of these rows are
-filled first.
+near row. Then each is that of a random row in the leaf of a random tree, or along a line, in a few
+sweeps over the columns. Trees are grown on different rows, whose own holes are filled first.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import Detail, Link, choose_way, grow
 from sliceflow.spaces.tables.table import Table, generator
 
-__all__ = ["fill"]
-
 _TREES, _SHARE, _DETAIL = 10, 0.63, Detail(5, 2.0)  # of a column with missing cells; a tree's rows
 _NEAREST, _STARTS, _COMPARED = 5, 5_000, 50  # rows to start from, of so many, by so many columns
 _SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one
@@ -27,17 +23,14 @@ _MOST_ROWS, _MOST_CELLS = 20_000, 2_000_000  # to learn from
 
 
 def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
-    """Positions z (m, d) with missing cells filled, and which rows could not keep the rules.
-
-    Cells of columns without values, identifiers and those that are left out stay as they are.
-    """
-    columns, never = table.columns, ("identifier", "constant")
+    """Positions z (m, d) with missing cells filled, but of identifiers; and which rows break rules."""
+    columns = table.columns
     constant = [c for c, of in enumerate(columns) if of.kind == "constant" and len(of.order)]
     z = z.copy()
     z[:, constant] = 0.0
     most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
     rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
-    usable = [c for c in table.order if columns[c].kind not in never and (known[:, c] >= 0).any()]
+    usable = [c for c in table.order if columns[c].kind != "identifier" and (known[:, c] >= 0).any()]
     if (known[:, usable] < 0).any():  # trees see each row without holes, as those to be filled will be
         rows, _ = _fill(table, known, known, np.tile(known, (_TREES, 1)), usable, seed.child("table"))
     return _fill(table, known, rows, z, usable, seed)
@@ -117,5 +110,5 @@ def _redraw(
         def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
             return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
 
-        found = link.draw(table.columns, z[own], rng, allowed)
+        found = link.draw(z[own], rng, allowed)
         z[own, c] = np.where(np.isnan(found), z[own, c], found)

@@ -7,14 +7,12 @@ takes their products, too. So sums, products and ratios of columns are on a line
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sliceflow.spaces.tables.columns import Column
-
-__all__ = ["Line", "measured"]
 
 _RIDGE = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}  # less than that is rounding
 _PRODUCTS = 12  # numbers, at most, that are multiplied
@@ -28,8 +26,8 @@ class Line:
     """A ridge regression of a number on the columns before: of normal scores, numbers or logarithms."""
 
     measure: str
-    column: int
-    before: np.ndarray
+    columns: Sequence[Column]  # of the table
+    before: np.ndarray  # numbers of those that it sees
     units: np.ndarray  # (2, p), centre and scale of the numbers before
     mean: np.ndarray  # (q,), of the regressors,
     slopes: np.ndarray  # and theirs
@@ -50,12 +48,12 @@ class Line:
         x, start = x - mean, float(y.mean())
         gram = x.T @ x + _RIDGE[measure] * len(x) * np.eye(x.shape[1])
         slopes = np.linalg.solve(gram, x.T @ (y - start))
-        return cls(measure, column, before, units, mean, slopes, start)
+        return cls(measure, columns, before, units, mean, slopes, start)
 
-    def at(self, columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
+    def at(self, z: np.ndarray) -> np.ndarray:
         """Predictions (m,) of rows."""
         blocks = np.array_split(z, len(z) // _BLOCK + 1)
-        parts = (_regressors(self.measure, columns, rows, self.before, self.units) for rows in blocks)
+        parts = (_regressors(self.measure, self.columns, of, self.before, self.units) for of in blocks)
         return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
 
     def position(self, own: Column, values: np.ndarray) -> np.ndarray:
@@ -66,12 +64,12 @@ class Line:
 
 def _offset(own: Column) -> float:
     """What makes numbers positive: the zero of the column, if they all are."""
-    zero = 0.0 if own.base is None else own.base / own.step
+    zero = own.base / own.step
     return zero if own.values[0] + zero > 0 else 1.0 - float(own.values[0])
 
 
 def measured(
-    measure: str, columns: Sequence[Column], z: np.ndarray, which: Sequence[int] | np.ndarray
+    measure: str, columns: Sequence[Column], z: np.ndarray, which: Iterable[int]
 ) -> np.ndarray:
     """(m, p), the numbers among some columns."""
     out = []

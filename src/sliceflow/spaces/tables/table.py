@@ -17,8 +17,6 @@ from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
 
-__all__ = ["Table", "choose_ways", "draw_rows", "generator", "grow_chain"]
-
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
 
@@ -49,23 +47,16 @@ class Table:
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
         z = np.column_stack([column.positions for column in columns])
         rules = (*(parse(text, columns) for text in constraints), *dependencies(columns, z))
-        combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
-        columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
-        checked = Rules(rules, columns, z)
-        checked.check()
-        return cls(rows, columns, checked, z)
+        table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
+        table.rules.check()
+        return table
 
-    def limited(self, ranges: Sequence[Rule], lists: Mapping[int, Sequence[float]]) -> Table:
-        """The same table with more rules: ranges of numbers, and lists of positions of columns."""
-        columns = tuple(replace(of, exact=of.exact or c in lists) for c, of in enumerate(self.columns))
-        known: dict[tuple[int, ...], np.ndarray]
-        known = {(c,): np.array(at, dtype=np.float64)[:, None] for c, at in lists.items()}
-        listed = [Rule(f"given {self.names[c]}", "occurs", (c,)) for c in lists]
-        return replace(
-            self,
-            columns=columns,
-            rules=Rules((*self.rules.rules, *ranges, *listed), columns, self.z, known),
-        )
+    def with_rules(self, more: Sequence[Rule]) -> Table:
+        """The table with more rules. Columns of which something must occur have no new values."""
+        occurs = {c for rule in more if rule.relation in ("occurs", "in") for c in rule.columns}
+        columns = tuple(replace(of, exact=of.exact or c in occurs) for c, of in enumerate(self.columns))
+        rules = Rules((*self.rules.rules, *more), columns, self.z)
+        return replace(self, columns=columns, rules=rules)
 
     @cached_property
     def names(self) -> list[Any]:
@@ -73,15 +64,11 @@ class Table:
 
     @cached_property
     def order(self) -> list[int]:
-        """The columns of the chain: of two categories, then others as the table has them.
-
-        So what a label says is in all columns after it. Totals come behind their parts.
-        """
-        modelled = [c for c, column in enumerate(self.columns) if column.modelled]
-        several = {
-            c for c in modelled if not self.columns[c].is_category or len(self.columns[c].order) > 2
+        """The columns of the chain: of two categories first, so that all others see what a label says."""
+        first = {
+            c: of.is_category and len(of.order) < 3 for c, of in enumerate(self.columns) if of.modelled
         }
-        return self.rules.order(sorted(modelled, key=lambda c: c in several))
+        return self.rules.order(sorted(first, key=lambda c: not first[c]))
 
     @cached_property
     def single_rows(self) -> set[bytes]:
@@ -122,10 +109,7 @@ class Table:
 def grow_chain(  # many: rows, their order, and how trees grow
     table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
 ) -> Iterator[Link]:
-    """The links of a chain of rows z (n, d), in which `fixed` columns are all the same.
-
-    `ways` says for each column of the chain how it is drawn.
-    """
+    """The links of a chain of rows z (n, d), but of `fixed` columns; `ways` has all columns."""
     detail, before = detail.of_rows(len(z)), list[int]()
     for c, way in zip(table.order, ways, strict=True):
         if c not in fixed:
@@ -144,10 +128,7 @@ def choose_ways(table: Table) -> tuple[Way, ...]:
 def draw_rows(  # many: what is drawn, from what, and what must hold
     table: Table, links: Sequence[Link], n: int, seed: Seed, fixed: Mapping[int, float], missing: bool
 ) -> np.ndarray:
-    """Positions (n, d) of new rows that keep all rules. A ValueError says which rule prevents that.
-
-    `fixed` are the positions of given columns; `missing` says whether cells may be missing.
-    """
+    """Positions (n, d) of new rows that keep all rules, with the positions of `fixed` columns; or an error."""
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
     start = np.array([np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns])
     start[list(fixed)] = list(fixed.values())
@@ -162,19 +143,17 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
                 fine = rules.allowed(c, z[rows], at)
                 return fine if missing or not len(columns[c].order) else fine & (at >= 0)
 
-            z[:, c] = link.draw(columns, z, rng, allowed)
+            z[:, c] = link.draw(z, rng, allowed)
         ok = rules.complete(z, np.tile(given, (len(z), 1)))
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-            for c, last in (
-                (link.column, len(columns[link.column].order) - 1) for link in links if link.along
-            ):
-                ok &= (z[:, c] != 0) & (z[:, c] != last)
+            for c in (link.column for link in links if link.along):
+                ok &= (z[:, c] != 0) & (z[:, c] != len(columns[c].order) - 1)
         rest, z = rest[~ok], z[~ok]
         if not len(rest):
             return out
     z = np.where(np.isinf(z), np.nan, z)
-    broken = [f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any()]
-    which = broken[0] if broken else "all constraints"
+    broken = (f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any())
+    which = next(broken, "all constraints")
     raise ValueError(f"{len(rest)} of {n} rows could not keep {which}; it may contradict given")

@@ -21,8 +21,6 @@ from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
 from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
-__all__ = ["SlicedWassersteinFlow"]
-
 
 class SlicedWassersteinFlow(FlowEstimator):
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.

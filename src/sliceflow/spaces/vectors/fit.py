@@ -32,8 +32,6 @@ from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
 
-__all__ = ["VectorSpace"]
-
 _LOCAL_PARTICLES = 200  # of local conditions unless the user says how many: each needs a neighbourhood
 
 

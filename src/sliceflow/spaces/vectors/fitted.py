@@ -24,8 +24,6 @@ from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
 
-__all__ = ["FittedVectors", "VectorModel", "as_cloud"]
-
 _CHUNK = 1 << 16  # offline samples per pass
 
 

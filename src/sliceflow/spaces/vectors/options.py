@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sliceflow.errors import is_int, is_real, need
 
-__all__ = ["VectorOptions"]
-
 
 @dataclass(frozen=True)
 class VectorOptions:

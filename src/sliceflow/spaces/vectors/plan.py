@@ -26,8 +26,6 @@ from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.draws import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
-__all__ = ["VectorPlan", "check_parameters"]
-
 KINDS: dict[Any, Any] = {type(None): "none", Labels: "labels", Columns: "columns", Mixed: "mixed"}
 _FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,

@@ -18,8 +18,6 @@ from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.neighbours.views import heavy_tail
 
-__all__ = ["Units", "VectorRows", "check_rows", "in_users_form"]
-
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
 
 

@@ -16,8 +16,6 @@ from sliceflow.neighbours.smoothing import Group, find_groups
 from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
 from sliceflow.spaces.vectors.options import VectorOptions
 
-__all__ = ["Smoothing", "choose_smoothing"]
-
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
 _MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
