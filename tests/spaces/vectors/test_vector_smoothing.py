@@ -34,8 +34,8 @@ def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
     )
 
 
-def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
-    x = torch.from_numpy(RNG.normal(size=(300, 3)))
+def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms(rng):
+    x = torch.from_numpy(rng.normal(size=(300, 3)))
     x[:, 2] = (x[:, 2] > 0).double()
     flow, last = smooth_rows(x)
     assert flow.shape == last.shape == (15_000, 3)
@@ -45,9 +45,9 @@ def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
     assert torch.equal(last[:, 2], x[:, 2].repeat_interleave(50))
 
 
-def test_columns_that_draws_would_change_keep_their_distribution():
+def test_columns_that_draws_would_change_keep_their_distribution(rng):
     """Draws in many columns blur each of them: a skewed one would get another shape."""
-    x = torch.from_numpy(RNG.normal(size=(1000, 6)))
+    x = torch.from_numpy(rng.normal(size=(1000, 6)))
     x[:, 5] = x[:, 5].mul(2).exp()
     flow, last = smooth_rows(x, h=1.5, times=10)
     levels = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
