@@ -143,9 +143,8 @@ def test_entropy_noise_of_a_particle_does_not_depend_on_its_chunk():
     assert torch.allclose(part.x, whole.x[:, 6:], atol=1e-12)
 
 
-def test_uneven_labels_are_right_because_the_data_are_weighted():
+def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     """Half of all particles in a class that has a tenth of the data: every class still in its place."""
-    rng = np.random.default_rng(0)
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q)

@@ -203,9 +203,8 @@ def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
 
 
 @pytest.mark.parametrize("labels", [None, np.arange(500) % 2], ids=["all", "per class"])
-def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels):
+def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels, rng):
     """Bins that mix two values, or ties of clipped particles, would move the shares of both."""
-    rng = np.random.default_rng(0)
     kind, grey = rng.random((500, 6, 6)), rng.integers(1, 255, (500, 6, 6))
     x = np.where(kind < 0.7, 0, np.where(kind > 0.98, 255, grey)).astype(np.uint8)
     settings_ = dict(schedule="1[1] 6[3,2] 6[1]=1", n_particles=2000, transport="histogram")

@@ -140,8 +140,7 @@ def test_labels_choose_what_is_sampled(amplifier):
             assert np.mean((found.mean(1) > 3) == (label == "high")) > 0.98
 
 
-def test_a_joint_condition_moves_the_samples():
-    rng = np.random.default_rng(0)
+def test_a_joint_condition_moves_the_samples(rng):
     y = rng.uniform(-1, 1, size=(1000, 1))
     x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
     flow = SlicedWassersteinFlow(n_particles=50, n_steps=150, condition="joint", random_state=0)
@@ -266,8 +265,7 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
         SlicedWassersteinFlow(condition="joint", options=options).fit(x[:, :2], x[:, 2:])
 
 
-def test_shrinkage_prevents_copies():
-    rng = np.random.default_rng(0)
+def test_shrinkage_prevents_copies(rng):
     x, new = rng.normal(size=(2, 150, 3))
     ratios = []
     for kappa in (0.0, 1.0):
