@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -203,42 +203,3 @@ def test_a_stage_moves_particles_in_its_own_space():
     again = Cloud(start.clone())
     replay(flow, model, again, Noise(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)
-
-
-@pytest.mark.parametrize("stop", range(1, 6))
-def test_a_run_resumes_at_any_step_with_the_same_bits(stop):
-    """Also within a stage that moves coordinates: they are part of the run."""
-    flow = with_a_subspace()
-
-    class Stop(Exception):
-        pass
-
-    def interrupt():
-        if run.done == stop:
-            raise Stop
-
-    whole, data = clouds(m=40)
-    model = fit(flow, whole, data)
-    particles, run = clouds(m=40)[0], Run()
-    run.after = interrupt
-    with pytest.raises(Stop):
-        fit(flow, particles, data, run=run)
-    assert (run.coordinates is None) == (stop > 4)
-    coordinates = None if run.coordinates is None else run.coordinates.clone()
-    saved = dataclasses.replace(run, after=lambda: None, coordinates=coordinates)
-    again = Cloud(particles.x.clone())
-    resumed = fit(flow, again, data, run=saved)
-    assert torch.equal(again.x, whole.x)
-    assert [(s.stage, s.step) for s in resumed] == [(s.stage, s.step) for s in model]
-    assert all(torch.equal(a.table.values, b.table.values) for a, b in zip(resumed, model, strict=True))
-
-
-def test_listeners_end_a_stage_and_events_count_what_is_left():
-    flow = Flow([Stage("a", Orthogonal(), 5, Sorted()), Stage("b", Axis(), 3, Sorted())], Seed(0))
-    (particles, data), events, run = clouds(), [], Run()
-    listeners = [events.append, lambda event: event.stage == "a" and event.step == 1]
-    fit(flow, particles, data, listeners=listeners, run=run)
-    assert [(e.stage, e.step) for e in events] == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
-    assert [e.steps_done for e in events] == [1, 2, 3, 4, 5]
-    assert [e.steps_total for e in events] == [8, 8, 5, 5, 5]
-    assert (run.done, run.spared) == (5, 3)

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import TableFlow
+from sliceflow.spaces.tables import chain
 from sliceflow.spaces.tables.cells import read_frame
 from sliceflow.spaces.tables.chain import Detail, grow
 from sliceflow.spaces.tables.table import Table, choose_ways
@@ -16,6 +17,17 @@ def read(frame):
 
 def draw(frame, n=2000):
     return TableFlow(random_state=0).fit(frame).sample(n, random_state=0)
+
+
+def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbours(rng):
+    level = pd.Series([*"aabbb"] * 60 + ["once"])
+    two = pd.Series(rng.choice([-5.0, 5.0], 301) + 0.1 * rng.normal(size=301))
+    new = draw(pd.DataFrame({"level": level, "two": two, "line": np.linspace(0, 1, 301)}), 301)
+    assert new["level"].value_counts().equals(level.value_counts())
+    assert (new["two"].abs() < 4).mean() < 0.1  # one gap in each leaf
+    line = draw(pd.DataFrame({"line": np.linspace(0, 1, 61)}), 5000)["line"]
+    assert line.mean() == pytest.approx(0.5, abs=0.003)
+    assert line.nunique() > 61
 
 
 def test_sums_and_frequent_levels_are_kept(rng):
@@ -44,28 +56,31 @@ def test_a_number_equals_another_as_often_as_in_the_table(rng, times):
 
 
 def test_numbers_that_follow_from_others_still_do(rng):
-    """A product, a ratio and a difference, rounded; a spiked column is none of these."""
+    """A product, a ratio of whole numbers, a difference; a spiked column is none of these."""
     n, (a, b) = 1500, rng.gamma(9, 1, (2, 1500)).round(2) + 1
-    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2), "ratio": (a / b).round(4)})
+    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2), "ratio": (1000 * a / b).round()})
     two = rng.random(n) < 0.5
-    rest = 10 - a - b - 5 * two + np.where(two, 0.02, 0.2) * rng.normal(size=n)
+    rest = 10 - a * b / 5 - 5 * two + np.where(two, 0.02, 0.2) * rng.normal(size=n)
     frame["rest"] = np.where(two & (rng.random(n) < 0.4), np.nan, rest.round(2))
     frame["spikes"] = np.where(rng.random(n) < 0.5, 0, 10 * a).round(2)
-    frame["two"] = two
+    frame = frame.assign(two=two, ratio=frame["ratio"].astype(int))
     flow = TableFlow(random_state=0).fit(frame)
     assert flow.plan_.order[0] == "two"
     ways = dict(zip(flow.plan_.order, flow.plan_.ways, strict=True))
     assert {name for name, way in ways.items() if way != "leaves"} == {"area", "ratio", "rest"}
     assert "area, ratio, rest" in str(flow.plan_)
     new = flow.sample(n, random_state=0)
-    for name, of in {"area": new.a * new.b, "ratio": new.a / new.b}.items():
+    for name, of in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
         assert (new[name] - of).abs().quantile(0.9) < 0.05 * frame[name].std()
-    found = [t.assign(error=10 - t.a - t.b - 5 * t.two - t.rest).groupby("two") for t in (frame, new)]
+    found = [
+        t.assign(error=10 - t.a * t.b / 5 - 5 * t.two - t.rest).groupby("two") for t in (frame, new)
+    ]
     assert np.allclose(*(np.log(t["error"].std()) for t in found), atol=0.3)
     assert np.allclose(*(t["rest"].count() / t.size() for t in found), atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
     for name in ("area", "ratio", "rest"):  # predictions beyond the ends are drawn anew
         assert not new[name].isin([frame[name].min(), frame[name].max()]).any()
+    assert new["area"].equals(new["area"].round(2))
 
 
 def test_of_many_columns_trees_see_those_that_matter(rng):
@@ -80,13 +95,16 @@ def test_a_line_must_be_much_better_than_leaves(rng):
         assert choose_ways(read(pd.DataFrame({"x": x, "y": x + noise * e}))) == ("leaves", way)
 
 
-def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_never_between_them(rng):
-    """Leaves are at 0 or at 10, and only what is far from the own one is allowed."""
+def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(rng, monkeypatch):
+    """Leaves are at 0 or at 10; first all is allowed, then only what is far from the own one."""
+    monkeypatch.setattr(chain, "MOST_ROWS", 300)  # of 800; all are in leaves
     x = rng.integers(0, 8, 800)
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     link = grow(table.columns, table.z, 1, np.array([0]), (0,), Detail(5, 2.0))
     numbers = table.columns[1].numbers
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
+    near = link.draw(table.columns, z, rng, lambda k, at: at >= 0)
+    assert (np.abs(numbers(near) - 10 * (x % 2)) < 1).all()
     far = link.draw(table.columns, z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
     assert (np.abs(numbers(far) - 10 * (1 - x % 2)) < 1).all()

@@ -36,8 +36,7 @@ def test_two_hundred_levels(rng):
     x = level + 0.3 * rng.normal(size=len(level))
     frame = pd.DataFrame({"level": [f"l{k}" for k in level], "x": x})
     flow = fit(frame, columns={"level": "category"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for k in (0, 77, 150, 199):
             new = flow.sample(50, 0, given={"level": f"l{k}"})
             assert abs(new["x"].mean() - k) < 0.6
@@ -108,8 +107,7 @@ def test_values_come_back_as_given(rng):
     frame = pd.DataFrame({"d": np.tile(days, 5), "x": rng.normal(size=300), "b": [True, False] * 150})
     flow = fit(frame)
     at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
@@ -205,8 +203,7 @@ def test_a_number_that_all_rows_have_which_are_left(rng):
 def test_texts_stand_for_values_of_any_type():
     big = pd.Series([10**25 + k for k in range(40)], dtype=object)
     flow = fit(pd.DataFrame({"big": big, "n": range(40), "t": [True, False] * 20}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         new = flow.sample(1, 0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
     assert new.iloc[0].tolist() == [10**25 + 3, 7, False]
     for value in (0.5, "half", 1e3 + 0.5):

@@ -68,8 +68,7 @@ def test_two_moons_are_no_longer_copied():
     train, test = x[::2], x[1::2]
     with pytest.warns(UserWarning, match=r"copy rows of X .*more smoothing than 0"):
         as_they_are = smoothed(0).fit(train)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         flow = smoothed().fit(train)
     assert metrics.nn_ratio(as_they_are.particles_, train, test) < 0.35
     for samples in (flow.particles_, flow.sample(2000, random_state=1)):
