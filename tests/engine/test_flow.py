@@ -132,17 +132,6 @@ def test_entropy_reaches_the_closed_form_width():
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
 
-def test_entropy_noise_of_a_particle_does_not_depend_on_its_chunk():
-    particles, data = clouds()
-    flow = Flow([Stage("flow", Orthogonal(), 3, Sorted())], Seed(0), entropy=0.1)
-    model = fit(flow, particles, data)
-    whole = Cloud(Noise(Seed(4)).fill(torch.empty(3, 10).double()))
-    replay(flow, model, whole, Noise(Seed(5)))
-    part = Cloud(Noise(Seed(4), first=6).fill(torch.empty(3, 4).double()))
-    replay(flow, model, part, Noise(Seed(5), first=6))
-    assert torch.allclose(part.x, whole.x[:, 6:], atol=1e-12)
-
-
 def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     """Half of all particles in a class that has a tenth of the data: every class still in its place."""
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
@@ -178,18 +167,14 @@ class Rotated:
         x[2] = 0
 
 
-def with_a_subspace():
+def test_a_stage_moves_particles_in_its_own_space():
+    """What the space does not see stays, and the model does the same to the same particles."""
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, space=Rotated(u)),
         Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
     ]
-    return Flow(stages, Seed(0))
-
-
-def test_a_stage_moves_particles_in_its_own_space():
-    """What the space does not see stays, and the model does the same to the same particles."""
-    flow, (particles, data) = with_a_subspace(), clouds(m=40)
+    flow, (particles, data) = Flow(stages, Seed(0)), clouds(m=40)
     start, seen = particles.x.clone(), []
     model = fit(flow, particles, data, n_stages=1, listeners=[lambda e: seen.append(e.particles.shape)])
     assert seen == [(2, 40)] * 4

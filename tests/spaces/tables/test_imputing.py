@@ -46,6 +46,14 @@ def test_rows_with_holes_teach_as_much_as_others(rng):
     assert np.abs(wrong).mean() < 0.18  # 0.1 with the true model
 
 
+def test_numbers_that_follow_from_others_are_filled_along_lines(rng):
+    a, b = rng.gamma(9, 1, (2, 800)).round(2)
+    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2)})
+    holes = frame.assign(area=frame["area"].mask(rng.random(800) < 0.3))
+    wrong = fit(holes).impute(holes, random_state=0)["area"] - frame["area"]
+    assert wrong.std() < 0.02 * frame["area"].std()
+
+
 def test_a_dependency_that_known_cells_break_empties_no_row(rng):
     n = 400
     town = rng.integers(0, 20, n)
