@@ -9,6 +9,7 @@ import signal
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep; torch reads it
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -46,6 +47,12 @@ def ctrl_c_is_heard():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def rng():
+    """Random numbers that do not depend on the tests before."""
+    return np.random.default_rng(0)
+
+
 @pytest.fixture(scope="session")
 def fitted():
     """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first asked for."""
@@ -76,7 +83,6 @@ def digits_run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def people(tmp_path_factory):
     """A CSV file of 200 rows: numbers, a category, dates in order, missing cells, e-mail addresses."""
-    import numpy as np
     import pandas as pd
 
     rng, n = np.random.default_rng(0), 200

@@ -48,8 +48,7 @@ def test_two_moons_are_the_true_ones(moons):
     assert np.linalg.norm(true - mode, axis=1).min() < 0.05, "the mode is on a moon, not between them"
 
 
-def test_parameters_near_a_million_keep_their_resolution():
-    rng = np.random.default_rng(0)
+def test_parameters_near_a_million_keep_their_resolution(rng):
     theta = 1e6 + 0.01 * rng.random((500, 1))
     x = (theta - 1e6) * 100 + 0.01 * rng.normal(size=(500, 1))
     made = posterior(theta, x, bounds=(1e6, 1e6 + 0.01)).sample((300,), x=[0.5], random_state=0)

@@ -15,7 +15,6 @@ import sliceflow
 from running import FEW, command, done, environment, inside, refused
 from sliceflow.datasets import load
 from sliceflow.spaces.pictures.fit import PictureSpace
-from sliceflow.spaces.tables.files import read_table
 from sliceflow.spaces.tables.fit import TableSpace
 
 
@@ -166,31 +165,3 @@ def test_info_shows_a_run_or_the_system(digits_run, table_run):
     assert f"sliceflow: {sliceflow.__version__}" in said
     assert "devices:" in said
     assert "  digits: found" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("1,2\n3,4\n5,6\n", ["column 1", "column 2"]),
-        ("a;b\n1;2\n3;4\n", ["a", "b"]),
-        ("\ufeffa\tb\n1\t2\n3\t4\n", ["a", "b"]),
-        ("x,1990,2\ny,1991,4\n", ["column 1", "column 2", "column 3"]),
-        ("a,b\n1,?\n3,NA\n5,6\n7,8\n9,1\n", ["a", "b"]),
-    ],
-)
-def test_headers_and_separators_are_seen(tmp_path, text, names):
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
-    frame = read_table(tmp_path / "t.csv")
-    assert list(frame.columns) == names
-    assert pd.api.types.is_numeric_dtype(frame[names[1]])
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252"])
-def test_other_encodings_are_read_and_named_if_they_are_guessed(tmp_path, encoding):
-    path = tmp_path / "t.csv"
-    path.write_text("größe,ort\n1,Köln\n2,Bonn\n3,Köln\n", encoding=encoding)
-    result = inside("fit", path, "--holdout", 0, "--out", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    assert ("Windows-1252" in result.stderr) == (encoding == "cp1252")
-    header = (tmp_path / "run" / "samples.csv").read_text(encoding="utf-8").splitlines()[0]
-    assert header == "größe,ort"

@@ -172,12 +172,13 @@ def drawn(seed, k, n, level, s, width):
 @pytest.mark.parametrize(
     ("level", "patch", "channels"), [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)], ids=str
 )
-def test_a_picture_stage_follows_algorithm_1_with_patches(level, patch, channels, labels, observed):
+def test_a_picture_stage_follows_algorithm_1_with_patches(
+    level, patch, channels, labels, observed, rng
+):
     """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
     full, n_directions, n_steps, m, n = (8, 6), 50, 4, 40, 20
     layout = Layout(*full, None if channels == 1 else channels, "uint8", 256)
     d, eta = layout.dimension, min(channels * level[0] * level[1], n_directions)
-    rng = np.random.default_rng(0)
     x, data = rng.normal(size=(m, d)), rng.integers(0, 256, size=(n, d))
     noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
     width = 2 if labels else 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -132,20 +132,8 @@ def test_entropy_reaches_the_closed_form_width():
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
 
-def test_entropy_noise_of_a_particle_does_not_depend_on_its_chunk():
-    particles, data = clouds()
-    flow = Flow([Stage("flow", Orthogonal(), 3, Sorted())], Seed(0), entropy=0.1)
-    model = fit(flow, particles, data)
-    whole = Cloud(Noise(Seed(4)).fill(torch.empty(3, 10).double()))
-    replay(flow, model, whole, Noise(Seed(5)))
-    part = Cloud(Noise(Seed(4), first=6).fill(torch.empty(3, 4).double()))
-    replay(flow, model, part, Noise(Seed(5), first=6))
-    assert torch.allclose(part.x, whole.x[:, 6:], atol=1e-12)
-
-
-def test_uneven_labels_are_right_because_the_data_are_weighted():
+def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     """Half of all particles in a class that has a tenth of the data: every class still in its place."""
-    rng = np.random.default_rng(0)
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q)
@@ -179,18 +167,14 @@ class Rotated:
         x[2] = 0
 
 
-def with_a_subspace():
+def test_a_stage_moves_particles_in_its_own_space():
+    """What the space does not see stays, and the model does the same to the same particles."""
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, space=Rotated(u)),
         Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
     ]
-    return Flow(stages, Seed(0))
-
-
-def test_a_stage_moves_particles_in_its_own_space():
-    """What the space does not see stays, and the model does the same to the same particles."""
-    flow, (particles, data) = with_a_subspace(), clouds(m=40)
+    flow, (particles, data) = Flow(stages, Seed(0)), clouds(m=40)
     start, seen = particles.x.clone(), []
     model = fit(flow, particles, data, n_stages=1, listeners=[lambda e: seen.append(e.particles.shape)])
     assert seen == [(2, 40)] * 4
@@ -204,42 +188,3 @@ def test_a_stage_moves_particles_in_its_own_space():
     again = Cloud(start.clone())
     replay(flow, model, again, Noise(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)
-
-
-@pytest.mark.parametrize("stop", range(1, 6))
-def test_a_run_resumes_at_any_step_with_the_same_bits(stop):
-    """Also within a stage that moves coordinates: they are part of the run."""
-    flow = with_a_subspace()
-
-    class Stop(Exception):
-        pass
-
-    def interrupt():
-        if run.done == stop:
-            raise Stop
-
-    whole, data = clouds(m=40)
-    model = fit(flow, whole, data)
-    particles, run = clouds(m=40)[0], Run()
-    run.after = interrupt
-    with pytest.raises(Stop):
-        fit(flow, particles, data, run=run)
-    assert (run.coordinates is None) == (stop > 4)
-    coordinates = None if run.coordinates is None else run.coordinates.clone()
-    saved = dataclasses.replace(run, after=lambda: None, coordinates=coordinates)
-    again = Cloud(particles.x.clone())
-    resumed = fit(flow, again, data, run=saved)
-    assert torch.equal(again.x, whole.x)
-    assert [(s.stage, s.step) for s in resumed] == [(s.stage, s.step) for s in model]
-    assert all(torch.equal(a.table.values, b.table.values) for a, b in zip(resumed, model, strict=True))
-
-
-def test_listeners_end_a_stage_and_events_count_what_is_left():
-    flow = Flow([Stage("a", Orthogonal(), 5, Sorted()), Stage("b", Axis(), 3, Sorted())], Seed(0))
-    (particles, data), events, run = clouds(), [], Run()
-    listeners = [events.append, lambda event: event.stage == "a" and event.step == 1]
-    fit(flow, particles, data, listeners=listeners, run=run)
-    assert [(e.stage, e.step) for e in events] == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
-    assert [e.steps_done for e in events] == [1, 2, 3, 4, 5]
-    assert [e.steps_total for e in events] == [8, 8, 5, 5, 5]
-    assert (run.done, run.spared) == (5, 3)

@@ -9,8 +9,6 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random, rotation
 from sliceflow.engine.random import Seed
 
-KINDS = [Orthogonal(), Random(n_directions=40), Random(n_directions=40, fixed=True), Axis()]
-
 
 def particles(d):
     return torch.zeros(d, 1).double()
@@ -45,13 +43,6 @@ def test_random_directions_are_the_papers():
     joint = Random(30).draw(Seed(0), 0, particles(5), 2)
     norm = torch.cat((joint.theta, joint.theta_y), dim=1).norm(dim=1)
     assert torch.allclose(norm, torch.ones(30).double())
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_same_place_gives_the_same_frame(kind):
-    a, b = (kind.draw(Seed(3), 7, particles(6), 2) for _ in range(2))
-    assert torch.equal(matrix(a, 6), matrix(b, 6))
-    assert (a.theta_y is None) == isinstance(kind, Axis)
 
 
 def test_directions_change_with_the_step_unless_they_are_fixed():

@@ -151,8 +151,7 @@ def test_auto_picks_by_size():
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
-def test_the_cost_is_the_mean_squared_displacement(transport):
-    rng = np.random.default_rng(0)
+def test_the_cost_is_the_mean_squared_displacement(transport, rng):
     z_p = torch.from_numpy(rng.normal(size=(3, 3000)))
     z_q = torch.from_numpy(rng.gamma(2, size=(3, 4000)))
     fit = transport.fit(z_p, z_q)

@@ -185,9 +185,8 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
             assert torch.allclose(factor, expected, atol=1e-4)
 
 
-def test_large_counts_do_not_overflow(backend):
+def test_large_counts_do_not_overflow(backend, rng):
     """Levels are products of two totals: 10^6 particles times 10^6 data, twice."""
-    rng = np.random.default_rng(0)
     p, q = (
         torch.from_numpy(rng.multinomial(1_000_000, np.full(64, 1 / 64), size=2)).to(backend.device)
         for _ in range(2)

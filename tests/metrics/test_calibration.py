@@ -47,10 +47,10 @@ def test_tarp_sees_what_no_column_alone_shows():
     assert "TARP" in found.verdict
 
 
-def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either():
+def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rng):
     """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
-    truth = RNG.normal(size=(60, 2))
-    posterior = truth[:, None] + 0.1 * RNG.normal(size=(60, 60, 2)) + 0.2 * RNG.normal(size=(60, 1, 2))
+    truth = rng.normal(size=(60, 2))
+    posterior = truth[:, None] + 0.1 * rng.normal(size=(60, 60, 2)) + 0.2 * rng.normal(size=(60, 1, 2))
     with pytest.raises(ValueError, match=r"\(60, 60, 2\).*pass first='conditions', or first='samples'"):
         calibration(posterior, truth)
     right = calibration(posterior, truth, first="conditions")

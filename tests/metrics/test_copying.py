@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from sliceflow.metrics import copies, lookalikes, nearest, nearest_pictures, nn_ratio, strays
 from sliceflow.metrics.copying import copy_warning, shows_copying
 
-rng = np.random.default_rng(0)
-
 
 def on_a_line(distances):
     """Rows at these distances from the one train row 0."""
@@ -52,7 +50,7 @@ def test_they_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, hel
     assert strays(fresh + 99, *others, device="cpu") == 1
 
 
-def test_lookalikes_are_copies_of_parts_that_copies_does_not_see():
+def test_lookalikes_are_copies_of_parts_that_copies_does_not_see(rng):
     train, test, fresh = rng.normal(size=(3, 300, 8, 8)) * rng.exponential(size=(3, 300, 1, 1))
     made = fresh.copy()
     made[:150, :4, :4] = train[:150, :4, :4]  # one corner of half of them
@@ -68,7 +66,7 @@ def test_lookalikes_are_copies_of_parts_that_copies_does_not_see():
         lookalikes(made, train[:9], test, device="cpu")
 
 
-def test_mirror_images_are_found_once_and_turned():
+def test_mirror_images_are_found_once_and_turned(rng):
     train = rng.integers(0, 256, (30, 6, 6, 3)).astype(np.uint8)
     images = train[:4, :, ::-1]
     found, distances = nearest_pictures(images, train, 3, mirror=True, device="cpu")
@@ -86,7 +84,7 @@ def test_mirror_images_are_found_once_and_turned():
     assert copies(images, train, test, device="cpu") == 0
 
 
-def test_what_cannot_be_compared_is_named():
+def test_what_cannot_be_compared_is_named(rng):
     rows = rng.normal(size=(20, 4))
     with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
         copies(rows, rows, rows, mirror=True, device="cpu")
@@ -96,13 +94,13 @@ def test_what_cannot_be_compared_is_named():
         strays(rows, np.repeat(rows, 2, axis=0), device="cpu")
 
 
-def test_a_fit_warns_of_copies_and_of_nothing_else():
-    rows, new = rng.normal(size=(2, 300, 3))
+def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
+    rows, new = rng.normal(size=(2, 1000, 3))  # of 300 new rows, one fit in a hundred would warn
     assert copy_warning([(rows, new)]) == ""
     assert copy_warning([(rows, rows)]) == "copies 1.00, NN ratio 0.00"
-    mixed = np.concatenate((rows[:60], new[:240]))  # one in five: the median does not see it
+    mixed = np.concatenate((rows[:200], new[:800]))  # one in five: the median does not see it
     assert copy_warning([(rows, mixed)]).startswith("copies 0.2")
-    halves = [(rows[:150], new[:150]), (rows[150:], rows[150:])]  # one class of two is copied
+    halves = [(rows[:500], new[:500]), (rows[500:], rows[500:])]  # one class of two is copied
     assert copy_warning(halves).startswith("copies 0.5")
     for rows_, particles in (
         (rows[:9], rows),

@@ -8,8 +8,6 @@ from scipy.spatial.distance import cdist
 
 from sliceflow.metrics import nearest, pairs
 
-rng = np.random.default_rng(0)
-
 
 @given(st.integers(1, 60), st.integers(2, 60), st.integers(1, 9), st.integers(0, 999), st.booleans())
 def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
@@ -30,7 +28,7 @@ def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
 
 
 @pytest.mark.parametrize("rows", [7, 64])
-def test_blocks_change_nothing(rows, monkeypatch):
+def test_blocks_change_nothing(rows, monkeypatch, rng):
     a, b = rng.normal(size=(50, 5)), rng.normal(size=(83, 5))
 
     def found():
@@ -42,7 +40,7 @@ def test_blocks_change_nothing(rows, monkeypatch):
     assert np.array_equal(found(), whole)
 
 
-def test_copies_are_at_exactly_zero_far_from_the_origin():
+def test_copies_are_at_exactly_zero_far_from_the_origin(rng):
     data = 1e4 + rng.normal(size=(2000, 300))
     distances, index = nearest(data[::7], data, device="cpu")
     assert np.all(distances == 0)
@@ -61,7 +59,7 @@ def test_copies_are_at_exactly_zero_far_from_the_origin():
         ({"device": "no such"}, "no such"),
     ],
 )
-def test_wrong_arguments_are_named(keywords, said):
+def test_wrong_arguments_are_named(keywords, said, rng):
     rows = rng.normal(size=(5, 2))
     with pytest.raises(ValueError, match=said):
         nearest(rows, rows, **keywords)

@@ -9,8 +9,7 @@ import pytest
 from sliceflow import datasets
 from sliceflow.metrics import report, tables
 
-RNG = np.random.default_rng(0)
-TRAIN, TEST, FRESH = RNG.normal(size=(3, 400, 4)) * [1, 10, 0.1, 1]
+TRAIN, TEST, FRESH = np.random.default_rng(0).normal(size=(3, 400, 4)) * [1, 10, 0.1, 1]
 
 
 def table(n, seed):
@@ -104,16 +103,16 @@ def test_classes_are_recognised(digits):
         report(FRESH, TRAIN, TEST, y=([0], [0], [0]))
 
 
-def test_pictures_have_numbers_of_their_own():
-    blocks = RNG.random((3, 150, 4, 4, 1, 1)) * np.ones((1, 1, 1, 1, 4, 4))
+def test_pictures_have_numbers_of_their_own(rng):
+    blocks = rng.random((3, 150, 4, 4, 1, 1)) * np.ones((1, 1, 1, 1, 4, 4))
     train, test, new = blocks.transpose(0, 1, 2, 4, 3, 5).reshape(3, 150, 16, 16) * 200 // 1
-    train, test, new = (x + RNG.integers(0, 9, x.shape) for x in (train, test, new))
+    train, test, new = (x + rng.integers(0, 9, x.shape) for x in (train, test, new))
     good = report(new, train, test, device="cpu")
     assert good.kind == "pictures"
     assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].floor, rel=0.3)
     assert good["coverage"].value > 0.8
     assert "they cover" in good.verdict
-    noisy = train + RNG.integers(-20, 21, train.shape)  # copies under noise
+    noisy = train + rng.integers(-20, 21, train.shape)  # copies under noise
     bad = report(noisy, train, test, device="cpu")
     assert bad["copies, thumbnails"].value > 0.9
     assert bad.verdict.startswith("The samples copy training rows (copies")
@@ -153,9 +152,8 @@ def test_the_order_of_rows_says_nothing():
     assert found.note == "250 samples, 250 training rows and 60 held-out rows"
 
 
-def test_bad_tables_are_found_out():
+def test_bad_tables_are_found_out(rng):
     train, test, new = ROWS
-    rng = np.random.default_rng(0)
     loose = pd.DataFrame({name: rng.permutation(new[name]) for name in new})
     loose["id"] = train["id"].to_numpy()
     found = report(loose, train, test, y="kind")

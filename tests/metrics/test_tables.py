@@ -7,8 +7,6 @@ from scipy.stats import ks_2samp
 
 from sliceflow.metrics.tables import association, read_tables, rules_kept, shape, utility
 
-RNG = np.random.default_rng(0)
-
 
 def test_a_column_becomes_numbers_or_codes():
     frame = pd.DataFrame(
@@ -58,8 +56,8 @@ def test_other_columns_are_named_and_other_frames_are_refused():
         read_tables(other, frame, other)
 
 
-def test_shapes_are_kolmogorovs_and_total_variation_with_missing_cells():
-    a, b = RNG.normal(size=200), RNG.normal(size=150) + 0.5
+def test_shapes_are_kolmogorovs_and_total_variation_with_missing_cells(rng):
+    a, b = rng.normal(size=200), rng.normal(size=150) + 0.5
     assert shape(a, b, False) == pytest.approx(1 - ks_2samp(a, b).statistic)
     assert shape(a, np.where(np.arange(200) < 100, np.nan, a), False) == 0.5  # half are missing
     assert shape(np.array([0.0, 0, 1, np.nan]), np.array([0.0, 1, 1, 1]), True) == pytest.approx(0.5)
@@ -76,10 +74,10 @@ def test_associations_are_those_of_the_textbook():
     assert found[2, 4] == pytest.approx(-1)
 
 
-def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not():
-    town = RNG.integers(0, 8, 400).astype(float)
-    low = RNG.integers(0, 50, 400).astype(float)
-    train = np.column_stack((town, town // 3, low, low + RNG.random(400), RNG.normal(size=400)))
+def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng):
+    town = rng.integers(0, 8, 400).astype(float)
+    low = rng.integers(0, 50, 400).astype(float)
+    train = np.column_stack((town, town // 3, low, low + rng.random(400), rng.normal(size=400)))
     kinds = [True, True, False, False, False]
     assert rules_kept(train[:300], train[300:], kinds) == 1
     for column, change in ((1, 1.0), (2, 100.0), (2, -0.5)):  # another country, a > b, no whole number
@@ -94,9 +92,9 @@ def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not():
     assert rules_kept(rare, np.column_stack((group, group != 7)), [True, True]) == 1
 
 
-def test_utility_is_what_the_columns_say_about_the_target():
-    x = RNG.normal(size=(800, 2))
-    rows = np.column_stack((x, x[:, 0] + 0.5 * RNG.normal(size=800), x[:, 0] > 0))
+def test_utility_is_what_the_columns_say_about_the_target(rng):
+    x = rng.normal(size=(800, 2))
+    rows = np.column_stack((x, x[:, 0] + 0.5 * rng.normal(size=800), x[:, 0] > 0))
     kinds = [False, False, False, True]
     assert utility(rows[:400], rows[400:], kinds, 2) == pytest.approx(0.8, abs=0.12)  # R² of 1/1.25
     assert utility(rows[:400], rows[400:], kinds, 3) > 0.97

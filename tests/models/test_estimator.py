@@ -195,8 +195,12 @@ def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey"])
 def test_a_listener_ends_a_stage(kind):
     make, data = PARTS[kind]
-    flow = make().fit(*data, listeners=lambda event: event.stage_index == 0)
+    heard = []
+    listeners = (heard.append, lambda event: event.stage_index == 0)
+    flow = make().fit(*data, listeners=listeners)
     stages = flow.history_["stage"]
+    assert [event.steps_done for event in heard] == list(range(1, flow.n_iter_ + 1))
+    assert heard[-1].steps_total == flow.n_iter_ < heard[0].steps_total
     assert stages.count(stages[0]) == 1
     assert len(set(stages)) > 1
     assert np.isfinite(draws(flow)).all()
@@ -271,6 +275,8 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
         ("per class", 1, [2, 0, 1]),
         ("grey labels", 1, [1, 0, 1]),
         ("classes apart", np.int64(1), np.array([1, 0])),
+        ("labels", np.array(1), torch.tensor([2, 0])),
+        ("grey labels", torch.tensor(1), [0, 1]),
     ):
         flow, k = fitted(kind), len(several)
         assert len(flow.sample(y=one)) == 1

@@ -15,7 +15,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 import sliceflow
-from mutations import change_tensors, change_text
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import ModelStep, at_bends
 from sliceflow.engine.flow import Flow
@@ -82,21 +81,6 @@ def path(tmp_path):
     return tmp_path / "x.sliceflow"
 
 
-# Round trips
-
-
-def test_steps_seeds_frames_and_transports_come_back(path):
-    was, now = small(), load(path, (Small,))
-    assert (now.seed, now.frame, now.transport) == (was.seed, was.frame, was.transport)
-    for a, b in zip(now.model, was.model, strict=True):
-        assert (a.stage, a.step, type(a.table)) == (b.stage, b.step, type(b.table))
-        tables = [t.grid() if hasattr(t, "grid") else t for t in (a.table, b.table)]
-        names = ("knots", "values") if isinstance(b.table, KnotTable) else ("lo", "hi", "values")
-        assert all(torch.equal(*(getattr(t, name) for t in tables)) for name in names)
-        assert (a.theta is None) == (b.theta is None)
-    assert np.isnan(now.history.distance[-1])
-
-
 @pytest.mark.parametrize(
     ("dtype", "labels", "words"),
     [
@@ -115,11 +99,6 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels
     node = {"classes": {"dtype": dtype, "labels": labels}, "hidden": False}
     with pytest.raises(ValueError, match=words):
         codec.unpack(conditions.Labels, {"value": node, "arrays": {}}, {}, Allowance(1000))
-
-
-def test_the_same_model_gives_the_same_file(path, tmp_path):
-    save(tmp_path / "again", load(path, (Small,)))
-    assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
 def test_the_file_is_safetensors_with_one_json_text(path):
@@ -198,7 +177,7 @@ def test_what_is_not_a_model_is_refused(tmp_path):
     (tmp_path / "huge").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
     for name in ("pipe", "empty", "text", "huge", "nowhere", "a\0b", "\ud800"):
         with pytest.raises(ModelFileError):
-            load(f"{tmp_path}/{name}", (Small,))
+            sliceflow.load(f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize(
@@ -224,22 +203,6 @@ def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
         path.write_bytes(content)
         with pytest.raises(ModelFileError):
             load(path, (Small,))
-
-
-@pytest.mark.parametrize("n", [60, pytest.param(1_000, marks=pytest.mark.slow)])
-def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # it takes most of the time
-    (text, tensors), rng, refused = file.read(path), random.Random(n), 0
-    for i in range(n):
-        changed = (change_text(text, rng), tensors) if i % 2 else (text, change_tensors(tensors, rng))
-        try:
-            file.write(path, *changed)
-            small_model = load(path, (Small,))
-        except ModelFileError:
-            refused += 1
-        else:
-            save(path, small_model)
-    assert refused > n / 3
 
 
 def test_memory_can_be_limited(path):

@@ -163,8 +163,7 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
     y = torch.arange(100.0).double()[:, None]
     local = LocalRows.fit_to(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         local.warn_of_far([[99 + 8.9], [50.5]], "y", 1)
     reach, far = f"{9 / unit:.3g}", f"{9.5 / unit:.3g}"
     numbers = torch.tensor([4, 6])

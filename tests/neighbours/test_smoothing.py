@@ -11,12 +11,10 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours import smoothing
 from sliceflow.neighbours.smoothing import choose_smoothing, find_groups
 
-RNG = np.random.default_rng(0)
-
 
 @pytest.mark.parametrize("h", [0.3, 1.0, 2.0])
-def test_draws_keep_mean_and_covariance(h):
-    x = torch.from_numpy(RNG.normal(3, 2, size=(300, 4)) @ RNG.normal(size=(4, 4)))
+def test_draws_keep_mean_and_covariance(h, rng):
+    x = torch.from_numpy(rng.normal(3, 2, size=(300, 4)) @ rng.normal(size=(4, 4)))
     (group,) = find_groups(x, None, 20)
     draws = group.draw(h, 50, Seed(0)).flatten(0, 1)
     assert torch.allclose(draws.mean(0), x.mean(0))

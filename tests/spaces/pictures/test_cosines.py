@@ -66,9 +66,8 @@ def heavy_tailed(n, rng):
     return np.clip(0.5 + 0.15 * pictures, 0, 1)
 
 
-def test_cosines_bring_photographs_nearer():
+def test_cosines_bring_photographs_nearer(rng):
     """Kurtosis of the finest cosines: pixels leave it normal, cosines reach the data's."""
-    rng = np.random.default_rng(0)
     images = heavy_tailed(3000, rng)
 
     def kurtosis(pictures):
@@ -87,8 +86,7 @@ def test_cosines_bring_photographs_nearer():
 
 
 @pytest.mark.parametrize(("grey", "expected"), [(0.1, "pixels"), (0.4, "cosines")])
-def test_drawings_get_pixels_and_photographs_cosines(grey, expected):
-    rng = np.random.default_rng(0)
+def test_drawings_get_pixels_and_photographs_cosines(grey, expected, rng):
     images = np.where(rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5))
     flow = ImageFlow(schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0).fit(
         images.astype(np.uint8)

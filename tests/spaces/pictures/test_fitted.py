@@ -125,8 +125,7 @@ def test_tensors_of_any_type_are_completed(dtype):
     assert np.array_equal(done[:, 1, :2].numpy(), given.numpy())
 
 
-def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path):
-    rng = np.random.default_rng(0)
+def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
     labels = np.array(["falling", "rising"] * 55)
     slope = np.linspace(-1, 1, 4) * np.where(labels == "rising", 1, -1)[:, None]
     shade = 128 + 60 * slope[:, None, :, None] + 20 * rng.normal(size=(110, 1, 1, 3))

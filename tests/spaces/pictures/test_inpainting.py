@@ -108,8 +108,7 @@ def test_draws_are_taken_in_proportion_to_how_well_they_continue():
     assert (seam.choose(given, edge, Seed(2)) == 0).all()
 
 
-def test_photographs_have_the_detail_that_components_leave_out(monkeypatch):
-    rng = np.random.default_rng(0)
+def test_photographs_have_the_detail_that_components_leave_out(monkeypatch, rng):
     shade = rng.normal(size=(600, 16, 16, 3)).cumsum(1).cumsum(2)
     images = (128 + 3 * shade + 12 * rng.normal(size=shade.shape)).clip(1, 254).astype(np.uint8)
     hidden, test = np.arange(16) >= np.full((16, 1), 8), images[:100]
@@ -121,10 +120,9 @@ def test_photographs_have_the_detail_that_components_leave_out(monkeypatch):
     assert completions.speckle(done, hidden) / real < 0.8
 
 
-def test_detail_is_that_of_the_own_class(monkeypatch):
+def test_detail_is_that_of_the_own_class(monkeypatch, rng):
     """One class is rough in detail that two components leave out: only its own pictures can lend it."""
     monkeypatch.setattr(inpainting, "_HIDDEN", 2)
-    rng = np.random.default_rng(0)
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
     noise = rng.choice([-0.15, 0.15], (400, 16, 16)) * label[:, None, None]

@@ -9,12 +9,12 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Noise, Run, Step, replay, simulate
+from sliceflow.engine.flow import Noise, Run, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.levels import LevelFlow, Painted, evolution
+from sliceflow.spaces.pictures.levels import LevelFlow
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
@@ -75,33 +75,6 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     assert float(particles.x.abs().max()) > 1
     simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), run=Run(stage=1))
     assert float(particles.x.abs().max()) <= 1
-
-
-def test_observed_pixels_never_move_and_the_others_do():
-    known = (torch.arange(36) < 18)[:, None]
-    flow, (particles, data) = levels(known=known, clip=False, transport=Sorted()).flow(), clouds()
-    start = particles.x.clone()
-    model = simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
-    assert all(isinstance(stage.frame, Painted) for stage in flow.stages)
-    assert torch.equal(particles.x[:18], start[:18])
-    assert float((particles.x - start)[18:].abs().min(1).values.max()) > 0
-    again = Cloud(start.clone())
-    replay(flow, model, again, Noise(Seed(0)))
-    assert torch.equal(again.x[:18], start[:18])
-    assert torch.allclose(again.x, particles.x, atol=0.5)
-
-
-def test_evolution_starts_at_the_start_and_ends_where_replay_does():
-    flow, (particles, data) = levels(transport=Sorted()).flow(), clouds()
-    model = simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
-    fresh, same = clouds()[0], clouds()[0]
-    frames = evolution(flow, model, fresh, Noise(Seed(0)), 4)
-    replay(flow, model, same, Noise(Seed(0)))
-    assert len(frames) == 4
-    assert all(frame.shape == (36, 40) for frame in frames)
-    assert torch.equal(frames[0], clouds()[0].x)
-    assert torch.equal(frames[-1], same.x)
-    assert len(evolution(flow, model, clouds()[0], Noise(Seed(0)), 100)) == len(model) + 1
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():

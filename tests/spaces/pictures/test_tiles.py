@@ -71,21 +71,6 @@ def test_a_tile_as_large_as_the_picture_stays_where_it_is():
     assert {frame.geometry.grid for frame in frames} == {(1, 1)}
 
 
-@pytest.mark.parametrize(
-    "kind", [Tiles(3, 6, 7, 3), Tiles(1, 12, 12, 9), RandomPatches(1, 6, 7, 3, 20)], ids=str
-)
-def test_the_same_seed_gives_the_same_frame(kind):
-    d = dimension(kind)
-    a, b, other_step, other_seed = (
-        kind.draw(seed, step, pixels(d), 2)
-        for seed, step in ((Seed(3), 7), (Seed(3), 7), (Seed(3), 8), (Seed(4), 7))
-    )
-    assert torch.equal(matrix(a, d), matrix(b, d))
-    assert torch.equal(a.theta_y, b.theta_y)
-    assert not torch.equal(a.theta, other_step.theta)
-    assert not torch.equal(a.theta, other_seed.theta)
-
-
 def test_a_condition_does_not_change_the_tiles():
     kind = Tiles(1, 7, 7, 3)
     plain, conditional = (kind.draw(Seed(0), 2, pixels(49), width) for width in (0, 4))

@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=40)
 def test_csv_cells_are_read_as_documented(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
-        "a;b;c;d;e\n1;2,5;N/A;2024-01-31;x\n;3,5;7%;2024-02-29;\n3;0,25;8%;NULL;y\n", encoding="utf-8"
+        "a;b;c;d;e\n?;2,5;N/A;2024-01-31;x\n;3,5;7%;2024-02-29;\n3;0,25;8%;NULL;y\n", encoding="utf-8"
     )
     frame = read_table(path)
     assert frame["a"].dtype == "Int64"
@@ -32,8 +32,9 @@ def test_big_integers_and_headers_of_years(tmp_path):
     assert list(frame.columns) == ["name", "2021", "2022"]
     assert frame["2021"].tolist() == [2**60 + 1, 2**60 + 3, 5]
     assert frame["2022"].tolist() == [2**64 - 1, 7, 10**25]
-    path.write_text("1,2021\n2,2022\n3,2023\n")  # years are not all of it, and below them are years
-    assert list(read_table(path).columns) == ["column 1", "column 2"]
+    for text in ("1,2021\n2,2022\n3,2023\n", "x,1990\ny,1991\n"):  # below years are years
+        path.write_text(text)
+        assert list(read_table(path).columns) == ["column 1", "column 2"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,9 @@ def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
         TableFlow().fit(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"]
+)
 def test_encodings_are_read_or_named_and_codes_keep_their_zeros(tmp_path, encoding):
     (tmp_path / "t.csv").write_bytes("Straße;plz \nKöln ;00501 \nGößnitz; 12345\n".encode(encoding))
     with pytest.warns(match="1252") if encoding == "cp1252" else nullcontext():

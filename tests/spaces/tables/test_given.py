@@ -13,22 +13,17 @@ def fit(frame, **parameters):
     return TableFlow(random_state=0, **parameters).fit(frame)
 
 
-def rng():
-    return np.random.default_rng(0)
-
-
-def test_a_rare_level():
-    r = rng()
+def test_a_rare_level(rng):
     level = np.array(["rare"] * 36 + ["other"] * 1964)
-    x = r.normal(size=2000) + 10 * (level == "rare")
+    x = rng.normal(size=2000) + 10 * (level == "rare")
     new = fit(pd.DataFrame({"level": level, "x": x})).sample(2000, 0, given={"level": "rare"})
     assert abs(new["x"].mean() - 10) < 0.3
     assert (new["level"] == "rare").all()
 
 
-def test_a_level_with_one_row_warns():
+def test_a_level_with_one_row_warns(rng):
     level = np.array(["one"] + ["other"] * 499)
-    x = rng().normal(size=500)
+    x = rng.normal(size=500)
     x[0] = 50
     flow = fit(pd.DataFrame({"level": level, "x": x}))
     with pytest.warns(UserWarning, match="only 1 rows"):
@@ -36,23 +31,20 @@ def test_a_level_with_one_row_warns():
     assert (new["x"] == 50).all()
 
 
-def test_two_hundred_levels():
-    r = rng()
-    level = np.concatenate([np.full(r.integers(3, 30), k) for k in range(200)])
-    x = level + 0.3 * r.normal(size=len(level))
+def test_two_hundred_levels(rng):
+    level = np.concatenate([np.full(rng.integers(3, 30), k) for k in range(200)])
+    x = level + 0.3 * rng.normal(size=len(level))
     frame = pd.DataFrame({"level": [f"l{k}" for k in level], "x": x})
     flow = fit(frame, columns={"level": "category"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for k in (0, 77, 150, 199):
             new = flow.sample(50, 0, given={"level": f"l{k}"})
             assert abs(new["x"].mean() - k) < 0.6
 
 
-def test_xor_of_two_columns():
-    r = rng()
-    a, b = r.integers(0, 2, (2, 2000))
-    x = 5.0 * (a ^ b) + 0.5 * r.normal(size=2000)
+def test_xor_of_two_columns(rng):
+    a, b = rng.integers(0, 2, (2, 2000))
+    x = 5.0 * (a ^ b) + 0.5 * rng.normal(size=2000)
     flow = fit(pd.DataFrame({"a": a, "b": b, "x": x}))
     for first in (0, 1):
         for second in (0, 1):
@@ -60,11 +52,10 @@ def test_xor_of_two_columns():
             assert ((new["x"] > 2.5) == bool(first ^ second)).all()
 
 
-def test_missing_as_a_condition_keeps_missing_shares_elsewhere():
-    r = rng()
-    x, z = r.normal(size=(2, 3000))
-    y = np.where(r.random(3000) < 1 / (1 + np.exp(-2 * x)), np.nan, z)
-    w = np.where(r.random(3000) < 0.3, np.nan, z)
+def test_missing_as_a_condition_keeps_missing_shares_elsewhere(rng):
+    x, z = rng.normal(size=(2, 3000))
+    y = np.where(rng.random(3000) < 1 / (1 + np.exp(-2 * x)), np.nan, z)
+    w = np.where(rng.random(3000) < 0.3, np.nan, z)
     frame = pd.DataFrame({"x": x, "y": y, "w": w})
     new = fit(frame).sample(3000, 0, given={"y": None})
     assert new["y"].isna().all()
@@ -73,9 +64,8 @@ def test_missing_as_a_condition_keeps_missing_shares_elsewhere():
 
 
 @pytest.mark.parametrize("at", [-1.0, 0.3, 1.5])
-def test_a_gaussian_given_a_number(at):
-    r = rng()
-    x, e = r.normal(size=(2, 4000))
+def test_a_gaussian_given_a_number(at, rng):
+    x, e = rng.normal(size=(2, 4000))
     flow = fit(pd.DataFrame({"x": x, "y": 3 + 0.8 * x + 0.6 * e}))
     new = flow.sample(4000, 0, given={"x": at})
     assert (new["x"] == at).all()
@@ -83,29 +73,26 @@ def test_a_gaussian_given_a_number(at):
     assert abs(new["y"].std() - 0.6) < 0.05 * 0.6 + 0.02
 
 
-def test_a_mixture_given_a_number():
-    r = rng()
-    side, x = r.choice([-3.0, 3.0], 4000), r.normal(size=4000)
-    flow = fit(pd.DataFrame({"x": x, "y": side + x + 0.3 * r.normal(size=4000)}))
+def test_a_mixture_given_a_number(rng):
+    side, x = rng.choice([-3.0, 3.0], 4000), rng.normal(size=4000)
+    flow = fit(pd.DataFrame({"x": x, "y": side + x + 0.3 * rng.normal(size=4000)}))
     y = flow.sample(2000, 0, given={"x": 1.0})["y"].to_numpy()
     assert abs((y > 1).mean() - 0.5) < 0.1
     assert abs(y[y > 1].mean() - 4) < 0.15
     assert abs(y[y < 1].mean() + 2) < 0.15
 
 
-def test_a_category_and_a_number_at_once():
-    r = rng()
-    g, x = r.choice(["a", "b"], 4000), r.normal(size=4000)
-    y = np.where(g == "a", x, -x) + 0.2 * r.normal(size=4000)
+def test_a_category_and_a_number_at_once(rng):
+    g, x = rng.choice(["a", "b"], 4000), rng.normal(size=4000)
+    y = np.where(g == "a", x, -x) + 0.2 * rng.normal(size=4000)
     flow = fit(pd.DataFrame({"g": g, "x": x, "y": y}))
     assert abs(flow.sample(500, 0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
 
 
-def test_ranges_and_lists():
-    r = rng()
-    age = r.integers(18, 80, 2000)
-    plan = r.choice(["basic", "gold", "silver"], 2000)
-    flow = fit(pd.DataFrame({"age": age, "plan": plan, "x": age + r.normal(size=2000)}))
+def test_ranges_and_lists(rng):
+    age = rng.integers(18, 80, 2000)
+    plan = rng.choice(["basic", "gold", "silver"], 2000)
+    flow = fit(pd.DataFrame({"age": age, "plan": plan, "x": age + rng.normal(size=2000)}))
     new = flow.sample(500, 0, given={"age": (30, 40), "plan": ["gold", "silver"]})
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
@@ -115,13 +102,12 @@ def test_ranges_and_lists():
     assert flow.value_of("age", "30") == 30
 
 
-def test_values_come_back_as_given():
+def test_values_come_back_as_given(rng):
     days = pd.date_range("2024-01-01", periods=60, freq="MS", tz="Europe/Berlin")
-    frame = pd.DataFrame({"d": np.tile(days, 5), "x": rng().normal(size=300), "b": [True, False] * 150})
+    frame = pd.DataFrame({"d": np.tile(days, 5), "x": rng.normal(size=300), "b": [True, False] * 150})
     flow = fit(frame)
     at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
@@ -148,8 +134,8 @@ def test_unused_categories_and_other_constants_are_refused():
     assert list(flow.sample(1, 0)["c"].cat.categories) == ["a", "b", "z"]
 
 
-def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
-    y, noise = rng().normal(size=(2, 400))
+def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
+    y, noise = rng.normal(size=(2, 400))
     flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
     at = float(np.sort(y)[-4])  # its neighbours are nearly all below
     with pytest.warns(UserWarning, match="only . rows of the table are near it"):
@@ -159,15 +145,15 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
         assert flow.sample(50, 0, given={"y": 9.0})["x"].notna().all()
 
 
-def test_frequent_values_are_not_moved():
-    x, noise = rng().normal(size=(2, 2000))
-    y = np.where(rng().random(2000) < 0.5, 0, 100 + 30 * x + noise)
+def test_frequent_values_are_not_moved(rng):
+    x, noise = rng.normal(size=(2, 2000))
+    y = np.where(rng.random(2000) < 0.5, 0, 100 + 30 * x + noise)
     new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, 0, given={"x": 1.0})["y"]
     assert abs((new == 0).mean() - 0.5) < 0.1
 
 
-def test_ranges_include_their_ends_and_numbers_are_not_rounded():
-    flow = fit(pd.DataFrame({"age": rng().integers(18, 80, 2000)}))
+def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
+    flow = fit(pd.DataFrame({"age": rng.integers(18, 80, 2000)}))
     assert (flow.sample(5, 0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, 0, given={"age": 30.5})
@@ -178,12 +164,11 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded():
         assert set(flow.sample(50, 0, given={"age": [30, 99, 30]})["age"]) == {30}
 
 
-def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved():
-    r = rng()
-    a, b = r.gamma(2, 10, (2, 800)).round(2)
+def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(rng):
+    a, b = rng.gamma(2, 10, (2, 800)).round(2)
     days = pd.date_range("2024-10-20", periods=800, freq="19min", tz="Europe/Berlin")
     frame = pd.DataFrame({"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)})
-    frame["hole"] = pd.Series(r.integers(0, 9, 800), dtype="Int64").mask(r.random(800) < 0.3)
+    frame["hole"] = pd.Series(rng.integers(0, 9, 800), dtype="Int64").mask(rng.random(800) < 0.3)
     flow, some = fit(frame, constraints=["t = a + b"]), sorted(set(a))[::7]
     for given in (
         {"t": (20.0, 30.0)},
@@ -208,9 +193,9 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
             flow.sample(1, 0, given={"a": value})
 
 
-def test_a_number_that_all_rows_have_which_are_left():
+def test_a_number_that_all_rows_have_which_are_left(rng):
     frame = pd.DataFrame({"g": ["a"] * 12 + ["b"] * 88, "k": [5.0] * 12 + [*range(88)]})
-    flow = fit(frame.assign(x=rng().normal(size=100)))
+    flow = fit(frame.assign(x=rng.normal(size=100)))
     with pytest.warns(UserWarning, match="only 12 rows"):
         assert (flow.sample(5, 0, given={"g": "a", "k": 5.0})["k"] == 5).all()
 
@@ -218,8 +203,7 @@ def test_a_number_that_all_rows_have_which_are_left():
 def test_texts_stand_for_values_of_any_type():
     big = pd.Series([10**25 + k for k in range(40)], dtype=object)
     flow = fit(pd.DataFrame({"big": big, "n": range(40), "t": [True, False] * 20}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         new = flow.sample(1, 0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
     assert new.iloc[0].tolist() == [10**25 + 3, 7, False]
     for value in (0.5, "half", 1e3 + 0.5):

@@ -12,10 +12,6 @@ from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import Cells, read_frame
 
 
-def rng():
-    return np.random.default_rng(0)
-
-
 def fit(frame, **parameters):
     return TableFlow(random_state=0, **parameters).fit(frame)
 
@@ -58,15 +54,14 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_column_comes_back(name, missing):
-    r = rng()
-    column = pd.Series(COLUMNS[name](r))
-    gone = r.random(N) < 0.2
+def test_a_column_comes_back(name, missing, rng):
+    column = pd.Series(COLUMNS[name](rng))
+    gone = rng.random(N) < 0.2
     if missing and (str(column.dtype).startswith(("int", "uint")) or column.dtype == bool):
         pytest.skip("the dtype has no missing cells")
     if missing:
         column = column.mask(gone) if column.dtype != object else column.where(~gone, None)
-    frame = pd.DataFrame({"c": column, "x": r.normal(size=N)})
+    frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
     new = fit(frame).sample(300, 0)["c"]
     assert new.dtype == frame["c"].dtype
     present, known = new.dropna(), frame["c"].dropna()
@@ -112,19 +107,11 @@ def test_a_column_comes_back(name, missing):
         (["00123", "00456", "01234"], "category"),
     ],
 )
-def test_texts_are_returned_as_they_were_written(texts, kind):
-    frame = pd.DataFrame({"t": texts * 30, "x": rng().normal(size=90)})
+def test_texts_are_returned_as_they_were_written(texts, kind, rng):
+    frame = pd.DataFrame({"t": texts * 30, "x": rng.normal(size=90)})
     flow = fit(frame)
     assert flow.kinds_["t"] == kind
     assert set(flow.sample(60, 0)["t"]) <= set(texts)
-
-
-def test_dates_as_text_are_drawn_between():
-    days = pd.date_range("2020-01-01", periods=300).strftime("%d.%m.%Y")
-    flow = fit(pd.DataFrame({"d": days, "x": np.arange(300.0)}))
-    new = flow.sample(300, 0)
-    there = pd.to_datetime(new["d"], format="%d.%m.%Y")
-    assert np.corrcoef(there.astype("int64"), new["x"])[0, 1] > 0.98
 
 
 @pytest.mark.parametrize(
@@ -133,14 +120,15 @@ def test_dates_as_text_are_drawn_between():
         "%Y-%m-%dT%H:%M:%S+02:00",
         "%Y-%m-%d %H:%M:%S.5",
         "%d/%m/%Y %I:%M %p",
+        "%d.%m.%Y",
         "%B %d, %Y",
         "%Y-%m-%dT%HZ",
     ],
 )
-def test_new_dates_are_written_like_the_others(form):
+def test_new_dates_are_written_like_the_others(form, rng):
     times = pd.date_range("2020-01-01 10:30", periods=300, freq="37h")
     texts = times.strftime(form)
-    frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng().random(300) < 0.7]
+    frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng.random(300) < 0.7]
     flow = fit(frame, columns={"d": "datetime"})
     new = flow.sample(300, 0)
     assert flow.kinds_["d"] == "datetime"
@@ -165,8 +153,8 @@ def test_years_and_running_numbers_stay_numbers():
     assert flow.sample(500, 0).corr().to_numpy().min() > 0.9
 
 
-def test_names_of_columns_come_back():
-    x = rng().normal(size=(30, 3))
+def test_names_of_columns_come_back(rng):
+    x = rng.normal(size=(30, 3))
     for columns in (
         pd.Index([2021, 2022, 2023]),
         pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)], names=["u", "v"]),
@@ -179,13 +167,14 @@ def test_names_of_columns_come_back():
 EMAILS = [f"user{k}@example.org" for k in range(1000)]
 
 
-def test_personal_data_are_made_up_also_with_duplicates():
-    r = rng()
-    frame = pd.DataFrame({"mail": EMAILS, "x": r.normal(size=1000)})
+def test_personal_data_are_made_up_also_with_duplicates(rng):
+    frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     frame = pd.concat([frame, frame.iloc[:20]], ignore_index=True)
     flow = fit(frame)
     assert flow.kinds_["mail"] == "identifier"
     new = flow.sample(1000, 0)["mail"]
+    gone = frame.assign(mail=frame["mail"].mask(rng.random(1020) < 0.3))
+    assert abs(fit(gone).sample(1000, 0)["mail"].isna().mean() - 0.3) < 0.05
     assert not set(new) & set(EMAILS)
     assert new.is_unique
     assert new.str.fullmatch(r"[a-z]+\d+@[a-z]+\.[a-z]+").all()  # longer ones grow before the @
@@ -204,9 +193,9 @@ def test_personal_data_are_made_up_also_with_duplicates():
         ],
     ],
 )
-def test_personal_patterns_are_recognised(values):
+def test_personal_patterns_are_recognised(values, rng):
     name = "full name" if "son" in values[0] else "c"
-    frame = pd.DataFrame({name: values, "x": rng().normal(size=len(values))})
+    frame = pd.DataFrame({name: values, "x": rng.normal(size=len(values))})
     flow = fit(frame)
     assert flow.kinds_[name] == "identifier"
     assert not set(flow.sample(50, 0)[name]) & set(values)
@@ -215,10 +204,10 @@ def test_personal_patterns_are_recognised(values):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "int16", object])
-def test_integers_that_identify_stay_within_their_dtype(dtype):
+def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
     most = {"int16": 2**15 - 1, "uint64": 2**64 - 1, object: 10**25}.get(dtype, 2**63 - 1)
-    ids = [most - int(v) for v in rng().permutation(400)[:300]]
-    flow = fit(pd.DataFrame({"customer_id": pd.Series(ids, dtype=dtype), "x": rng().normal(size=300)}))
+    ids = [most - int(v) for v in rng.permutation(400)[:300]]
+    flow = fit(pd.DataFrame({"customer_id": pd.Series(ids, dtype=dtype), "x": rng.normal(size=300)}))
     new = flow.sample(300, 0)["customer_id"]
     assert new.dtype == dtype
     assert new.is_unique
@@ -228,14 +217,8 @@ def test_integers_that_identify_stay_within_their_dtype(dtype):
             flow.sample(60_000, 0)
 
 
-def test_identifiers_keep_their_missing_cells():
-    frame = pd.DataFrame({"mail": EMAILS, "x": rng().normal(size=1000)})
-    frame.loc[rng().random(1000) < 0.3, "mail"] = None
-    assert abs(fit(frame).sample(1000, 0)["mail"].isna().mean() - 0.3) < 0.05
-
-
-def test_real_values_of_single_rows_are_named_loudly():
-    frame = pd.DataFrame({"mail": EMAILS, "x": rng().normal(size=1000)})
+def test_real_values_of_single_rows_are_named_loudly(rng):
+    frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     with pytest.warns(UserWarning, match="real values of the column mail"):
         flow = fit(frame, columns={"mail": "category"})
     assert "REAL VALUES" in flow.columns_["note"][0]
@@ -276,27 +259,26 @@ def test_decimals_are_kept_as_written_and_new_rows_must_fit():
         fit(whole).partial_fit(whole + 0.5)
 
 
-def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms():
-    r = rng()
-    x = np.where(r.random(400) < 0.5, 0, 100 + r.gamma(2, 50, 400)).round(4)
+def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms(rng):
+    x = np.where(rng.random(400) < 0.5, 0, 100 + rng.gamma(2, 50, 400)).round(4)
     new = fit(pd.DataFrame({"x": x})).sample(1000, 0)["x"]
     assert ((new == 0) | (new >= 100)).all()
     assert (new == new.round(4)).all()
     assert not set(new) <= set(x)
 
 
-def test_an_hour_that_the_clock_shows_twice_is_drawn_twice():
+def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
     times = pd.Series(pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin"))
-    times = times[rng().random(1800) < 0.5]
+    times = times[rng.random(1800) < 0.5]
     new = fit(pd.DataFrame({"t": times})).sample(900, 0)["t"]
     twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(lambda time: time.utcoffset().seconds)
     assert set(twice) == {3600, 7200}
     assert not set(new) <= set(times)
 
 
-def test_identifiers_are_new_and_repeated_rows_do_not_hide_them():
-    ids = [f"K{v:03}" for v in rng().permutation(1000)[:80]]
-    frame = pd.DataFrame({"code": ids, "x": rng().normal(size=80)})
+def test_identifiers_are_new_and_repeated_rows_do_not_hide_them(rng):
+    ids = [f"K{v:03}" for v in rng.permutation(1000)[:80]]
+    frame = pd.DataFrame({"code": ids, "x": rng.normal(size=80)})
     flow = fit(pd.concat([frame, frame.iloc[:50]], ignore_index=True))
     assert flow.kinds_["code"] == "identifier"
     new = {code for seed in range(9) for code in flow.sample(20, seed)["code"]}

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
@@ -81,16 +80,6 @@ def test_degenerate_rows_are_legal():
         assert np.all(flow.sample(5, random_state=0)[:, 2] == value)
 
 
-def test_arrays_and_tensors_come_back_as_they_came():
-    for given_x in (X, X.astype(np.float32), torch.from_numpy(X), torch.from_numpy(X).float()):
-        flow = vectors(0).fit(given_x)
-        for out in (flow.particles_, flow.sample(3)):
-            assert type(out) is type(given_x)
-            assert out.dtype == given_x.dtype
-    assert vectors(0).fit(torch.from_numpy(X).bfloat16()).particles_.dtype == torch.float32
-    assert vectors(0).fit((10 * X).astype(int)).particles_.dtype == np.float64
-
-
 @pytest.mark.parametrize("transport", [transports.Histogram(64, most=500), transports.Sorted(most=500)])
 def test_steps_that_look_at_few_columns_end_near_the_data(transport):
     labels = np.repeat([0, 1], 1000)
@@ -140,8 +129,7 @@ def test_labels_choose_what_is_sampled(amplifier):
             assert np.mean((found.mean(1) > 3) == (label == "high")) > 0.98
 
 
-def test_a_joint_condition_moves_the_samples():
-    rng = np.random.default_rng(0)
+def test_a_joint_condition_moves_the_samples(rng):
     y = rng.uniform(-1, 1, size=(1000, 1))
     x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
     flow = SlicedWassersteinFlow(n_particles=50, n_steps=150, condition="joint", random_state=0)
@@ -158,11 +146,13 @@ def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit():
     assert np.array_equal(blind.sample(9, y=1, random_state=0), plain.sample(9, random_state=0))
 
 
-@pytest.mark.parametrize("transport", ["sorted", "histogram"])
+@pytest.mark.parametrize(
+    "changes", [dict(transport="histogram"), {}, dict(amplifier=math.inf)], ids=str
+)
 @pytest.mark.parametrize("n_rare", [1, 20])
-def test_a_rare_class_is_sampled_as_itself(n_rare, transport):
+def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
     x, y = two_places(1500, n_rare, 30.0)
-    flow = SlicedWassersteinFlow(n_particles=len(x), n_steps=40, transport=transport, random_state=0)
+    flow = SlicedWassersteinFlow(n_particles=len(x), n_steps=40, random_state=0, **changes)
     flow.fit(x, y)
     assert (flow.particle_conditions_ == "high").sum() == n_rare  # in the data's proportions
     for label, place in (("high", 30), ("low", 0)):
@@ -211,13 +201,6 @@ def test_every_class_is_the_flow_of_its_rows_alone(changes):
         assert np.array_equal(drawn[labels == name], alone)
 
 
-def test_a_class_with_one_row_is_sampled():
-    x, y = np.concatenate((X, [[100.0, -7.0, 3.0]])), np.append(LABELS, 3)
-    flow = vectors(amplifier=math.inf).fit(x, y)
-    assert np.allclose(flow.sample(4, y=3), [100, -7, 3])
-    assert np.abs(flow.sample(500, y=1, random_state=0).mean(0) - X[LABELS == 1].mean(0)).max() < 0.4
-
-
 def test_classes_of_very_different_scales_come_out_better_by_themselves():
     rng = np.random.default_rng(1)
     x = np.concatenate((rng.normal(0, 100, (200, 2)), rng.uniform(0, 0.1, (200, 2))))
@@ -264,14 +247,3 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
         assert (found[:, 2] == 0).mean() == pytest.approx((x[:, 2] == 0).mean(), abs=0.04)
     with pytest.raises(ValueError, match="does not work with a continuous y; set it to 0"):
         SlicedWassersteinFlow(condition="joint", options=options).fit(x[:, :2], x[:, 2:])
-
-
-def test_shrinkage_prevents_copies():
-    rng = np.random.default_rng(0)
-    x, new = rng.normal(size=(2, 150, 3))
-    ratios = []
-    for kappa in (0.0, 1.0):
-        options = VectorOptions(shrinkage=kappa, smoothing=0)
-        flow = SlicedWassersteinFlow(n_particles=2000, n_steps=150, random_state=0, options=options)
-        ratios.append(metrics.nn_ratio(flow.fit(x).particles_, x, new))
-    assert ratios[0] < 0.65 < 0.8 < ratios[1] < 1.2

@@ -37,8 +37,7 @@ def test_offline_quantiles_and_extremes_are_those_of_the_data(fitted, column):
     assert samples[:, column].std() / X[:, column].std() == pytest.approx(1, abs=0.2)
 
 
-def test_two_heavy_columns_keep_their_dependence():
-    rng = np.random.default_rng(0)
+def test_two_heavy_columns_keep_their_dependence(rng):
     a = rng.normal(size=1000)
     b = 0.9 * a + np.sqrt(1 - 0.81) * rng.normal(size=1000)
     X = np.exp(2 * np.stack((a, b), axis=1))
@@ -48,8 +47,7 @@ def test_two_heavy_columns_keep_their_dependence():
     assert spearmanr(flow.sample(5000, random_state=1)).statistic == pytest.approx(wanted, abs=0.02)
 
 
-def test_units_of_heavy_columns_are_saved(tmp_path):
-    rng = np.random.default_rng(0)
+def test_units_of_heavy_columns_are_saved(tmp_path, rng):
     X = np.stack((rng.standard_cauchy(300), rng.normal(size=300)), axis=1)
     flow = SlicedWassersteinFlow(n_particles=500, n_steps=5, random_state=0).fit(X)
     assert flow._model.fitted.units.heavy_tailed.tolist() == [True, False]
@@ -59,8 +57,7 @@ def test_units_of_heavy_columns_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_units_go_there_and_back(dtype):
-    rng = np.random.default_rng(0)
+def test_units_go_there_and_back(dtype, rng):
     X = np.stack((rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1)
     X = X.astype(dtype)
     units = Units.fit_to(X, standardize=True)

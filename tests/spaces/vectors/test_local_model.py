@@ -92,11 +92,6 @@ def test_tensors_and_frames_come_back_as_they_went():
     assert list(frame.sample(3, y=0.0).columns) == ["s", "c"]
 
 
-def test_a_far_condition_warns_with_its_distance(flow):
-    with pytest.warns(UserWarning, match=r"y\[1\] is 5\.94 standard deviations of y from the nearest"):
-        flow.sample(y=[[0.0], [9.0]])
-
-
 def test_a_value_of_a_constant_column_that_was_never_seen_warns():
     y = np.concatenate((Y, np.full_like(Y, 5.0)), 1)
     made = SlicedWassersteinFlow(random_state=0).fit(X, y)

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,23 +42,6 @@ def test_classes_of_their_own_are_planned_together():
     many = vectors(amplifier=math.inf, n_steps=5000)
     one, three = (many.plan(X, LABELS % k).nbytes for k in (1, 3))
     assert three > one + 2 * 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay
-
-
-@pytest.mark.parametrize(
-    ("flow", "x"),
-    [
-        (SlicedWassersteinFlow(n_particles=10, n_steps=1), np.eye(2, 40_000, dtype=np.float32)),
-        (SlicedWassersteinFlow(n_particles=10, n_steps=1, frame=frames.Random(10**7)), np.eye(200)),
-        (vectors(transport=transports.Histogram(10**9)), X),
-        (vectors(transport=transports.Auto(0, 10**9)), X),
-        (vectors(n_particles=10**12), X),
-    ],
-    ids=["rotations", "directions", "bins", "automatic bins", "particles"],
-)
-def test_memory_is_counted_before_any_work(flow, x, monkeypatch):
-    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
-    with pytest.raises(MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"):
-        flow.set_params(device="cpu").fit(x)
 
 
 def test_an_estimate_grows_with_all_that_a_fit_has():

@@ -34,8 +34,8 @@ def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
     )
 
 
-def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
-    x = torch.from_numpy(RNG.normal(size=(300, 3)))
+def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms(rng):
+    x = torch.from_numpy(rng.normal(size=(300, 3)))
     x[:, 2] = (x[:, 2] > 0).double()
     flow, last = smooth_rows(x)
     assert flow.shape == last.shape == (15_000, 3)
@@ -45,9 +45,9 @@ def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
     assert torch.equal(last[:, 2], x[:, 2].repeat_interleave(50))
 
 
-def test_columns_that_draws_would_change_keep_their_distribution():
+def test_columns_that_draws_would_change_keep_their_distribution(rng):
     """Draws in many columns blur each of them: a skewed one would get another shape."""
-    x = torch.from_numpy(RNG.normal(size=(1000, 6)))
+    x = torch.from_numpy(rng.normal(size=(1000, 6)))
     x[:, 5] = x[:, 5].mul(2).exp()
     flow, last = smooth_rows(x, h=1.5, times=10)
     levels = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
@@ -68,8 +68,7 @@ def test_two_moons_are_no_longer_copied():
     train, test = x[::2], x[1::2]
     with pytest.warns(UserWarning, match=r"copy rows of X .*more smoothing than 0"):
         as_they_are = smoothed(0).fit(train)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         flow = smoothed().fit(train)
     assert metrics.nn_ratio(as_they_are.particles_, train, test) < 0.35
     for samples in (flow.particles_, flow.sample(2000, random_state=1)):

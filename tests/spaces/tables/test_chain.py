@@ -1,0 +1,104 @@
+"""The chain of trees: what its draws must keep, with known answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+from sliceflow.spaces.tables import chain
+from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.chain import Detail, grow
+from sliceflow.spaces.tables.table import Table, choose_ways
+
+
+def read(frame):
+    return Table.understand(read_frame(frame), {}, ())
+
+
+def draw(frame, n=2000):
+    return TableFlow(random_state=0).fit(frame).sample(n, random_state=0)
+
+
+def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbours(rng):
+    level = pd.Series([*"aabbb"] * 60 + ["once"])
+    assert draw(level.to_frame("level"), 301)["level"].value_counts().equals(level.value_counts())
+    two = pd.DataFrame({"two": rng.choice([-5.0, 5.0], 300) + 0.1 * rng.normal(size=300)})
+    assert (draw(two)["two"].abs() < 4).mean() < 0.02  # one gap of 299
+
+
+def test_sums_and_frequent_levels_are_kept(rng):
+    """A sum of many columns, with noise; four of 44 levels say in which quarter it is."""
+    x = rng.normal(size=(2000, 6))
+    frame = pd.DataFrame(x, columns=[*"abcdef"]).assign(total=x.sum(1) + 1.5 * rng.normal(size=2000))
+    quarter = np.digitize(frame["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
+    level = np.where(rng.random(2000) < 0.8, quarter, rng.integers(4, 44, 2000))
+    frame["level"] = [f"l{k:02}" for k in level]
+    new = draw(frame)
+    for of in (np.corrcoef(t["total"], t[[*"abcdef"]].sum(axis=1))[0, 1] for t in (frame, new)):
+        assert of == pytest.approx(0.85, abs=0.04)
+    found = np.digitize(new["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
+    assert np.mean(new["level"] == [f"l{k:02}" for k in found]) == pytest.approx(0.8, abs=0.08)
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_number_equals_another_as_often_as_in_the_table(rng, times):
+    a = rng.normal(100_000, 10_000, 1000).round()
+    b = a + np.where(rng.random(1000) < 0.3, 0, rng.gamma(2, 1000, 1000).round())
+    frame = pd.DataFrame({"a": a, "b": b})
+    if times:  # in different units
+        frame = pd.DataFrame({"a": a.astype("datetime64[s]"), "b": (1000 * b).astype("datetime64[ms]")})
+    new = draw(frame)
+    assert (new["a"] == new["b"]).mean() == pytest.approx(0.3, abs=0.04)
+
+
+def test_numbers_that_follow_from_others_still_do(rng):
+    """A product, a ratio of whole numbers, a difference; a spiked column is none of these."""
+    n, (a, b) = 1500, rng.gamma(9, 1, (2, 1500)).round(2) + 1
+    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2), "ratio": (1000 * a / b).round()})
+    two = rng.random(n) < 0.5
+    rest = 10 - a**2 / 5 - 5 * two + np.where(two, 0.02, 0.2) * rng.normal(size=n)
+    frame["rest"] = np.where(two & (rng.random(n) < 0.4), np.nan, rest.round(2))
+    frame["spikes"] = np.where(rng.random(n) < 0.5, 0, 10 * a).round(2)
+    frame = frame.assign(two=two, ratio=frame["ratio"].astype(int))
+    flow = TableFlow(random_state=0).fit(frame)
+    assert flow.plan_.order[0] == "two"
+    ways = dict(zip(flow.plan_.order, flow.plan_.ways, strict=True))
+    assert {name for name, way in ways.items() if way != "leaves"} == {"area", "ratio", "rest"}
+    assert "area, ratio, rest" in str(flow.plan_)
+    new = flow.sample(n, random_state=0)
+    for name, of in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
+        assert (new[name] - of).abs().quantile(0.9) < 0.05 * frame[name].std()
+    found = [t.assign(error=10 - t.a**2 / 5 - 5 * t.two - t.rest).groupby("two") for t in (frame, new)]
+    assert np.allclose(*(np.log(t["error"].std()) for t in found), atol=0.3)
+    assert np.allclose(*(t["rest"].count() / t.size() for t in found), atol=0.05)
+    assert not new.drop(columns="two").isin(frame).all(axis=1).any()
+    for name in ("area", "ratio", "rest"):  # predictions beyond the ends are drawn anew
+        assert not new[name].isin([frame[name].min(), frame[name].max()]).any()
+    assert new["area"].equals(new["area"].round(2))
+
+
+def test_of_many_columns_trees_see_those_that_matter(rng):
+    x = rng.normal(size=(300, 60))
+    table = read(pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300)))))
+    assert 59 in grow(table.columns, table.z, 60, np.arange(60), (0,), Detail(5, 2.0)).before
+
+
+def test_a_line_must_be_much_better_than_leaves(rng):
+    x, e = rng.normal(size=(2, 2000))
+    for noise, way in ((0.15, "leaves"), (0.001, "numbers")):
+        assert choose_ways(read(pd.DataFrame({"x": x, "y": x + noise * e}))) == ("leaves", way)
+
+
+def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(rng, monkeypatch):
+    """Leaves are at 0 or at 10; first all is allowed, then only what is far from the own one."""
+    monkeypatch.setattr(chain, "MOST_ROWS", 300)  # of 800; all are in leaves
+    x = rng.integers(0, 8, 800)
+    frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
+    table = read(frame)
+    link = grow(table.columns, table.z, 1, np.array([0]), (0,), Detail(5, 2.0))
+    numbers = table.columns[1].numbers
+    z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
+    near = link.draw(table.columns, z, rng, lambda k, at: at >= 0)
+    assert (np.abs(numbers(near) - 10 * (x % 2)) < 1).all()
+    far = link.draw(table.columns, z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
+    assert (np.abs(numbers(far) - 10 * (1 - x % 2)) < 1).all()
