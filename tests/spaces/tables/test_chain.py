@@ -98,7 +98,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     link = grow(table.columns, table.z, 1, np.array([0]), (0,), Detail(5, 2.0))
     numbers = table.columns[1].numbers
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
-    near = link.draw(table.columns, z, rng, lambda k, at: at >= 0)
+    near = link.draw(z, rng, lambda k, at: at >= 0)
     assert (np.abs(numbers(near) - 10 * (x % 2)) < 1).all()
-    far = link.draw(table.columns, z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
+    far = link.draw(z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
     assert (np.abs(numbers(far) - 10 * (1 - x % 2)) < 1).all()
