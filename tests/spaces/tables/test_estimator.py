@@ -1,6 +1,7 @@
 """`TableFlow` as an estimator: fits, plans, files, rows added and forgotten."""
 
 import warnings
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -98,6 +99,14 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     assert TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40  # fewer rows have smaller leaves
     with pytest.raises(ValueError, match=r"detail=5 must be None or a pair"):
         TableFlow(detail=5).fit(table())
+
+
+@pytest.mark.parametrize("ways", [("logs",) * 7, ("leaves",) * 6])
+def test_a_file_says_of_each_column_how_it_is_drawn(flow, ways):
+    model = flow._model
+    fitted = replace(model.fitted, table=None, plan=replace(flow.plan_, ways=ways))
+    with pytest.raises(ValueError, match="do not fit the plan"):
+        TableFlow()._keep(replace(model, fitted=fitted))
 
 
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):

@@ -108,7 +108,11 @@ class TableFlow(FlowEstimator):
         if fitted.table is None:
             space = self._space()
             table = Table.understand(model.rows, space.kinds, space.constraints)
-            if tuple(table.names[c] for c in table.order) != fitted.plan.order:
+            plan, order = fitted.plan, table.order
+            pairs = zip(order, plan.ways, strict=False)
+            sound = all(way == "leaves" or table.columns[c].has_room for c, way in pairs)
+            names = tuple(table.names[c] for c in order)
+            if names != plan.order or len(plan.ways) != len(order) or not sound:
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))

@@ -58,7 +58,7 @@ class Line:
 
     def position(self, own: Column, values: np.ndarray) -> np.ndarray:
         """The positions of what is predicted, with what was left over."""
-        numbers = np.exp(values) - _offset(own) if self.measure == "logs" else values
+        numbers = np.exp(np.minimum(values, 700.0)) - _offset(own) if self.measure == "logs" else values
         return own.positions_of(own.on_grid(np.clip(numbers, own.values[0], own.values[-1])))
 
 
