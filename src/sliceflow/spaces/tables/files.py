@@ -15,7 +15,7 @@ import re
 import warnings
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sliceflow.errors import doubled
 from sliceflow.models.atomic import write_atomically
@@ -50,12 +50,15 @@ def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
     other, separator = _ending(Path(path)), "\t" if Path(path).suffix.lower() == ".tsv" else ","
 
-    whole = io.BytesIO()
-    if other is not None:
-        getattr(frame, f"to_{other}")(whole, index=False)
-    else:
-        frame.to_csv(whole, index=False, sep=separator)
-    write_atomically(path, lambda file: file.write(whole.getbuffer()))
+    def put(file: BinaryIO) -> None:  # here, because Excel files use the disk, which may be full
+        whole = io.BytesIO()
+        if other is not None:
+            getattr(frame, f"to_{other}")(whole, index=False)
+        else:
+            frame.to_csv(whole, index=False, sep=separator)
+        file.write(whole.getbuffer())
+
+    write_atomically(path, put)
 
 
 def _ending(path: Path) -> str | None:
