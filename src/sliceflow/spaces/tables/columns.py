@@ -338,7 +338,8 @@ def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way 
         odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
     if why:
         fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
-        cure = f"columns={{{cells.name!r}: 'category'}}, or 'datetime:%d/%m/%Y' for such dates"
+        format_too = ", or 'datetime:%d/%m/%Y' for such dates" if "date" in why else ""
+        cure = f"columns={{{cells.name!r}: 'category'}}{format_too}"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
     return ways[0] if ways else None
 

@@ -109,10 +109,9 @@ class TableFlow(FlowEstimator):
             space = self._space()
             table = Table.understand(model.rows, space.kinds, space.constraints)
             plan, order = fitted.plan, table.order
-            pairs = zip(order, plan.ways, strict=False)
-            sound = all(way == "leaves" or table.columns[c].has_room for c, way in pairs)
-            names = tuple(table.names[c] for c in order)
-            if names != plan.order or len(plan.ways) != len(order) or not sound:
+            roomy = [table.columns[c].has_room for c in order]
+            sound = [way == "leaves" or room for way, room in zip(plan.ways, roomy, strict=False)]
+            if (tuple(table.names[c] for c in order), [True] * len(order)) != (plan.order, sound):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))

@@ -25,9 +25,8 @@ _MOST_ROWS, _MOST_CELLS = 20_000, 2_000_000  # to learn from
 def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
     """Positions z (m, d) with missing cells filled, but of identifiers; and which rows break rules."""
     columns = table.columns
-    constant = [c for c, of in enumerate(columns) if of.kind == "constant" and len(of.order)]
-    z = z.copy()
-    z[:, constant] = 0.0
+    constant = [of.kind == "constant" and len(of.order) > 0 for of in columns]
+    z = np.where(constant, 0.0, z)
     most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
     rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
     usable = [c for c in table.order if columns[c].kind != "identifier" and (known[:, c] >= 0).any()]
