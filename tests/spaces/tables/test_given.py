@@ -97,7 +97,7 @@ def test_ranges_and_lists(rng):
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
     assert new["x"].between(26, 44).all()
-    assert flow.value_of("age", "30..40") == (30, 40)
+    assert repr(flow.value_of("age", "30..40")) == "(30, 40)"  # errors show it
     assert flow.value_of("plan", "gold|silver") == ["gold", "silver"]
     assert flow.value_of("age", "30") == 30
 

@@ -161,10 +161,10 @@ class TableFlow(FlowEstimator):
         columns = self._fitted_state().table.columns
         column = next(column for column in columns if str(column.name) == name)
         if ".." in text and column.is_number:
-            return tuple(find_value(column, part)[2][0] for part in text.split("..", 1))
+            return tuple(find_value(column, part)[2].tolist()[0] for part in text.split("..", 1))
         if "|" in text and text not in column.levels.astype(str).tolist():
-            return [find_value(column, part)[2][0] for part in text.split("|")]
-        return find_value(column, text)[2][0] if text else None
+            return [find_value(column, part)[2].tolist()[0] for part in text.split("|")]
+        return find_value(column, text)[2].tolist()[0] if text else None
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.

@@ -156,4 +156,6 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     z = np.where(np.isinf(z), np.nan, z)
     broken = (f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any())
     which = next(broken, "all constraints")
-    raise ValueError(f"{len(rest)} of {n} rows could not keep {which}; it may contradict given")
+    raise ValueError(
+        f"{len(rest)} of {n} rows could not keep {which}; it may contradict given, or another constraint: leave one out"
+    )
