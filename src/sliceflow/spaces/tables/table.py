@@ -155,7 +155,5 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
             return out
     z = np.where(np.isinf(z), np.nan, z)
     broken = (f"the constraint {rule.text!r}" for rule in rules.rules if rules.broken(rule, z).any())
-    which = next(broken, "all constraints")
-    raise ValueError(
-        f"{len(rest)} of {n} rows could not keep {which}; it may contradict given, or another constraint: leave one out"
-    )
+    fact = f"{len(rest)} of {n} rows could not keep {next(broken, 'all constraints')}"
+    raise ValueError(f"{fact}; it may contradict given or another constraint: leave one out")
