@@ -19,7 +19,7 @@ from scipy.special import ndtri
 
 from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
-from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Way, dates_as, whole_numbers
+from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Writing, dates_as, whole_numbers
 from sliceflow.written import written_as
 
 NUMBERS = ("continuous", "integer", "datetime")
@@ -45,7 +45,7 @@ class Column:
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
     step: int = 1  # in units, between values
     clock: str = ""  # "time" or "duration" if units are seconds
-    way: Way | None = None  # to write numbers or times as text
+    writing: Writing | None = None  # to write numbers or times as text
     exact: bool = False  # whether new values are never drawn, because only what occurs may be
     reason: str = ""  # why it is an identifier
 
@@ -179,11 +179,11 @@ class Column:
             values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in values.tolist()]
         elif form == "date":
             values = values.astype("datetime64[D]").tolist()
-        elif isinstance(self.way, DateText):
-            values = self.way.write(values.astype(f"datetime64[{TICKS[unit]}]"))
+        elif isinstance(self.writing, DateText):
+            values = self.writing.write(values.astype(f"datetime64[{TICKS[unit]}]"))
         elif form in ("float", "str"):
             values = values / unit.denominator
-            values = values if self.way is None else self.way.write(values)
+            values = values if self.writing is None else self.writing.write(values)
         return pandas().Series(values, dtype=object if dtype == "object" else None).astype(dtype)
 
     def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
@@ -213,7 +213,7 @@ class Column:
             made = values.iloc[new].astype(dtype) if texts else convert(values.iloc[new], dtype)
             if self.cells.dtype == "object" and form != "str":
                 made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
-            numbers[new] = self.in_steps(*whole_numbers(made, form, self.way))
+            numbers[new] = self.in_steps(*whole_numbers(made, form, self.writing))
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
             raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
@@ -278,9 +278,9 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in CATEGORIES):
-        way = _way(cells, present, kind, date_format) if cells.form == "str" else None
-        if way is not None or cells.form != "str":
-            return _numeric(cells, present, kind, way)
+        writing = _writing(cells, present, kind, date_format) if cells.form == "str" else None
+        if writing is not None or cells.form != "str":
+            return _numeric(cells, present, kind, writing)
         if reason:
             return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
         _refuse_free_text(cells, present, kind)
@@ -290,8 +290,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     return Column(cells, kind, order, np.arange(len(order), dtype=np.float64))
 
 
-def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> Column:
-    ticks, unit = whole_numbers(cells.levels.iloc[present], cells.form, way)
+def _numeric(cells: Cells, present: np.ndarray, kind: str, writing: Writing | None) -> Column:
+    ticks, unit = whole_numbers(cells.levels.iloc[present], cells.form, writing)
     sort, step = np.argsort(ticks, kind="stable"), 1
     ticks, order = ticks[sort], present[sort]
     if unit is not None and kind == "continuous" and cells.levels.dtype.kind == "f":
@@ -300,10 +300,10 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, way: Way | None) -> C
         ticks = ticks.astype(object)
     if unit is not None and len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
         step = int(np.gcd.reduce(ticks - ticks[0])) or 1
-    time = isinstance(way, DateText) or cells.form in ("date", "datetime")
+    time = isinstance(writing, DateText) or cells.form in ("date", "datetime")
     clock = "time" if time else "duration" if cells.form == "timedelta" else ""
     kind = kind or ("datetime" if clock else "integer" if unit == 1 else "continuous")
-    column = Column(cells, kind, order, ticks, unit, step, clock, way)
+    column = Column(cells, kind, order, ticks, unit, step, clock, writing)
     return replace(column, exact=time and _on_calendar(column))
 
 
@@ -318,30 +318,30 @@ def _on_calendar(column: Column) -> bool:
     return bool(coarser or ((times.dt.day == 1) & (times == times.dt.normalize())).all())
 
 
-def _way(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Way | None:
+def _writing(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Writing | None:
     """How texts write numbers or times; None for words. A ValueError names a text that does not."""
     texts, why = cells.levels.iloc[present].tolist(), ""
-    ways: list[Way] = [DateText(date_format)] if date_format else []
+    writings: list[Writing] = [DateText(date_format)] if date_format else []
     if kind in ("", "datetime") and not date_format:
-        ways = [*dates_as(texts)]
+        writings = [*dates_as(texts)]
         some = texts[:: max(1, len(texts) // _LOOKED_AT)]
         looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some]
-        if not ways and np.mean(looks) >= _MOST:
+        if not writings and np.mean(looks) >= _MOST:
             odd, why = some[np.argmin(looks)], "but dates not all in one format"
-    if not ways and kind != "datetime":
+    if not writings and kind != "datetime":
         codes = cells.codes[cells.codes >= 0]
         often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        ways = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
-    if len(ways) > 1:
+        writings = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
+    if len(writings) > 1:
         odd, why = texts[0], "a date in which day and month could be either"
-    elif ways and (bad := np.isnan(ways[0].parse(texts))).any():
+    elif writings and (bad := np.isnan(writings[0].parse(texts))).any():
         odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
     if why:
         fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
         format_too = ", or 'datetime:%d/%m/%Y' for such dates" if "date" in why else ""
         cure = f"columns={{{cells.name!r}: 'category'}}{format_too}"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
-    return ways[0] if ways else None
+    return writings[0] if writings else None
 
 
 def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:

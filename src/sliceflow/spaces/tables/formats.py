@@ -56,7 +56,7 @@ class DateText:
         return [time.strftime(form.replace("%f", f"{ns:09}"[: self.digits])) for time, ns in pairs]
 
 
-Way = Written | DateText  # to write numbers or times as text
+Writing = Written | DateText  # to write numbers or times as text
 
 
 def dates_as(texts: list[str]) -> list[DateText]:
@@ -77,28 +77,28 @@ def dates_as(texts: list[str]) -> list[DateText]:
     digits = max((len(fraction) for fraction, _ in ends if "%f" in forms[0]), default=6)
     offsets = {offset for _, offset in ends}
     offset = offsets.pop() if len(offsets) == 1 else ""
-    ways = [DateText(form, digits, offset) for form in forms]
-    return [way for way in ways if not np.isnat(way.parse(texts)).any()]
+    writings = [DateText(form, digits, offset) for form in forms]
+    return [writing for writing in writings if not np.isnat(writing.parse(texts)).any()]
 
 
-def whole_numbers(levels: Any, form: str, way: Way | None) -> tuple[np.ndarray, Fraction | None]:
-    """Levels as whole numbers of a unit, in ones or seconds; or as floats, and None; or a ValueError."""
-    if isinstance(way, DateText) or form == "date":
-        times = levels.to_numpy("datetime64[D]") if way is None else way.parse(levels)
+def whole_numbers(items: Any, form: str, writing: Writing | None) -> tuple[np.ndarray, Fraction | None]:
+    """A Series as whole numbers of a unit, in ones or seconds; or as floats, and None; or a ValueError."""
+    if isinstance(writing, DateText) or form == "date":
+        times = items.to_numpy("datetime64[D]") if writing is None else writing.parse(items)
         if np.isnat(times).any():
             raise ValueError("it is no time")
         return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
     if form in ("datetime", "timedelta"):
-        (tick,) = re.findall(r"\[([mun]?s)\b", str(levels.dtype))
-        return levels.astype("int64").to_numpy(), _UNITS[tick]
+        (tick,) = re.findall(r"\[([mun]?s)\b", str(items.dtype))
+        return items.astype("int64").to_numpy(), _UNITS[tick]
     if form in ("int", "Decimal"):
-        places, whole = 0, levels.tolist()
+        places, whole = 0, items.tolist()
         if form == "Decimal":
             places = max(0, *(-v.as_tuple().exponent for v in whole))
             whole = [int(Fraction(v) * 10**places) for v in whole]
         small = -(2**63) <= min(whole) <= max(whole) < 2**63
         return np.array(whole, dtype=np.int64 if small else object), Fraction(1, 10**places)
-    numbers = levels.to_numpy(np.float64) if way is None else way.parse(levels)
+    numbers = items.to_numpy(np.float64) if writing is None else writing.parse(items)
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
     for decimals in range(_MOST_DECIMALS + 1):

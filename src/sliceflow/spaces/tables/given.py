@@ -124,7 +124,7 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
     if len(value) != 2 or not column.is_number or pandas().isna([*value]).any():
         raise ValueError(f"{text} is not a range (low, high) of numbers or times; pass a list")
     for sign, end, towards in zip((-1, 1), value, (ceil, floor), strict=True):
-        ticks, unit = whole_numbers(find_value(column, end)[2], column.cells.form, column.way)
+        ticks, unit = whole_numbers(find_value(column, end)[2], column.cells.form, column.writing)
         number = Fraction(ticks[0]) * (unit or 1)
         bound = float(number) if column.unit is None else towards(number / column.unit)
         rules.append(Rule(text, "<=", (c,), (sign,), sign * bound, column.unit))
