@@ -2,9 +2,9 @@
 
 This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
 the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
-the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
-before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
-leaves over (`choose_way`).
+the value of a random row in the leaf, or between two neighbours, and of another row than the cells before
+it, lest rows come back whole. Numbers that follow from the columns before more closely, as a total from
+its parts, are drawn along a regression, and the tree is of what it leaves over (`choose_way`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
 cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
@@ -14,7 +14,7 @@ removes splits that gain less than a few times what one of pure noise would (`De
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
 _BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
+_PASSED = 15  # rows of a leaf, at most, among which one is looked for that gave no cell yet
 
 Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
@@ -47,12 +48,14 @@ class Detail(NamedTuple):
     leaf: int
     cost: float
 
+    @classmethod
+    def at(cls, t: float) -> Detail:
+        """From the finest trees, t = 0, to the coarsest, t = 1."""
+        return cls(round(5 * 4**t), round(2 + 0.75 * t, 2))
+
     def of_rows(self, n: int) -> Detail:
         """The same for n rows: fewer have smaller leaves."""
         return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
-
-
-DETAILS = tuple(Detail(*pair) for pair in ((5, 1.5), (5, 2.0), (7, 2.25), (10, 2.5), (20, 2.75)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,9 @@ class Tree:
         some = np.sort(rng.permutation(len(y))[:MOST_ROWS])
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
-        tree = kind(min_samples_leaf=detail.leaf, random_state=0, ccp_alpha=alpha)
+        # Half the gain saves time, and hardly a split that the pruning would have kept.
+        how = {"min_samples_leaf": detail.leaf, "ccp_alpha": alpha, "min_impurity_decrease": alpha / 2}
+        tree = kind(random_state=0, **how)
         nodes = tree.fit(x[some], target[some]).tree_
         at = nodes.apply(x)
         order = np.lexsort((y, at))
@@ -122,15 +127,20 @@ class Link:
     column: int  # the number of this one
     before: np.ndarray  # and of those that its trees see
     lines: tuple[Line, ...]  # whose predictions trees see as columns, too
-    tree: Tree  # with the rows that do not equal an earlier column
-    y: np.ndarray  # (n,), their positions; or what the last line leaves over
+    tree: Tree  # of the rows that do not equal an earlier column
+    y: np.ndarray  # (n,), positions of all rows; or what the last line leaves over
     along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
     choice: Any = None  # (n,), by what all rows have
 
-    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
-        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
+    def draw(
+        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any, givers: Any = None
+    ) -> np.ndarray:
+        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed.
+
+        `givers` (m, d) has the rows that gave the cells before, and takes those of this column.
+        """
         own, out = self.columns[self.column], np.full(len(z), np.nan)
         x, ahead = _features(z, self.before, self.lines)
         if self.which is not None:
@@ -149,20 +159,50 @@ class Link:
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            drawn = self._values(node, rng, ahead[rest])
+            known = givers[rest][:, self.before] if givers is not None else np.empty((len(rest), 0))
+            at = self._of_others(node, _spread(node, rng) * self.tree.count[node], known, rng)
+            drawn = self._values(node, at, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
+            if givers is not None:
+                givers[rest, self.column] = self._row(node, at)
             rest, node = rest[~ok], node[~ok]
             if attempt % _CLIMB == _CLIMB - 1:
                 node = self.tree.parent[node]
         return out
 
-    def _values(self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray) -> np.ndarray:
-        """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
+    def _row(self, node: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """The rows at places of nodes."""
+        return np.asarray(self.tree.rows[self.tree.first[node] + at.astype(np.int64)])
+
+    def _of_others(
+        self, node: np.ndarray, at: np.ndarray, givers: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Places of nodes, moved to the nearest row that is none of the last `givers`.
+
+        These are half as many as the node has rows: the others are enough for its distribution.
+        """
+        count, out, side = self.tree.count[node], at.copy(), rng.choice([-1, 1], len(at))
+        old = np.arange(givers.shape[1], 0, -1) > count[:, None] // 2
+        givers = np.where(old, -1, givers)
+        rest = np.flatnonzero((givers == self._row(node, at)[:, None]).any(1))
+        for passed in range(1, _PASSED + 1):
+            if not len(rest):
+                break
+            away = (passed + 1) // 2 * (1 if passed % 2 else -1)
+            there = at[rest] + side[rest] * away
+            inside = (there >= 0) & (there < count[rest])
+            row = self._row(node[rest], np.clip(there, 0, count[rest] - 1))
+            ok = inside & ~(givers[rest] == row[:, None]).any(1)
+            out[rest[ok]] = there[ok]
+            rest = rest[~ok]
+        return out
+
+    def _values(self, node: np.ndarray, at: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+        """Values of rows at places of nodes, or between two; `ahead` is the last line's prediction."""
         column, tree = self.columns[self.column], self.tree
         count, first = tree.count[node], tree.first[node]
-        at = _spread(node, rng) * count
-        drawn = self.y[tree.rows[first + at.astype(np.int64)]]
+        drawn = self.y[self._row(node, at)]
         if not self.along and not column.free.any():
             return np.asarray(drawn)
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
@@ -211,11 +251,11 @@ def grow(  # many: rows, what of them, and how
         choice[y < 0] = len(equal) + 1
     x, ahead = _features(z, before, lines)
     which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng) if choice.any() else None
-    free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
-    y = y[free]
+    free = np.flatnonzero((choice == 0) | choice.all())  # draws may have to differ even if no row does
     if line is not None:
-        y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
-    tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
+        y = measured(way, columns, z, [column])[:, 0] - ahead
+    tree = Tree.grow(x[free], targets(own, y[free]), y[free], detail, rng)
+    tree = replace(tree, rows=free[tree.rows])
     return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 
@@ -248,7 +288,7 @@ def choose_way(
         return float(np.abs(ranks(found) - truth).mean())
 
     def score(way: Way) -> float:
-        link = grow(columns, fitted, column, before, seed, DETAILS[1].of_rows(len(fitted)), way)
+        link = grow(columns, fitted, column, before, seed, Detail.at(0).of_rows(len(fitted)), way)
         a, b = (ranks(link.draw(judges, rng)) for _ in range(2))
         return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,14 +20,14 @@ from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
-from sliceflow.neighbours.search import build_search, find_nearest
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import DETAILS, MOST_ROWS, Detail, Link, Way
+from sliceflow.spaces.tables.chain import MOST_ROWS, Detail, Link, Way
+from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
-_NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
+_NEARER = 0.55  # share of draws nearer to rows that trees grew on than to others, at most
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least
 _TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
@@ -189,33 +188,55 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
 
     Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
     their own. Of few, a chain is grown on all: its draws must be about as far from rows as these are.
+    A straight line from trees in the middle to the finest, or to the coarsest, says which these are.
     """
     n, seed = len(table.z), Seed(0).child("detail")
     if n < _FEWEST or not table.order:
-        return DETAILS[-1].of_rows(n)
+        return Detail.at(1).of_rows(n)
     size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
     parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
 
     def points(z: np.ndarray) -> Tensor:
-        return torch.from_numpy(table.scores(z, _TRIED_COLUMNS))
+        some = table.order[:_TRIED_COLUMNS]
+        return torch.from_numpy(np.hstack([_scaled(table.columns[c], z[:, c]) for c in some])).float()
 
     def draws(rows: np.ndarray, detail: Detail) -> Tensor:
         z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
+        givers = np.full(z.shape, -1)
         for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail, ways):
-            z[:, link.column] = link.draw(z, rng)
+            z[:, link.column] = link.draw(z, rng, givers=givers)
         return points(z)
 
-    searches = [build_search(points(part)) for part in parts]
-    apart = find_nearest(searches[0], points(parts[0]), 2)[0][:, 1] if len(parts) == 1 else None
+    def nearest(x: Tensor, rows: np.ndarray, k: int = 1) -> Tensor:
+        """Distances to the k-th nearest of rows, Σ|xᵢ − yᵢ|."""
+        away = (torch.cdist(some, points(rows), p=1) for some in x.split(1_000))
+        return torch.cat([each.topk(k, largest=False).values[:, -1] for each in away])
 
-    def copies_no_rows(detail: Detail) -> bool:
-        new = [draws(part, detail) for part in parts]
-        to = [[find_nearest(search, x, 1)[0] for search in searches] for x in new]
+    apart = nearest(points(parts[0]), parts[0], 2) if len(parts) == 1 else None
+
+    def excess(t: float) -> float:
+        """How much nearer to rows draws are than they may be."""
+        new = [draws(part, Detail.at(t)) for part in parts]
+        to = [[nearest(x, part) for part in parts] for x in new]
         if apart is None:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
-            return float(gaps.sign().mean()) <= 2 * _NEARER - 1
+            return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
         logs = [d[d > 0].log().mean() for d in (to[0][0], apart)]
-        return bool(logs[0] - logs[1] >= math.log(_APART))
+        return float(logs[1] - logs[0]) + math.log(_APART)
 
-    return DETAILS[bisect_left(DETAILS[:-1], True, key=copies_no_rows)].of_rows(n)
+    middle = excess(0.5)
+    end = 0.0 if middle <= 0 else 1.0
+    there = excess(end)
+    crossed = (middle <= 0) != (there <= 0)
+    t = 0.5 + (end - 0.5) * middle / (middle - there) if crossed else end
+    return Detail.at(t).of_rows(n)
+
+
+def _scaled(column: Column, positions: np.ndarray) -> np.ndarray:
+    """(m, a), coordinates as distances to the closest record take them: numbers by their range."""
+    if not column.is_number:
+        return column.axes(positions)
+    span = column.values[-1] - column.values[0] or 1.0
+    x = (column.numbers(positions)[:, None] - column.values[0]) / span
+    return np.where(np.isnan(x), -0.5, x)

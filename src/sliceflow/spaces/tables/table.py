@@ -100,9 +100,9 @@ class Table:
                 out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
 
-    def scores(self, z: np.ndarray, most: int | None = None) -> np.ndarray:
-        """(m, d'), comparable coordinates of rows by the first columns of the chain."""
-        out = [self.columns[c].axes(z[:, c]) for c in self.order[:most]]
+    def scores(self, z: np.ndarray) -> np.ndarray:
+        """(m, d'), comparable coordinates of rows."""
+        out = [self.columns[c].axes(z[:, c]) for c in self.order]
         return np.hstack(out or [np.zeros((len(z), 1))])
 
 
@@ -136,6 +136,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     out, rest, z = np.empty((n, len(columns))), np.arange(n), start[None]
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
+        givers = np.full(z.shape, -1)
         for link in links:
             c = link.column
 
@@ -143,7 +144,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
                 fine = rules.allowed(c, z[rows], at)
                 return fine if missing or not len(columns[c].order) else fine & (at >= 0)
 
-            z[:, c] = link.draw(z, rng, allowed)
+            z[:, c] = link.draw(z, rng, allowed, givers)
         ok = rules.complete(z, np.tile(given, (len(z), 1)))
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
