@@ -36,7 +36,7 @@ _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
 _BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
-_PASSED = 15  # rows of a leaf, at most, among which one is looked for that gave no cell yet
+_PASSED = 10  # rows of a leaf, at most, that are passed because they gave a cell already
 
 Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
@@ -142,6 +142,7 @@ class Link:
         `givers` (m, d) has the rows that gave the cells before, and takes those of this column.
         """
         own, out = self.columns[self.column], np.full(len(z), np.nan)
+        givers = np.full(z.shape, -1) if givers is None else givers
         x, ahead = _features(z, self.before, self.lines)
         if self.which is not None:
             node = self.which.nodes.apply(x)
@@ -159,13 +160,12 @@ class Link:
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            known = givers[rest][:, self.before] if givers is not None else np.empty((len(rest), 0))
-            at = self._of_others(node, _spread(node, rng) * self.tree.count[node], known, rng)
+            at = _spread(node, rng) * self.tree.count[node]
+            at = self._of_others(node, at, givers[rest][:, self.before], rng)
             drawn = self._values(node, at, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
-            if givers is not None:
-                givers[rest, self.column] = self._row(node, at)
+            givers[rest, self.column] = self._row(node, at)
             rest, node = rest[~ok], node[~ok]
             if attempt % _CLIMB == _CLIMB - 1:
                 node = self.tree.parent[node]
@@ -178,25 +178,18 @@ class Link:
     def _of_others(
         self, node: np.ndarray, at: np.ndarray, givers: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Places of nodes, moved to the nearest row that is none of the last `givers`.
+        """Places of nodes, moved to the next row that is none of the last `givers`.
 
         These are half as many as the node has rows: the others are enough for its distribution.
         """
-        count, out, side = self.tree.count[node], at.copy(), rng.choice([-1, 1], len(at))
+        count, side = self.tree.count[node], rng.choice([-1, 1], len(at))
         old = np.arange(givers.shape[1], 0, -1) > count[:, None] // 2
-        givers = np.where(old, -1, givers)
-        rest = np.flatnonzero((givers == self._row(node, at)[:, None]).any(1))
-        for passed in range(1, _PASSED + 1):
-            if not len(rest):
+        for _ in range(_PASSED):
+            gave = (~old & (givers == self._row(node, at)[:, None])).any(1)
+            if not gave.any():
                 break
-            away = (passed + 1) // 2 * (1 if passed % 2 else -1)
-            there = at[rest] + side[rest] * away
-            inside = (there >= 0) & (there < count[rest])
-            row = self._row(node[rest], np.clip(there, 0, count[rest] - 1))
-            ok = inside & ~(givers[rest] == row[:, None]).any(1)
-            out[rest[ok]] = there[ok]
-            rest = rest[~ok]
-        return out
+            at = np.where(gave, np.minimum((at + side) % count, count - 1e-9), at)
+        return at
 
     def _values(self, node: np.ndarray, at: np.ndarray, ahead: np.ndarray) -> np.ndarray:
         """Values of rows at places of nodes, or between two; `ahead` is the last line's prediction."""

@@ -1,7 +1,7 @@
 """Columns that are given: rows that have them, or are moved there.
 
 They choose rows, and a chain of the other columns is fitted to these. A number that few rows have takes
-the nearest rows and moves them there: their numbers change as a regression on the given ones says.
+the nearest rows and moves them there: their numbers change along lines on the given ones (`lines`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import Rule
 from sliceflow.spaces.tables.formats import whole_numbers
+from sliceflow.spaces.tables.lines import Line
 from sliceflow.spaces.tables.table import Table
 
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
 _FAR = 0.5  # standard deviations
-_RIDGE = 1e-3
 
 
 def condition_on(
@@ -71,8 +71,7 @@ def condition_on(
         raise ValueError(f"{fact}; leave out what never occurs together")
     z = table.z[rows]
     if near:
-        z, found = _moved(table, z, near)
-        z[:, list(near)] = [fixed[c] for c in near]
+        z, found = _moved(table, z, near, [fixed[c] for c in near])
         if found < _ENOUGH:
             notes.append(f"only {found} rows of the table are near it")
     if int(rows.sum()) < _ENOUGH:
@@ -131,8 +130,10 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
     return rules
 
 
-def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.ndarray, int]:
-    """The rows nearest to numbers, moved there by a regression on these; and how many rows are near."""
+def _moved(
+    table: Table, z: np.ndarray, near: Mapping[int, float], at: list[float]
+) -> tuple[np.ndarray, int]:
+    """The rows nearest to numbers, moved to their positions along lines; and how many rows are near."""
     columns, given = table.columns, list(near)
     z = z[(z[:, given] >= 0).all(1)]
     if not len(z):
@@ -143,16 +144,14 @@ def _moved(table: Table, z: np.ndarray, near: Mapping[int, float]) -> tuple[np.n
     k = min(len(z), max(_LEAST, min(len(z) // _NEAR, _MOST)))
     distance = np.sqrt((away**2).sum(1))
     nearest = np.argsort(distance, kind="stable")[:k]
-    z, away = z[nearest].copy(), away[nearest]
-    design = np.column_stack((np.ones(k), away))
-    ridge = _RIDGE * k * ((away**2).mean() or 1.0)
-    gram = design.T @ design + ridge * np.diag([0.0, *[1.0] * len(given)])
+    z = z[nearest]
     for c in set(table.order) - set(given):
         column, moving = columns[c], columns[c].is_free(z[:, c])
-        if moving.sum() < 3 * design.shape[1]:
-            continue
-        y = column.numbers(z[:, c])[moving]
-        slopes = np.linalg.solve(gram * moving.mean(), design[moving].T @ (y - y.mean()))[1:]
-        target = np.clip(y - away[moving] @ slopes, column.values[0], column.values[-1])
-        z[moving, c] = column.positions_of(column.on_grid(target))
-    return np.where(np.isnan(z), -1.0, z), int((distance < _FAR).sum())
+        line = Line.fit("numbers", columns, z[moving], c, np.array(given))
+        if line is not None:
+            there = z[moving]
+            there[:, given] = at
+            moved = column.numbers(z[moving, c]) + line.at(there) - line.at(z[moving])
+            z[moving, c] = line.position(column, moved)
+    z[:, given] = at
+    return z, int((distance < _FAR).sum())

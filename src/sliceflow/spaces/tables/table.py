@@ -136,7 +136,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     out, rest, z = np.empty((n, len(columns))), np.arange(n), start[None]
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
-        givers = np.full(z.shape, -1)
+        givers = np.full(z.shape, -1, dtype=np.int32)
         for link in links:
             c = link.column
 
