@@ -89,6 +89,15 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     assert TableFlow().plan(frame[:30]).leaf == 3
 
 
+def test_where_all_draws_equal_rows_trees_are_coarse():
+    """Three columns of four levels: trees in the middle draw no new row, the coarsest ones do."""
+    rng = np.random.default_rng(59)
+    a = rng.integers(0, 4, 120)
+    b = (a + (rng.random(120) < 0.1)) % 4
+    frame = pd.DataFrame({"a": a, "b": b, "c": (2 * b + (rng.random(120) < 0.1)) % 4})
+    assert TableFlow().plan(frame.astype(str).map("l{}".format)).leaf == 8
+
+
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     fine = flow.plan_.detail
     same = TableFlow(detail=fine, random_state=0).fit(table())

@@ -228,7 +228,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     middle = excess(0.5)
     end = 0.0 if middle <= 0 else 1.0
     there = excess(end)
-    crossed = (middle <= 0) != (there <= 0)
+    crossed = middle <= 0 < there or there <= 0 < middle  # neither if no draw is new
     t = 0.5 + (end - 0.5) * middle / (middle - there) if crossed else end
     return Detail.at(t).of_rows(n)
 
