@@ -89,8 +89,8 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     assert TableFlow().plan(frame[:30]).leaf == 3
 
 
-def test_where_all_draws_equal_rows_trees_are_coarse():
-    """Three columns of four levels: trees in the middle draw no new row, the coarsest ones do."""
+def test_trees_that_draw_no_new_row_are_too_fine():
+    """Three columns of four levels: the finest trees repeat rows, those in the middle do not."""
     rng = np.random.default_rng(59)
     a = rng.integers(0, 4, 120)
     b = (a + (rng.random(120) < 0.1)) % 4

@@ -223,12 +223,13 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
             return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
         logs = [d[d > 0].log().mean() for d in (to[0][0], apart)]
-        return float(logs[1] - logs[0]) + math.log(_APART)
+        gap = torch.nan_to_num(logs[1] - logs[0], nan=1e9)  # no draw is new, or no row is the only one
+        return float(gap) + math.log(_APART)
 
     middle = excess(0.5)
     end = 0.0 if middle <= 0 else 1.0
     there = excess(end)
-    crossed = middle <= 0 < there or there <= 0 < middle  # neither if no draw is new
+    crossed = (middle <= 0) != (there <= 0)
     t = 0.5 + (end - 0.5) * middle / (middle - there) if crossed else end
     return Detail.at(t).of_rows(n)
 
