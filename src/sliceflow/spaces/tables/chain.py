@@ -36,7 +36,7 @@ _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
 _BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
-_PASSED = 10  # rows of a leaf, at most, that are passed because they gave a cell already
+_PASSED = 16  # rows of a leaf, at most, that are passed because they gave a cell already
 
 Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
@@ -178,18 +178,19 @@ class Link:
     def _of_others(
         self, node: np.ndarray, at: np.ndarray, givers: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Places of nodes, moved to the next row that is none of the last `givers`.
+        """Places of nodes, moved to the nearest row that is none of the last `givers`.
 
         These are half as many as the node has rows: the others are enough for its distribution.
         """
-        count, side = self.tree.count[node], rng.choice([-1, 1], len(at))
+        count, side, there = self.tree.count[node], rng.choice([-1, 1], len(at)), at
         old = np.arange(givers.shape[1], 0, -1) > count[:, None] // 2
-        for _ in range(_PASSED):
-            gave = (~old & (givers == self._row(node, at)[:, None])).any(1)
+        for k in range(1, _PASSED + 1):  # one to one side, one to the other, two to the first …
+            inside = np.clip(there, 0, count - 1e-9)
+            gave = (~old & (givers == self._row(node, inside)[:, None])).any(1) | (inside != there)
             if not gave.any():
                 break
-            at = np.where(gave, np.minimum((at + side) % count, count - 1e-9), at)
-        return at
+            there = np.where(gave, there - side * k * (-1) ** k, there)
+        return np.where(gave, at, there)
 
     def _values(self, node: np.ndarray, at: np.ndarray, ahead: np.ndarray) -> np.ndarray:
         """Values of rows at places of nodes, or between two; `ahead` is the last line's prediction."""

@@ -28,7 +28,8 @@ from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generat
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 _NEARER = 0.548  # share of draws nearer to rows that trees grew on than to others, at most
-_APART = 0.97  # distance of draws to rows over that of rows to each other, at least
+_APART = 0.97  # distance of draws to rows over that of rows to each other, at least,
+_SAME = 0.01  # where equal rows are so far apart
 _TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
 
@@ -210,7 +211,8 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
 
     def nearest(x: Tensor, rows: np.ndarray, k: int = 1) -> Tensor:
         """Distances to the k-th nearest of rows, Σ|xᵢ − yᵢ|."""
-        away = (torch.cdist(some, points(rows), p=1) for some in x.split(1_000))
+        to = points(rows)
+        away = (torch.cdist(some, to, p=1) for some in x.split(1_000))
         return torch.cat([each.topk(k, largest=False).values[:, -1] for each in away])
 
     apart = nearest(points(parts[0]), parts[0], 2) if len(parts) == 1 else None
@@ -222,9 +224,8 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
         if apart is None:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
             return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
-        logs = [d[d > 0].log().mean() for d in (to[0][0], apart)]
-        gap = torch.nan_to_num(logs[1] - logs[0], nan=1e9)  # no draw is new, or no row is the only one
-        return float(gap) + math.log(_APART)
+        logs = [(d + _SAME).log().mean() for d in (to[0][0], apart)]
+        return float(logs[1] - logs[0]) + math.log(_APART)
 
     middle = excess(0.5)
     end = 0.0 if middle <= 0 else 1.0
