@@ -182,7 +182,7 @@ class TableFlow(FlowEstimator):
         table, seed = self._fitted_state().table, Seed.from_random_state(random_state)
         frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
-        filled, left = fill(table, np.tile(z, (int(n), 1)), seed)
+        filled, left = fill(table, z, int(n), seed)
         names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
         for made, part in zip(out, np.split(filled, int(n)), strict=True):
             for c in np.flatnonzero((z < 0).any(0)).tolist():

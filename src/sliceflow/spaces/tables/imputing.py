@@ -1,8 +1,9 @@
 """Missing cells, filled by trees that see all other columns.
 
-This is multiple imputation by trees (Doove, van Buuren and Dusseldorp 2014). Cells start as those of a
-near row. Then each is that of a random row in the leaf of a random tree, or along a line, in a few
-sweeps over the columns. Trees are grown on different rows, whose own holes are filled first.
+This is multiple imputation by trees (Doove, van Buuren and Dusseldorp 2014). The cells of a row start
+together, as those of a near row, moved along a regression on the known cells. Then each is that of a
+random row in the leaf of a random tree, or along a line, in a few sweeps over the columns. Each tree is
+grown on a copy of the table's rows, whose own holes are filled in the same sweeps.
 """
 
 from __future__ import annotations
@@ -16,83 +17,107 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import Detail, Link, choose_way, grow
 from sliceflow.spaces.tables.table import Table, generator
 
-_TREES, _SHARE, _DETAIL = 10, 0.63, Detail(5, 2.0)  # of a column with missing cells; a tree's rows
-_NEAREST, _STARTS, _COMPARED = 5, 5_000, 50  # rows to start from, of so many, by so many columns
+_TREES = (3, 10)  # of a column, at least and at most: one for each table that is asked for
+_SHARE, _DETAIL = 0.63, Detail(5, 2.0)  # of the rows that a tree has, and how fine it is
+_NEAREST, _STARTS, _COMPARED = 10, 5_000, 50  # rows to start from, of so many, by so many columns
+_RIDGE, _ITERATIONS = 1e-4, 4  # of the regression; holes of its own rows are expected so many times
 _SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one
 _MOST_ROWS, _MOST_CELLS = 20_000, 2_000_000  # to learn from
 
 
-def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
-    """Positions z (m, d) with missing cells filled, but of identifiers; and which rows break rules."""
-    columns = table.columns
+def fill(table: Table, z: np.ndarray, n: int, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
+    """Positions z (m, d) n times, missing cells filled but of identifiers; and which rows break rules."""
+    columns, rng = table.columns, generator(seed.child("fill"))
     constant = [of.kind == "constant" and len(of.order) > 0 for of in columns]
-    z = np.where(constant, 0.0, z)
     most = min(_MOST_ROWS, _MOST_CELLS // len(columns))
-    rows = known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
+    known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
     usable = [c for c in table.order if columns[c].kind != "identifier" and (known[:, c] >= 0).any()]
-    if (known[:, usable] < 0).any():  # trees see each row without holes, as those to be filled will be
-        rows, _ = _fill(table, known, known, np.tile(known, (_TREES, 1)), usable, seed.child("table"))
-    return _fill(table, known, rows, z, usable, seed)
-
-
-def _fill(  # many: rows to learn from, and to fill
-    table: Table, known: np.ndarray, rows: np.ndarray, z: np.ndarray, usable: list[int], seed: Seed
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fill z (m, d) by trees of `rows`, which are one or more copies of `known` (n, d), filled or not."""
-    rng, out = generator(seed.child("fill")), z.copy()
-    gone = (z < 0) & np.isin(np.arange(z.shape[1]), usable)
-    wanted, rest = [c for c in usable if gone[:, c].any()], np.flatnonzero(gone.any(1))
-    forests = [_forest(table, known, rows, c, usable, seed.child("column", c)) for c in wanted]
+    trees, holes = int(np.clip(n, *_TREES)), bool((known[:, usable] < 0).any())
+    learnt = np.tile(known, (trees if holes else 1, 1))
+    out = np.concatenate((learnt, np.tile(np.where(constant, 0.0, z), (n, 1))))
+    gone = (out < 0) & np.isin(np.arange(len(columns)), usable)
+    rest, forests = np.flatnonzero(gone.any(1)), dict[int, list[Link]]()
+    wanted, began = [c for c in usable if gone[:, c].any()], out.copy()
     asked = replace(table.rules, rules=tuple(of for of in table.rules.rules if not of.implied))
     for attempt in range(_ROUNDS):
         if not len(rest):
             break
         if attempt == _ROUNDS_IMPLIED:  # known cells may break what nobody asked for
             table = replace(table, rules=asked)
-        part, own = z[rest], gone[rest]
-        _start(table, rows[: len(known)][:_STARTS], part, own, usable, rng)
-        for _ in range(_SWEEPS):
-            for forest in forests:
-                _redraw(table, forest, part, own, rng)
+        part, own = began[rest], gone[rest]
+        _start(table, known[:_STARTS], part, own, usable, rng)
+        for sweep in range(_SWEEPS):
+            for c in wanted:
+                if not attempt and (holes or not sweep):  # trees see rows without holes
+                    learnt[rest[rest < len(learnt)]] = part[rest < len(learnt)]
+                    rows = learnt.reshape(-1, *known.shape)[:, known[:, c] >= 0]
+                    forests[c] = _forest(table, rows, trees, c, usable, seed.child("column", c, sweep))
+                _redraw(table, forests[c], part, own, rng)
             table.rules.solve(part, own)
         filled = np.where(own & (part < 0), np.nan, part)
         ok = table.rules.complete(filled, ~own)
         out[rest[ok]] = filled[ok]
-        rest = rest[~ok]
-    return out, rest
+        rest = rest[~ok & (rest >= len(learnt))]
+    return out[len(learnt) :], rest - len(learnt)
 
 
 def _start(  # many: rows to take cells from, and cells to fill
     table: Table, rows: np.ndarray, z: np.ndarray, gone: np.ndarray, usable: list[int],
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Take the cells `gone` of z from one of the nearest rows, in place: then few sweeps are enough."""
+    """Take the cells `gone` of z from one of the nearest rows, in place: numbers move as is expected."""
+    columns, first = table.columns, dict[int, int]()
 
     def points(z: np.ndarray) -> np.ndarray:
-        axes = ((c, table.columns[c].axes(z[:, c])) for c in usable[:_COMPARED])
-        return np.hstack([np.where(z[:, [c]] < 0, np.nan, x) for c, x in axes])
+        out, at = [], 0
+        for c in usable[:_COMPARED]:
+            out.append(np.where(z[:, [c]] < 0, np.nan, columns[c].axes(z[:, c])))
+            first[c], at = at, at + out[-1].shape[1]
+        return np.hstack(out)
 
-    search = NearestNeighbors(n_neighbors=min(_NEAREST, len(rows)), metric="nan_euclidean")
-    each, which = np.unique(z, axis=0, return_inverse=True)
-    near = search.fit(points(rows)).kneighbors(points(each), return_distance=False)[which.reshape(-1)]
-    chance = rng.random(near.shape)
+    seen, (each, which) = points(rows), np.unique(z, axis=0, return_inverse=True)
+    search = NearestNeighbors(n_neighbors=min(_NEAREST, len(rows)), metric="nan_euclidean").fit(seen)
+    to = points(each)
+    near = rng.permuted(search.kneighbors(to, return_distance=False)[which.reshape(-1)], axis=1)
+    full, left = np.where(np.isnan(seen), np.nanmean(seen, axis=0), seen), np.zeros(1)
+    for _ in range(_ITERATIONS if np.isnan(seen).any() else 1):  # expectation maximisation
+        covariance = np.cov(full.T, ddof=0) + left + _RIDGE * np.eye(seen.shape[1])
+        precision, mean = np.linalg.inv(covariance), full.mean(0)
+        full, left = _expected(seen - mean, precision)
+        full += mean
+    moved = full[near[:, 0]]
+    moved += _expected(to[which.reshape(-1)] - moved, precision)[0]
     for c in usable:
-        cells = rows[near[gone[:, c]], c]
-        first = np.argmax(np.where(cells >= 0, chance[gone[:, c]], -1.0), axis=1)
-        z[gone[:, c], c] = np.take_along_axis(cells, first[:, None], axis=1)[:, 0]
+        cells, own = rows[near[gone[:, c]], c], columns[c]
+        z[gone[:, c], c] = cells[np.arange(len(cells)), np.argmax(cells >= 0, axis=1)]
+        if own.is_number and c in first:
+            levels, scores = np.arange(len(own.order)), moved[gone[:, c], first[c]]
+            z[gone[:, c], c] = np.rint(np.interp(scores, own.axes(levels)[:, 0], levels))
+
+
+def _expected(x: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points x (m, a) of a Gaussian around 0 with NaN replaced by means; and the mean covariance left."""
+    out, left = np.nan_to_num(x), np.zeros_like(precision)
+    patterns, which = np.unique(np.isnan(x), axis=0, return_inverse=True)
+    order, sizes = np.argsort(which.reshape(-1), kind="stable"), np.bincount(which.reshape(-1))
+    for gone, rows in zip(patterns, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
+        covariance = np.linalg.inv(precision[np.ix_(gone, gone)])
+        slopes = precision[np.ix_(~gone, gone)] @ covariance
+        out[np.ix_(rows, gone)] = -out[np.ix_(rows, ~gone)] @ slopes
+        left[np.ix_(gone, gone)] += covariance * (len(rows) / len(x))
+    return out, left
 
 
 def _forest(  # many: rows to learn from, and what of them
-    table: Table, known: np.ndarray, rows: np.ndarray, c: int, usable: list[int], seed: Seed
+    table: Table, copies: np.ndarray, trees: int, c: int, usable: list[int], seed: Seed
 ) -> list[Link]:
     """Trees of a column. Each has rows of its own (bagging), of another copy."""
-    there, copies, out = np.flatnonzero(known[:, c] >= 0), len(rows) // len(known), []
-    before = np.array([b for b in usable if b != c], dtype=np.int64)
-    way = choose_way(table.columns, rows[there], c, before, seed.child("way").key)
-    for t in range(_TREES):
-        some = generator(seed.child("rows", t)).permutation(there)[: round(_SHARE * len(there))]
-        own = rows[some + t % copies * len(known)]
-        out.append(grow(table.columns, own, c, before, seed.child("grow", t).key, _DETAIL, way))
+    before, out = np.array([b for b in usable if b != c], dtype=np.int64), []
+    way = choose_way(table.columns, copies[0], c, before, seed.child("way").key)
+    for t in range(trees):
+        rows, key = copies[t % len(copies)], seed.child("grow", t).key
+        some = generator(seed.child("rows", t)).permutation(len(rows))[: round(_SHARE * len(rows))]
+        out.append(grow(table.columns, rows[some], c, before, key, _DETAIL, way))
     return out
 
 
