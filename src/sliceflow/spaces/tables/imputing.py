@@ -18,7 +18,7 @@ from sliceflow.spaces.tables.chain import Detail, Link, choose_way, grow
 from sliceflow.spaces.tables.table import Table, generator
 
 _TREES = (3, 10)  # of a column, at least and at most: one for each table that is asked for
-_SHARE, _DETAIL = 0.63, Detail(5, 2.0)  # of the rows that a tree has, and how fine it is
+_SHARE, _DETAIL = 0.63, Detail(8, 2.0)  # of the rows that a tree has, and how fine it is
 _NEAREST, _STARTS, _COMPARED = 10, 5_000, 50  # rows to start from, of so many, by so many columns
 _RIDGE, _ITERATIONS = 1e-4, 4  # of the regression; holes of its own rows are expected so many times
 _SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one
@@ -79,7 +79,8 @@ def _start(  # many: rows to take cells from, and cells to fill
     search = NearestNeighbors(n_neighbors=min(_NEAREST, len(rows)), metric="nan_euclidean").fit(seen)
     to = points(each)
     near = rng.permuted(search.kneighbors(to, return_distance=False)[which.reshape(-1)], axis=1)
-    full, left = np.where(np.isnan(seen), np.nanmean(seen, axis=0), seen), np.zeros(1)
+    mean, left = np.nansum(seen, axis=0) / np.maximum(1, (~np.isnan(seen)).sum(0)), np.zeros(1)
+    full = np.where(np.isnan(seen), mean, seen)
     for _ in range(_ITERATIONS if np.isnan(seen).any() else 1):  # expectation maximisation
         covariance = np.cov(full.T, ddof=0) + left + _RIDGE * np.eye(seen.shape[1])
         precision, mean = np.linalg.inv(covariance), full.mean(0)
