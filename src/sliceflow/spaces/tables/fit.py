@@ -22,7 +22,6 @@ from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
 from sliceflow.spaces.tables.chain import MOST_ROWS, Detail, Link, Way
-from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
@@ -197,34 +196,21 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
     parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
-
-    def points(z: np.ndarray) -> Tensor:
-        some = table.order[:_TRIED_COLUMNS]
-        return torch.from_numpy(np.hstack([_scaled(table.columns[c], z[:, c]) for c in some])).float()
-
-    def draws(rows: np.ndarray, detail: Detail) -> Tensor:
-        z, rng = np.full(rows.shape, np.nan), generator(seed.child("draws"))
-        givers = np.full(z.shape, -1)
-        for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, detail, ways):
-            z[:, link.column] = link.draw(z, rng, givers=givers)
-        return points(z)
-
-    def nearest(x: Tensor, rows: np.ndarray, k: int = 1) -> Tensor:
-        """Distances to the k-th nearest of rows, Σ|xᵢ − yᵢ|."""
-        to = points(rows)
-        away = (torch.cdist(some, to, p=1) for some in x.split(1_000))
-        return torch.cat([each.topk(k, largest=False).values[:, -1] for each in away])
-
-    apart = nearest(points(parts[0]), parts[0], 2) if len(parts) == 1 else None
+    known = [_points(table, part) for part in parts]
 
     def excess(t: float) -> float:
         """How much nearer to rows draws are than they may be."""
-        new = [draws(part, Detail.at(t)) for part in parts]
-        to = [[nearest(x, part) for part in parts] for x in new]
-        if apart is None:
+        to = []
+        for rows in parts:
+            z, rng = np.full((2 * len(rows), rows.shape[1]), np.nan), generator(seed.child("draws"))
+            givers = np.full(z.shape, -1)
+            for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, Detail.at(t), ways):
+                z[:, link.column] = link.draw(z, rng, givers=givers)
+            to.append([_nearest(_points(table, z), points) for points in known])
+        if len(parts) == 2:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
             return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
-        logs = [(d + _SAME).log().mean() for d in (to[0][0], apart)]
+        logs = [(d + _SAME).log().mean() for d in (to[0][0], _nearest(known[0], known[0], 2))]
         return float(logs[1] - logs[0]) + math.log(_APART)
 
     middle = excess(0.5)
@@ -235,10 +221,22 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     return Detail.at(t).of_rows(n)
 
 
-def _scaled(column: Column, positions: np.ndarray) -> np.ndarray:
-    """(m, a), coordinates as distances to the closest record take them: numbers by their range."""
-    if not column.is_number:
-        return column.axes(positions)
-    span = column.values[-1] - column.values[0] or 1.0
-    x = (column.numbers(positions)[:, None] - column.values[0]) / span
-    return np.where(np.isnan(x), -0.5, x)
+def _points(table: Table, z: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The numbers of rows by their range, and the positions of other columns."""
+    some = table.order[:_TRIED_COLUMNS]
+    numbers = [c for c in some if table.columns[c].is_number]
+    x = np.full((len(z), len(numbers)), -0.5)  # missing
+    for i, column, at in ((i, table.columns[c], z[:, c]) for i, c in enumerate(numbers)):
+        scaled = (column.numbers(at) - column.values[0]) / (np.ptp(column.values) or 1)
+        x[at >= 0, i] = scaled[at >= 0]
+    others = z[:, [c for c in some if c not in numbers]]
+    return torch.from_numpy(x).float(), torch.from_numpy(others).float()
+
+
+def _nearest(points: tuple[Tensor, Tensor], rows: tuple[Tensor, Tensor], k: int = 1) -> Tensor:
+    """Distances to the k-th closest record: Σ|xᵢ − yᵢ| of numbers, and 2 for each other level."""
+    out = []
+    for x, a in zip(*(torch.split(part, 1_000) for part in points), strict=True):
+        away = torch.cdist(x, rows[0], p=1) + 2 * torch.cdist(a, rows[1], p=0)
+        out.append(away.topk(k, largest=False).values[:, -1])
+    return torch.cat(out)
