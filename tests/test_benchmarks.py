@@ -129,26 +129,6 @@ def test_the_other_rows_of_a_cpu_are_measured(tmp_path):
     assert 0.3 < found["posteriors/two moons 1000"]["c2st"] < 0.8
 
 
-@pytest.mark.parametrize(
-    ("column", "before", "after", "worse"),
-    [
-        ("c2st", [0.52, 0.53, 0.54], [0.60, 0.61, 0.62], True),
-        ("c2st", [0.52, 0.53, 0.54], [0.53, 0.54, 0.55], False),  # within the seeds' noise
-        ("c2st", [0.50, 0.50, 0.50], [0.40, 0.40, 0.40], False),
-        ("utility", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82], True),
-        ("utility", [0.90, 0.91, 0.92], [0.99, 0.99, 0.99], False),
-        ("offline_copies", [0.001], [0.009], False),  # both are below the ideal share
-        ("nn_ratio", [1.0, 1.0], [0.5, 0.5], True),
-        ("nn_ratio", [0.5, 0.5], [1.0, 1.0], False),
-        ("fid768", [0.165], [0.170], False),  # one seed: 5 % are noise
-        ("offline_fid768", [0.165], [0.200], True),
-    ],
-)
-def test_worse_is_more_than_the_noise(column, before, after, worse):
-    rows = ([{column: value} for value in values] for values in (before, after))
-    assert today._worse(*rows, column) is worse
-
-
 def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     train, test = digits
     np.savez(tmp_path / "mnist.npz", train_images=train.images, train_labels=train.labels,

@@ -89,13 +89,12 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     assert TableFlow().plan(frame[:30]).leaf == 3
 
 
-def test_where_rows_repeat_trees_are_fine():
-    """Three columns of four levels. The finest trees draw no new row, and nearly all rows have twins."""
-    rng = np.random.default_rng(59)
-    a = rng.integers(0, 4, 120)
-    b = (a + (rng.random(120) < 0.1)) % 4
-    frame = pd.DataFrame({"a": a, "b": b, "c": (2 * b + (rng.random(120) < 0.1)) % 4})
-    assert TableFlow().plan(frame.astype(str).map("l{}".format)).leaf < 8
+def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
+    seen, grow = [], fit.grow_chain
+    monkeypatch.setattr(fit, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how))
+    x = rng.normal(size=400)
+    plan = TableFlow().plan(pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)}))
+    assert {*seen} == {plan.ways} == {("leaves", "numbers")}
 
 
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
