@@ -26,7 +26,7 @@ from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generator, grow_chain
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
-_NEARER = 0.55  # share of draws nearer to rows that trees grew on than to others, at most
+_NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
 _APART = 0.97  # distance of draws to rows over that of rows to each other, at least,
 _SAME = 0.01  # where equal rows are so far apart
 _TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
