@@ -9,6 +9,7 @@ grown on a copy of the table's rows, whose own holes are filled in the same swee
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
@@ -53,9 +54,9 @@ def fill(table: Table, z: np.ndarray, n: int, seed: Seed) -> tuple[np.ndarray, n
                     rows = learnt.reshape(-1, *known.shape)[:, known[:, c] >= 0]
                     forests[c] = _forest(table, rows, trees, c, usable, seed.child("column", c, sweep))
                 _redraw(table, forests[c], part, own, rng)
-            table.rules.solve(part, own)
-        filled = np.where(own & (part < 0), np.nan, part)
-        ok = table.rules.complete(filled, ~own)
+            filled = np.where(own & (part < 0), np.nan, part)
+            ok = table.rules.complete(filled, own)
+            part = np.where(np.isfinite(filled), filled, part)
         out[rest[ok]] = filled[ok]
         rest = rest[~ok & (rest >= len(learnt))]
     return out[len(learnt) :], rest - len(learnt)
@@ -131,9 +132,5 @@ def _redraw(
     for link, own in zip(forest, parts, strict=True):
         drawn = np.where(gone[own] & (z[own] < 0), np.nan, z[own])
         drawn[:, c] = np.nan
-
-        def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
-            return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
-
-        found = link.draw(z[own], rng, allowed)
+        found = link.draw(z[own], rng, partial(table.rules.allowed, c, drawn, False))
         z[own, c] = np.where(np.isnan(found), z[own, c], found)

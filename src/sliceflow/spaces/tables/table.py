@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -132,20 +132,15 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
     start = np.array([np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns])
     start[list(fixed)] = list(fixed.values())
-    given = np.isin(np.arange(len(columns)), list(fixed))
-    out, rest, z = np.empty((n, len(columns))), np.arange(n), start[None]
+    free = np.isin(np.arange(len(columns)), list(fixed), invert=True)
+    out, rest = np.empty((n, len(columns))), np.arange(n)
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
         givers = np.full(z.shape, -1, dtype=np.int32)
         for link in links:
-            c = link.column
-
-            def allowed(rows: np.ndarray, at: np.ndarray, c: int = c, z: np.ndarray = z) -> np.ndarray:
-                fine = rules.allowed(c, z[rows], at)
-                return fine if missing or not len(columns[c].order) else fine & (at >= 0)
-
-            z[:, c] = link.draw(z, rng, allowed, givers)
-        ok = rules.complete(z, np.tile(given, (len(z), 1)))
+            allowed = partial(rules.allowed, link.column, z, missing)
+            z[:, link.column] = link.draw(z, rng, allowed, givers)
+        ok = rules.complete(z, free)
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
