@@ -149,9 +149,7 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         out = hashlib.blake2b(digest_size=16)
         for of in self.cells:
-            out.update(
-                repr((of.name, of.dtype, of.labels, of.categorical)).encode(errors="surrogatepass")
-            )
+            out.update(repr((of.name, of.dtype, of.labels, of.categorical)).encode())
             out.update(of.numbers.tobytes() + of.codes.tobytes())
         return {"X": out.hexdigest()}
 

@@ -79,8 +79,7 @@ class Tree:
         alpha = detail.cost / len(some) * _impurity(target[some])
         # Half the gain saves time, and hardly a split that the pruning would have kept.
         how = {"min_samples_leaf": detail.leaf, "ccp_alpha": alpha, "min_impurity_decrease": alpha / 2}
-        tree = kind(random_state=0, **how)
-        nodes = tree.fit(x[some], target[some]).tree_
+        nodes = kind(random_state=0, **how).fit(x[some], target[some]).tree_
         at = nodes.apply(x)
         order = np.lexsort((y, at))
         # Nodes are numbered depth first: those below a node end where its sibling begins.

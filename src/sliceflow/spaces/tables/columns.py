@@ -73,8 +73,7 @@ class Column:
     def positions(self) -> np.ndarray:
         """(n,), of the column's own cells."""
         place = np.full(len(self.cells.levels) + 1, 0.0 if len(self.order) else -1.0)
-        if self.kind != "identifier":
-            place[self.order] = np.arange(len(self.order))
+        place[self.order] = np.arange(len(self.order))
         place[-1] = -1.0
         return np.asarray(place[self.cells.codes])
 
@@ -198,19 +197,20 @@ class Column:
             out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
         return out
 
-    def find(self, values: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """Values, or texts for them, in the column's dtype; their positions, at most its ends; numbers."""
+    def find(self, values: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Positions of values or texts for them, at most the ends; numbers; new ones in its dtype."""
         form, dtype = self.cells.form, self.cells.levels.dtype
         texts = form != "str" and all(isinstance(value, str) for value in values)
         place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
         at = np.array([place.get(value, -1) for value in values.tolist()], dtype=np.float64)
         numbers, new = self.numbers(at), np.flatnonzero(at < 0)
+        made = values.iloc[new]
         if not len(new):
-            return self.levels.iloc[at.astype(np.int64)].reset_index(drop=True), at, numbers
+            return at, numbers, made
         try:
             if not self.is_number:
                 raise ValueError(f"it has {shown(self.levels.tolist())}")
-            made = values.iloc[new].astype(dtype) if texts else convert(values.iloc[new], dtype)
+            made = made.astype(dtype) if texts else convert(made, dtype)
             if self.cells.dtype == "object" and form != "str":
                 made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
             numbers[new] = self.in_steps(*whole_numbers(made, form, self.writing))
@@ -218,9 +218,7 @@ class Column:
             fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
             raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
         at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
-        out = self.levels.iloc[np.floor(at).astype(np.int64)].reset_index(drop=True)
-        out.iloc[new] = made.array
-        return out, at, numbers
+        return at, numbers, made
 
     def places_of(self, cells: Cells) -> np.ndarray:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
@@ -228,7 +226,7 @@ class Column:
             return np.where(cells.missing, -1.0, 0.0)
         used, codes = np.unique(cells.codes[~cells.missing], return_inverse=True)
         out = np.full(len(cells.codes), -1.0)
-        out[~cells.missing] = self.find(cells.levels.iloc[used])[1][codes]
+        out[~cells.missing] = self.find(cells.levels.iloc[used])[0][codes]
         return out
 
     def describe(self) -> dict[str, Any]:
@@ -246,8 +244,7 @@ class Column:
         if self.reveals:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         share, distinct = round(float(missing.mean()), 4), len(np.unique(self.cells.codes[~missing]))
-        found = {"missing": share, "distinct": distinct, "note": note}
-        return {"column": str(self.name), "kind": self.kind} | found
+        return dict(column=str(self.name), kind=self.kind, missing=share, distinct=distinct, note=note)
 
     @property
     def reveals(self) -> bool:

@@ -154,29 +154,25 @@ class Rules:
                         self._compute(rule, c, z, np.flatnonzero(rows))
                         free[np.ix_(rows, rule.columns)] = False
 
-    def solve(self, z: np.ndarray, gone: np.ndarray) -> None:
-        """Compute `gone` cells that sums determine, in place; others stay as they are."""
-        trial = np.where(gone & (z < 0), np.nan, z)
-        self._settle(trial, gone)
-        z[:] = np.where(np.isfinite(trial), trial, z)
+    def complete(self, z: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Compute `free` cells of sums in place; returns which rows are whole and keep all rules."""
+        return np.asarray(self._keep(self.rules, z, free) & np.isfinite(z).all(1))
 
-    def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
-        """Compute sums in place, except `fixed` cells; returns which rows keep all rules."""
-        return np.asarray(self._keep(self.rules, z, ~fixed) & np.isfinite(z).all(1))
-
-    def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
-        touched = {c}
+    def allowed(
+        self, c: int, z: np.ndarray, missing: bool, rows: np.ndarray, positions: np.ndarray
+    ) -> np.ndarray:
+        """Whether a column may have these positions in some rows of z (m, d), as far as they are drawn."""
+        touched, ok = {c}, missing | (positions >= 0)
         for rule in self.totals:
             touched |= set(rule.columns) if touched & set(rule.columns) else set()
         own = [rule for rule in self.rules if rule.relation != "=" and touched & set(rule.columns)]
         if not own and len(touched) == 1:
-            return np.ones(len(z), dtype=bool)
-        trial = z.copy()
+            return ok
+        trial = z[rows]
         trial[:, c] = positions
         free = np.isnan(trial)
         free[:, c] = any(c == rule.columns[0] for rule in self.totals)
-        return self._keep(own, trial, free)
+        return np.asarray(ok & self._keep(own, trial, free))
 
     def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which rows keep rules, after `free` cells of sums are computed in place."""

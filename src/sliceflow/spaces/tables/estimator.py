@@ -109,9 +109,9 @@ class TableFlow(FlowEstimator):
             space = self._space()
             table = Table.understand(model.rows, space.kinds, space.constraints)
             plan, order = fitted.plan, table.order
-            roomy = [table.columns[c].has_room for c in order]
-            sound = [way == "leaves" or room for way, room in zip(plan.ways, roomy, strict=False)]
-            if (tuple(table.names[c] for c in order), [True] * len(order)) != (plan.order, sound):
+            wrong = len(plan.ways) != len(order) or plan.order != tuple(table.names[c] for c in order)
+            along = [c for c, way in zip(order, plan.ways, strict=False) if way != "leaves"]
+            if wrong or not all(table.columns[c].has_room for c in along):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))

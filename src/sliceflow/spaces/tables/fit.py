@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -94,8 +95,9 @@ class FittedTable:
         return self.table.frame(z, seed)
 
     def columns(self, X: Any) -> Tensor:
-        scores = self.table.scores(self.table.positions_of(read_frame(X)))
-        return torch.from_numpy(np.ascontiguousarray(scores.T))
+        z = self.table.positions_of(read_frame(X))
+        axes = [self.table.columns[c].axes(z[:, c]) for c in self.table.order]
+        return torch.from_numpy(np.vstack([of.T for of in axes] or [np.zeros((1, len(z)))]))
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,10 @@ class TablePart:
                 run.after()
 
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> FittedTable:
-        self.fitted.table.warn_of_personal()
+        if found := [column.name for column in self.fitted.table.columns if column.reveals]:
+            which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
+            cure = f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
+            warnings.warn(f"samples contain real values of {which}; {cure}", UserWarning, stacklevel=2)
         return replace(self.fitted, grown=tuple(self.links))
 
 

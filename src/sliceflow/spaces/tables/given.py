@@ -91,8 +91,9 @@ def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
         return -1.0, np.nan, one.astype(cells.dtype)
     if cells.form == "datetime" and getattr(value, "tzinfo", None) is None:
         one = one.astype(str)  # on the clock of the column
-    made, at, number = column.find(one)
-    return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), made
+    (at,), (number,), new = column.find(one)
+    known = column.levels.iloc[[int(at)]].reset_index(drop=True)
+    return float(np.rint(at) if column.exact else at), float(number), new if len(new) else known
 
 
 def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:

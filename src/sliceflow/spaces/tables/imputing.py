@@ -9,6 +9,7 @@ grown on a copy of the table's rows, whose own holes are filled in the same swee
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
@@ -33,47 +34,43 @@ def fill(table: Table, z: np.ndarray, n: int, seed: Seed) -> tuple[np.ndarray, n
     known = table.z[generator(seed.child("some")).permutation(len(table.z))[:most]]
     usable = [c for c in table.order if columns[c].kind != "identifier" and (known[:, c] >= 0).any()]
     trees, holes = int(np.clip(n, *_TREES)), bool((known[:, usable] < 0).any())
-    learnt = np.tile(known, (trees if holes else 1, 1))
+    learnt = np.tile(known, (trees, 1))
     out = np.concatenate((learnt, np.tile(np.where(constant, 0.0, z), (n, 1))))
     gone = (out < 0) & np.isin(np.arange(len(columns)), usable)
     rest, forests = np.flatnonzero(gone.any(1)), dict[int, list[Link]]()
-    wanted, began = [c for c in usable if gone[:, c].any()], out.copy()
+    wanted = [c for c in usable if gone[:, c].any()]
     asked = replace(table.rules, rules=tuple(of for of in table.rules.rules if not of.implied))
     for attempt in range(_ROUNDS):
         if not len(rest):
             break
         if attempt == _ROUNDS_IMPLIED:  # known cells may break what nobody asked for
             table = replace(table, rules=asked)
-        part, own = began[rest], gone[rest]
-        _start(table, known[:_STARTS], part, own, usable, rng)
+        part, own = out[rest], gone[rest]
+        _start(table, known[:_STARTS], part, usable, rng)
         for sweep in range(_SWEEPS):
             for c in wanted:
                 if not attempt and (holes or not sweep):  # trees see rows without holes
                     learnt[rest[rest < len(learnt)]] = part[rest < len(learnt)]
                     rows = learnt.reshape(-1, *known.shape)[:, known[:, c] >= 0]
-                    forests[c] = _forest(table, rows, trees, c, usable, seed.child("column", c, sweep))
+                    forests[c] = _forest(table, rows, c, usable, seed.child("column", c, sweep))
                 _redraw(table, forests[c], part, own, rng)
-            table.rules.solve(part, own)
-        filled = np.where(own & (part < 0), np.nan, part)
-        ok = table.rules.complete(filled, ~own)
+            filled = np.where(own & (part < 0), np.nan, part)
+            ok = table.rules.complete(filled, own)
+            part = np.where(np.isfinite(filled), filled, part)
         out[rest[ok]] = filled[ok]
         rest = rest[~ok & (rest >= len(learnt))]
     return out[len(learnt) :], rest - len(learnt)
 
 
-def _start(  # many: rows to take cells from, and cells to fill
-    table: Table, rows: np.ndarray, z: np.ndarray, gone: np.ndarray, usable: list[int],
-    rng: np.random.Generator,
-) -> None:  # fmt: skip
-    """Take the cells `gone` of z from one of the nearest rows, in place: numbers move as is expected."""
-    columns, first = table.columns, dict[int, int]()
+def _start(
+    table: Table, rows: np.ndarray, z: np.ndarray, usable: list[int], rng: np.random.Generator
+) -> None:
+    """Take missing cells of z from one of the nearest rows, in place: numbers move as is expected."""
+    columns, at = table.columns, 0
 
     def points(z: np.ndarray) -> np.ndarray:
-        out, at = [], 0
-        for c in usable[:_COMPARED]:
-            out.append(np.where(z[:, [c]] < 0, np.nan, columns[c].axes(z[:, c])))
-            first[c], at = at, at + out[-1].shape[1]
-        return np.hstack(out)
+        axes = ((z[:, [c]], columns[c].axes(z[:, c])) for c in usable[:_COMPARED])
+        return np.hstack([np.where(cells < 0, np.nan, x) for cells, x in axes])
 
     seen, (each, which) = points(rows), np.unique(z, axis=0, return_inverse=True)
     search = NearestNeighbors(n_neighbors=min(_NEAREST, len(rows)), metric="nan_euclidean").fit(seen)
@@ -89,11 +86,12 @@ def _start(  # many: rows to take cells from, and cells to fill
     moved = full[near[:, 0]]
     moved += _expected(to[which.reshape(-1)] - moved, precision)[0]
     for c in usable:
-        cells, own = rows[near[gone[:, c]], c], columns[c]
-        z[gone[:, c], c] = cells[np.arange(len(cells)), np.argmax(cells >= 0, axis=1)]
-        if own.is_number and c in first:
-            levels, scores = np.arange(len(own.order)), moved[gone[:, c], first[c]]
-            z[gone[:, c], c] = np.rint(np.interp(scores, own.axes(levels)[:, 0], levels))
+        own, gone, levels = columns[c], z[:, c] < 0, np.arange(len(columns[c].order))
+        cells, axes = rows[near[gone], c], own.axes(levels)
+        z[gone, c] = cells[np.arange(len(cells)), np.argmax(cells >= 0, axis=1)]
+        if own.is_number and at < moved.shape[1]:
+            z[gone, c] = np.rint(np.interp(moved[gone, at], axes[:, 0], levels))
+        at += axes.shape[1]
 
 
 def _expected(x: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,15 +107,13 @@ def _expected(x: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndar
     return out, left
 
 
-def _forest(  # many: rows to learn from, and what of them
-    table: Table, copies: np.ndarray, trees: int, c: int, usable: list[int], seed: Seed
-) -> list[Link]:
-    """Trees of a column. Each has rows of its own (bagging), of another copy."""
+def _forest(table: Table, copies: np.ndarray, c: int, usable: list[int], seed: Seed) -> list[Link]:
+    """Trees of a column, one of each copy. Each has rows of its own (bagging)."""
     before, out = np.array([b for b in usable if b != c], dtype=np.int64), []
     way = choose_way(table.columns, copies[0], c, before, seed.child("way").key)
-    for t in range(trees):
-        rows, key = copies[t % len(copies)], seed.child("grow", t).key
+    for t, rows in enumerate(copies):
         some = generator(seed.child("rows", t)).permutation(len(rows))[: round(_SHARE * len(rows))]
+        key = seed.child("grow", t).key
         out.append(grow(table.columns, rows[some], c, before, key, _DETAIL, way))
     return out
 
@@ -131,9 +127,5 @@ def _redraw(
     for link, own in zip(forest, parts, strict=True):
         drawn = np.where(gone[own] & (z[own] < 0), np.nan, z[own])
         drawn[:, c] = np.nan
-
-        def allowed(k: np.ndarray, at: np.ndarray, drawn: np.ndarray = drawn) -> np.ndarray:
-            return np.asarray((at >= 0) & table.rules.allowed(c, drawn[k], at))
-
-        found = link.draw(z[own], rng, allowed)
+        found = link.draw(z[own], rng, partial(table.rules.allowed, c, drawn, False))
         z[own, c] = np.where(np.isnan(found), z[own, c], found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -65,10 +64,9 @@ class Table:
     @cached_property
     def order(self) -> list[int]:
         """The columns of the chain: of two categories first, so that all others see what a label says."""
-        first = {
-            c: of.is_category and len(of.order) < 3 for c, of in enumerate(self.columns) if of.modelled
-        }
-        return self.rules.order(sorted(first, key=lambda c: not first[c]))
+        columns = [(c, of) for c, of in enumerate(self.columns) if of.modelled]
+        columns.sort(key=lambda pair: not (pair[1].is_category and len(pair[1].order) < 3))
+        return self.rules.order([c for c, _ in columns])
 
     @cached_property
     def single_rows(self) -> set[bytes]:
@@ -76,13 +74,6 @@ class Table:
         counts = Counter(row.tobytes() for row in self.z)
         single = {row for row, count in counts.items() if count == 1}
         return single if 2 * len(single) > len(self.z) else set()
-
-    def warn_of_personal(self) -> None:
-        """Say loudly which columns put real values, that most rows have alone, into samples."""
-        if found := [column.name for column in self.columns if column.reveals]:
-            which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
-            cure = f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
-            warnings.warn(f"samples contain real values of {which}; {cure}", UserWarning, stacklevel=2)
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
@@ -99,11 +90,6 @@ class Table:
                 rng = generator(seed.child("identifiers", c))
                 out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
-
-    def scores(self, z: np.ndarray) -> np.ndarray:
-        """(m, d'), comparable coordinates of rows."""
-        out = [self.columns[c].axes(z[:, c]) for c in self.order]
-        return np.hstack(out or [np.zeros((len(z), 1))])
 
 
 def grow_chain(  # many: rows, their order, and how trees grow
@@ -132,20 +118,15 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
     start = np.array([np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns])
     start[list(fixed)] = list(fixed.values())
-    given = np.isin(np.arange(len(columns)), list(fixed))
-    out, rest, z = np.empty((n, len(columns))), np.arange(n), start[None]
+    free = np.isin(np.arange(len(columns)), list(fixed), invert=True)
+    out, rest = np.empty((n, len(columns))), np.arange(n)
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
         givers = np.full(z.shape, -1, dtype=np.int32)
         for link in links:
-            c = link.column
-
-            def allowed(rows: np.ndarray, at: np.ndarray, c: int = c, z: np.ndarray = z) -> np.ndarray:
-                fine = rules.allowed(c, z[rows], at)
-                return fine if missing or not len(columns[c].order) else fine & (at >= 0)
-
-            z[:, c] = link.draw(z, rng, allowed, givers)
-        ok = rules.complete(z, np.tile(given, (len(z), 1)))
+            allowed = partial(rules.allowed, link.column, z, missing)
+            z[:, link.column] = link.draw(z, rng, allowed, givers)
+        ok = rules.complete(z, free)
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
