@@ -94,8 +94,8 @@ class Column:
         """Whether there can be new values: most levels are written again as they were."""
         if not self.is_number or self.exact or np.abs(self.values).max(initial=0) >= EXACT:
             return False
-        some = slice(None, None, max(1, len(self.order) // _LOOKED_AT))
-        pairs = zip(self._write(self.values[some]), self.levels.iloc[some], strict=True)
+        some = np.arange(0, len(self.order), max(1, len(self.order) // _LOOKED_AT))
+        pairs = zip(self._write(some), self.levels.iloc[some], strict=True)
         return float(np.mean([str(a) == str(b) for a, b in pairs])) >= _MOST
 
     @cached_property
@@ -151,15 +151,12 @@ class Column:
         """What the values at positions are, exactly, in units; Python's integers where those are large."""
         level = np.floor(positions).astype(np.int64)
         out, new = self.ticks[level], positions != level
-        if new.any():
-            out[new] = self._ticks_of(self.numbers(positions[new]))
+        numbers = self.numbers(positions[new])
+        if self.unit is not None:
+            steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
+            numbers = self.base + self.step * steps
+        out[new] = numbers
         return np.asarray(out)
-
-    def _ticks_of(self, numbers: np.ndarray) -> np.ndarray:
-        if self.unit is None:
-            return numbers
-        steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
-        return np.asarray(self.base + self.step * steps)
 
     def in_steps(self, ticks: np.ndarray, unit: Fraction | None) -> np.ndarray:
         """Whole numbers of another unit, or floats, as `values` are."""
@@ -170,10 +167,10 @@ class Column:
         scaled = ticks.astype(object) * above - self.base * below
         return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
 
-    def _write(self, numbers: np.ndarray) -> Any:
+    def _write(self, positions: np.ndarray) -> Any:
         """A Series of new values."""
         form, dtype, unit = self.cells.form, self.cells.dtype, self.unit or Fraction(1)
-        values: Any = self._ticks_of(numbers)
+        values: Any = self.ticks_at(positions)
         if form == "Decimal":
             values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in values.tolist()]
         elif form == "date":
@@ -194,7 +191,7 @@ class Column:
             return pandas().Series(new, dtype=object).astype(self.cells.dtype)
         out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
         if between.any():
-            out.iloc[np.flatnonzero(between)] = self._write(self.numbers(positions[between])).array
+            out.iloc[np.flatnonzero(between)] = self._write(positions[between]).array
         return out
 
     def find(self, values: Any) -> tuple[np.ndarray, np.ndarray, Any]:

@@ -91,8 +91,7 @@ class FittedTable:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True) -> Any:
-        z = draw_rows(self.table, self.links, n, seed, {}, missing)
-        return self.table.frame(z, seed)
+        return self.table.frame(draw_rows(self.table, self.links, n, seed, {}, missing), seed)
 
     def columns(self, X: Any) -> Tensor:
         z = self.table.positions_of(read_frame(X))

@@ -7,7 +7,7 @@ the nearest rows and moves them there: their numbers change along lines on the g
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -48,9 +48,14 @@ def condition_on(
             more += _range(column, c, value)
             rows &= at >= 0
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            known, never = _listed(column, value)
-            more.append(Rule(f"given {name}", "in", (c,), bound=known))
-            notes += [f"no row has {name}={v}" for v in never]
+            known = set[float]()
+            for one in value:
+                place, number, _ = find_value(column, one)
+                if place < 0 or column.numbers(np.array([place]))[0] == number:
+                    known.add(place)
+                else:
+                    notes.append(f"no row has {name}={one}")
+            more.append(Rule(f"given {name}", "in", (c,), bound=sorted(known)))
         else:
             fixed[c], number, one = find_value(column, value)
             same = at == fixed[c]
@@ -59,7 +64,6 @@ def condition_on(
                 if not column.values[0] <= number <= column.values[-1]:
                     notes.append(f"{name}={value} is outside the table's values")
                 if int((same & rows).sum()) < _ENOUGH:
-                    _refuse_unlike(table, c, fixed[c], number)
                     near[c] = number
                     continue
             rows &= same
@@ -96,28 +100,6 @@ def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
     return float(np.rint(at) if column.exact else at), float(number), new if len(new) else known
 
 
-def _refuse_unlike(table: Table, c: int, at: float, number: float) -> None:
-    """A ValueError if a constraint compares a number that no position stands for exactly."""
-    column = table.columns[c]
-    there = column.on_grid(column.numbers(np.array([at])))[0]
-    asked = [rule.text for rule in table.rules.rules if c in rule.columns and not rule.implied]
-    if asked and abs(there - number) > 1e-12 * abs(number):
-        fact = f"given {column.name!r} is outside the table's values, or finer than they are"
-        raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one of them out")
-
-
-def _listed(column: Column, values: Iterable[Any]) -> tuple[list[float], list[Any]]:
-    """The positions of those values that rows have, and the other values."""
-    known, never = set[float](), []
-    for value in values:
-        at, number, _ = find_value(column, value)
-        if at < 0 or column.numbers(np.array([at]))[0] == number:
-            known.add(at)
-        else:
-            never.append(value)
-    return sorted(known), never
-
-
 def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
     """The rules low ≤ column and column ≤ high."""
     text, rules = f"given {column.name}={value}", []
@@ -134,8 +116,17 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
 def _moved(
     table: Table, z: np.ndarray, near: Mapping[int, float], at: list[float]
 ) -> tuple[np.ndarray, int]:
-    """The rows nearest to numbers, moved to their positions along lines; and how many rows are near."""
+    """The rows nearest to numbers, moved to their positions along lines; and how many rows are near.
+
+    A ValueError if a constraint compares a number that no position stands for exactly.
+    """
     columns, given = table.columns, list(near)
+    for c, place in zip(given, at, strict=True):
+        there = columns[c].on_grid(columns[c].numbers(np.array([place])))[0]
+        asked = [rule.text for rule in table.rules.rules if c in rule.columns and not rule.implied]
+        if asked and abs(there - near[c]) > 1e-12 * abs(near[c]):
+            fact = f"given {columns[c].name!r} is outside the table's values, or finer than they are"
+            raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one out")
     z = z[(z[:, given] >= 0).all(1)]
     if not len(z):
         raise ValueError("no row has a value of all given columns at once")
