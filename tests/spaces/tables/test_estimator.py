@@ -109,7 +109,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
         TableFlow(detail=5).fit(table())
 
 
-@pytest.mark.parametrize("ways", [("logs",) * 7, ("leaves",) * 6])
+@pytest.mark.parametrize("ways", [("logs",) * 7, ("leaves",) * 6, ("leaves",) * 8])
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, ways):
     model = flow._model
     fitted = replace(model.fitted, table=None, plan=replace(flow.plan_, ways=ways))
