@@ -27,14 +27,13 @@ def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbours(rng):
     assert (draw(two)["two"].abs() < 4).mean() < 0.05  # one gap in a leaf
 
 
-def test_cells_of_a_new_row_come_from_different_rows(rng):
-    x = np.repeat(np.arange(40), 10)
-    table = read(pd.DataFrame({"x": x, **{k: rng.permutation(400) + 0.1 * k for k in range(1, 5)}}))
-    z, givers = np.column_stack((table.z[:, 0], np.full((400, 4), np.nan))), np.full((400, 5), -1)
-    for c in range(1, 5):  # leaves have ten rows, twice as many as a row has cells
-        link = grow(table.columns, table.z, c, np.arange(c), (0,), Detail(10, 0.5))
-        z[:, c] = link.draw(z, rng, givers=givers)
-        assert not (givers[:, :c] == givers[:, [c]]).any()
+def test_a_level_of_one_row_is_drawn_with_what_follows_from_it():
+    frame = pd.DataFrame(
+        {"town": [*"ab"] * 20 + ["c"], "country": [*"xy"] * 20 + ["z"], "n": range(41)}
+    )
+    new = draw(frame, 500)
+    assert (new["town"] == "c").equals(new["country"] == "z")
+    assert 2 < (new["town"] == "c").sum() < 30
 
 
 def test_sums_and_frequent_levels_are_kept(rng):

@@ -2,9 +2,9 @@
 
 This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
 the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
-the value of a random row in the leaf, or between two neighbours, and of another row than the cells before
-it, lest rows come back whole. Numbers that follow from the columns before more closely, as a total from
-its parts, are drawn along a regression, and the tree is of what it leaves over (`choose_way`).
+the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
+before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
+leaves over (`choose_way`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
 cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
@@ -14,7 +14,7 @@ removes splits that gain less than a few times what one of pure noise would (`De
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,7 +36,6 @@ _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
 _BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
-_PASSED = 16  # rows of a leaf, at most, that are passed because they gave a cell already
 
 Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
@@ -126,22 +125,16 @@ class Link:
     column: int  # the number of this one
     before: np.ndarray  # and of those that its trees see
     lines: tuple[Line, ...]  # whose predictions trees see as columns, too
-    tree: Tree  # of the rows that do not equal an earlier column
-    y: np.ndarray  # (n,), positions of all rows; or what the last line leaves over
+    tree: Tree  # with the rows that do not equal an earlier column
+    y: np.ndarray  # (n,), their positions; or what the last line leaves over
     along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
     choice: Any = None  # (n,), by what all rows have
 
-    def draw(
-        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any, givers: Any = None
-    ) -> np.ndarray:
-        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed.
-
-        `givers` (m, d) has the rows that gave the cells before, and takes those of this column.
-        """
+    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
+        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         own, out = self.columns[self.column], np.full(len(z), np.nan)
-        givers = np.full(z.shape, -1) if givers is None else givers
         x, ahead = _features(z, self.before, self.lines)
         if self.which is not None:
             node = self.which.nodes.apply(x)
@@ -159,43 +152,20 @@ class Link:
         for attempt in range(_TRIES):
             if not len(rest):
                 break
-            at = _spread(node, rng) * self.tree.count[node]
-            at = self._of_others(node, at, givers[rest][:, self.before], rng)
-            drawn = self._values(node, at, ahead[rest])
+            drawn = self._values(node, rng, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
-            givers[rest, self.column] = self._row(node, at)
             rest, node = rest[~ok], node[~ok]
             if attempt % _CLIMB == _CLIMB - 1:
                 node = self.tree.parent[node]
         return out
 
-    def _row(self, node: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """The rows at places of nodes."""
-        return np.asarray(self.tree.rows[self.tree.first[node] + at.astype(np.int64)])
-
-    def _of_others(
-        self, node: np.ndarray, at: np.ndarray, givers: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Places of nodes, moved to the nearest row that is none of the last `givers`.
-
-        These are half as many as the node has rows: the others are enough for its distribution.
-        """
-        count, side, there = self.tree.count[node], rng.choice([-1, 1], len(at)), at
-        old = np.arange(givers.shape[1], 0, -1) > count[:, None] // 2
-        for k in range(1, _PASSED + 1):  # one to one side, one to the other, two to the first …
-            inside = np.clip(there, 0, count - 1e-9)
-            gave = (~old & (givers == self._row(node, inside)[:, None])).any(1) | (inside != there)
-            if not gave.any():
-                break
-            there = np.where(gave, there - side * k * (-1) ** k, there)
-        return np.where(gave, at, there)
-
-    def _values(self, node: np.ndarray, at: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-        """Values of rows at places of nodes, or between two; `ahead` is the last line's prediction."""
+    def _values(self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray) -> np.ndarray:
+        """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
         column, tree = self.columns[self.column], self.tree
         count, first = tree.count[node], tree.first[node]
-        drawn = self.y[self._row(node, at)]
+        at = _spread(node, rng) * count
+        drawn = self.y[tree.rows[first + at.astype(np.int64)]]
         if not self.along and not column.free.any():
             return np.asarray(drawn)
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
@@ -244,11 +214,11 @@ def grow(  # many: rows, what of them, and how
         choice[y < 0] = len(equal) + 1
     x, ahead = _features(z, before, lines)
     which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng) if choice.any() else None
-    free = np.flatnonzero((choice == 0) | choice.all())  # draws may have to differ even if no row does
+    free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
+    y = y[free]
     if line is not None:
-        y = measured(way, columns, z, [column])[:, 0] - ahead
-    tree = Tree.grow(x[free], targets(own, y[free]), y[free], detail, rng)
-    tree = replace(tree, rows=free[tree.rows])
+        y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
+    tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
     return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
 
 

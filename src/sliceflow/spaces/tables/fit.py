@@ -28,8 +28,7 @@ from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, generat
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 _NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
-_APART = 0.97  # distance of draws to rows over that of rows to each other, at least,
-_SAME = 0.01  # where equal rows are so far apart
+_APART, _SAME = 0.97, 0.01  # their distance over that of rows, at least; that of equal rows
 _TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
 
@@ -207,9 +206,8 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
         to = []
         for rows in parts:
             z, rng = np.full((2 * len(rows), rows.shape[1]), np.nan), generator(seed.child("draws"))
-            givers = np.full(z.shape, -1)
             for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, Detail.at(t), ways):
-                z[:, link.column] = link.draw(z, rng, givers=givers)
+                z[:, link.column] = link.draw(z, rng)
             to.append([_nearest(_points(table, z), points) for points in known])
         if len(parts) == 2:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
@@ -218,11 +216,10 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
         return float(logs[1] - logs[0]) + math.log(_APART)
 
     middle = excess(0.5)
-    end = 0.0 if middle <= 0 else 1.0
-    there = excess(end)
-    crossed = (middle <= 0) != (there <= 0)
-    t = 0.5 + (end - 0.5) * middle / (middle - there) if crossed else end
-    return Detail.at(t).of_rows(n)
+    there = excess(end := 0.0 if middle <= 0 else 1.0)
+    if (middle <= 0) != (there <= 0):
+        end = 0.5 + (end - 0.5) * middle / (middle - there)
+    return Detail.at(end).of_rows(n)
 
 
 def _points(table: Table, z: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -233,14 +230,12 @@ def _points(table: Table, z: np.ndarray) -> tuple[Tensor, Tensor]:
     for i, column, at in ((i, table.columns[c], z[:, c]) for i, c in enumerate(numbers)):
         scaled = (column.numbers(at) - column.values[0]) / (np.ptp(column.values) or 1)
         x[at >= 0, i] = scaled[at >= 0]
-    others = z[:, [c for c in some if c not in numbers]]
-    return torch.from_numpy(x).float(), torch.from_numpy(others).float()
+    others = [c for c in some if c not in numbers]
+    return torch.from_numpy(x).float(), torch.from_numpy(z[:, others]).float()
 
 
 def _nearest(points: tuple[Tensor, Tensor], rows: tuple[Tensor, Tensor], k: int = 1) -> Tensor:
     """Distances to the k-th closest record: Σ|xᵢ − yᵢ| of numbers, and 2 for each other level."""
-    out = []
-    for x, a in zip(*(torch.split(part, 1_000) for part in points), strict=True):
-        away = torch.cdist(x, rows[0], p=1) + 2 * torch.cdist(a, rows[1], p=0)
-        out.append(away.topk(k, largest=False).values[:, -1])
-    return torch.cat(out)
+    blocks = zip(*(torch.split(part, 1_000) for part in points), strict=True)
+    away = (torch.cdist(x, rows[0], p=1) + 2 * torch.cdist(a, rows[1], p=0) for x, a in blocks)
+    return torch.cat([each.topk(k, largest=False).values[:, -1] for each in away])

@@ -19,7 +19,7 @@ from sliceflow.spaces.tables.chain import Detail, Link, choose_way, grow
 from sliceflow.spaces.tables.table import Table, generator
 
 _TREES = (3, 10)  # of a column, at least and at most: one for each table that is asked for
-_SHARE, _DETAIL = 0.63, Detail(5, 2.0)  # of the rows that a tree has, and how fine it is
+_SHARE, _DETAIL = 0.63, Detail(8, 2.0)  # of the rows that a tree has, and how fine it is
 _NEAREST, _STARTS, _COMPARED = 10, 5_000, 50  # rows to start from, of so many, by so many columns
 _RIDGE, _ITERATIONS = 1e-4, 4  # of the regression; holes of its own rows are expected so many times
 _SWEEPS, _ROUNDS, _ROUNDS_IMPLIED = 2, 10, 2  # rounds for rows that break a rule, or an implied one
@@ -113,8 +113,7 @@ def _forest(table: Table, copies: np.ndarray, c: int, usable: list[int], seed: S
     way = choose_way(table.columns, copies[0], c, before, seed.child("way").key)
     for t, rows in enumerate(copies):
         some = generator(seed.child("rows", t)).permutation(len(rows))[: round(_SHARE * len(rows))]
-        key = seed.child("grow", t).key
-        out.append(grow(table.columns, rows[some], c, before, key, _DETAIL, way))
+        out.append(grow(table.columns, rows[some], c, before, seed.child("grow", t).key, _DETAIL, way))
     return out
 
 

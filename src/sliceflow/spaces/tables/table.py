@@ -122,10 +122,9 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     out, rest = np.empty((n, len(columns))), np.arange(n)
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
-        givers = np.full(z.shape, -1, dtype=np.int32)
         for link in links:
             allowed = partial(rules.allowed, link.column, z, missing)
-            z[:, link.column] = link.draw(z, rng, allowed, givers)
+            z[:, link.column] = link.draw(z, rng, allowed)
         ok = rules.complete(z, free)
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
