@@ -76,5 +76,5 @@ def written_as(texts: np.ndarray) -> Written | None:
     decimal, thousands = max(fits, key=lambda marks: fits[marks])
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
     decimals = tails.pop() if len(tails) == 1 else -1
-    way = Written(decimal, thousands, prefix, suffix, decimals, minus)
-    return way if np.isnan(way.parse(texts)).mean() <= 1 - _NUMERIC else None
+    writing = Written(decimal, thousands, prefix, suffix, decimals, minus)
+    return writing if np.isnan(writing.parse(texts)).mean() <= 1 - _NUMERIC else None

@@ -200,6 +200,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
     mixed = table.z[generator(seed).permutation(n)[: 2 * size]]
     parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
     known = [_points(table, part) for part in parts]
+    apart = _nearest(known[0], known[0], 2) if len(parts) == 1 else None
 
     def excess(t: float) -> float:
         """How much nearer to rows draws are than they may be."""
@@ -209,10 +210,10 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
             for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], seed, Detail.at(t), ways):
                 z[:, link.column] = link.draw(z, rng)
             to.append([_nearest(_points(table, z), points) for points in known])
-        if len(parts) == 2:
+        if apart is None:
             gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
             return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
-        logs = [(d + _SAME).log().mean() for d in (to[0][0], _nearest(known[0], known[0], 2))]
+        logs = [(d + _SAME).log().mean() for d in (to[0][0], apart)]
         return float(logs[1] - logs[0]) + math.log(_APART)
 
     middle = excess(0.5)

@@ -123,8 +123,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
         for link in links:
-            allowed = partial(rules.allowed, link.column, z, missing)
-            z[:, link.column] = link.draw(z, rng, allowed)
+            z[:, link.column] = link.draw(z, rng, partial(rules.allowed, link.column, z, missing))
         ok = rules.complete(z, free)
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
