@@ -42,10 +42,14 @@ Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) ->
 
 
 class Detail(NamedTuple):
-    """How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise."""
+    """How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise.
+
+    Also from how many near rows smooth numbers are drawn; with 0, trees draw them, too.
+    """
 
     leaf: int
     cost: float
+    near: int = 0
 
     @classmethod
     def at(cls, t: float) -> Detail:
@@ -132,6 +136,11 @@ class Link:
     which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
     choice: Any = None  # (n,), by what all rows have
 
+    @property
+    def left(self) -> float:
+        """Share of the impurity that the tree leaves."""
+        return self.tree.left
+
     def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         own, out = self.columns[self.column], np.full(len(z), np.nan)
@@ -176,11 +185,7 @@ class Link:
         if self.along:
             between = ends[0] + (at - low) * (ends[1] - ends[0])
             return self.lines[-1].position(column, ahead + np.where(sound, between, drawn))
-        for end in ends:
-            sound &= column.is_free(end)
-        a, b = (column.numbers(np.maximum(end, 0)) for end in ends)
-        new = column.positions_of(column.on_grid(a + (at - low) * (b - a)))
-        return np.where(sound & (new >= 0), new, drawn)
+        return np.where(sound, column.between(ends, at - low, drawn), drawn)
 
 
 def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -204,7 +209,7 @@ def grow(  # many: rows, what of them, and how
     if own.is_number and len(own.order) >= _LINEAR and len(before) > 1:
         some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
         lines += filter(None, [Line.fit("scores", columns, some, column, before)])
-    equal, choice = _equal_columns(columns, z, column, before)
+    equal, choice = equal_columns(columns, z, column, before)
     if way != "leaves":
         some = np.flatnonzero((choice == 0) & (y >= 0))
         some = np.sort(some[rng.permutation(len(some))[:MOST_ROWS]])
@@ -280,7 +285,7 @@ def _related(z: np.ndarray, column: int, before: np.ndarray) -> np.ndarray:
     return np.sort(before[np.argsort(-r, kind="stable")[:_MOST_COLUMNS]])
 
 
-def _equal_columns(
+def equal_columns(
     columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""

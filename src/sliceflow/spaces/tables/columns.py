@@ -8,6 +8,7 @@ between them, rounded to what the column can have.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -28,6 +29,7 @@ KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "
 _SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
 _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
+_FREQUENT = 0.1  # share of the rows
 _MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _LOOKED_AT = 5_000  # cells, to see how numbers are written
 _AXES = 12  # categories with an axis each, the most frequent
@@ -85,6 +87,14 @@ class Column:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether it has many different numbers, and no cell, also none that is missing, is frequent."""
+        k, n = len(self.order), len(self.positions)
+        counts = np.unique(self.positions, return_counts=True)[1]
+        many = k >= _FEWEST_LEVELS and k > _SMOOTH * n
+        return bool(self.is_number and many and counts.max() <= _FREQUENT * n)
 
     def is_free(self, positions: np.ndarray) -> np.ndarray:
         return np.asarray((positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)])
@@ -146,6 +156,22 @@ class Column:
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
         return numbers if self.unit is None else np.asarray(np.rint(numbers))
+
+    def between(self, ends: Sequence[np.ndarray], share: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Positions between two, if new values may be there; `other` ones elsewhere."""
+        a, b = (self.numbers(np.maximum(end, 0)) for end in ends)
+        new = self.positions_of(self.on_grid(a + share * (b - a)))
+        return np.where(self.is_free(ends[0]) & self.is_free(ends[1]) & (new >= 0), new, other)
+
+    def quantiles(self, known: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Positions at places from 0 to n of sorted ones (n,), or between two of them."""
+        n = len(known)
+        drawn = known[np.minimum(at.astype(np.int64), n - 1)]
+        if not self.free.any():
+            return np.asarray(drawn)
+        at = np.clip(at - 0.5, 0, n - 1)
+        low = at.astype(np.int64)
+        return self.between((known[low], known[np.minimum(low + 1, n - 1)]), at - low, drawn)
 
     def ticks_at(self, positions: np.ndarray) -> np.ndarray:
         """What the values at positions are, exactly, in units; Python's integers where those are large."""

@@ -16,7 +16,7 @@ from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
+from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace, may_be_near
 from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
@@ -26,7 +26,8 @@ class TableFlow(FlowEstimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     New rows are drawn column by column, each cell given those before it, by a chain of trees
-    (`sliceflow.spaces.tables.chain`). A cell is the value of a similar row, or between two of them. There
+    (`sliceflow.spaces.tables.chain`). A cell is the value of a similar row, or between two of them. Smooth
+    numbers of a small table may be drawn together, from near rows (`sliceflow.spaces.tables.near`). There
     is no network and no training loop: a fit takes seconds. The model keeps the rows, and so does its
     file: treat it like the table. Identifiers and personal data are made up anew.
 
@@ -40,9 +41,10 @@ class TableFlow(FlowEstimator):
         or ``"combinations(make, model)"``; see `sliceflow.spaces.tables.constraints`.
     missing : "model" or "fill"
         "model" draws missing cells as often, and together with what, as in the table; "fill" draws none.
-    detail : (int, float) or None
+    detail : (int, float), (int, float, int) or None
         The least rows of a leaf, and what a split must gain, relative to noise: with more, trees copy
-        less. None takes the finest trees that copy no rows.
+        less. Third, from how many near rows smooth numbers of a small table without rules are drawn; 0
+        draws all from trees. None takes the finest that copy no rows, and near rows if they are better.
     device : accepted as in other estimators; trees grow on the CPU
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
@@ -77,7 +79,7 @@ class TableFlow(FlowEstimator):
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         missing: str = "model",
-        detail: tuple[int, float] | None = None,
+        detail: tuple[int, float] | tuple[int, float, int] | None = None,
         device: str | torch.device = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -98,8 +100,9 @@ class TableFlow(FlowEstimator):
         ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
         need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
         fine = self.detail or (1, 0)
-        ok = isinstance(fine, tuple) and len(fine) == 2 and is_int(fine[0], 1) and is_real(fine[1], 0)
-        need(ok, "detail", self.detail, "None or a pair such as (10, 2.5)")
+        ok = isinstance(fine, tuple) and len(fine) in (2, 3) and is_int((*fine, 0)[2], 0)
+        ok = ok and is_int(fine[0], 1) and is_real(fine[1], 0)
+        need(ok, "detail", self.detail, "None or numbers such as (10, 2.5) or (10, 2.5, 20)")
         known = self._known_rows() if like_fitted else None
         return TableSpace(kinds, tuple(self.constraints), known, self.detail)
 
@@ -111,6 +114,7 @@ class TableFlow(FlowEstimator):
             plan, order = fitted.plan, table.order
             wrong = len(plan.ways) != len(order) or plan.order != tuple(table.names[c] for c in order)
             along = [c for c, way in zip(order, plan.ways, strict=False) if way != "leaves"]
+            wrong |= plan.near > 0 and not may_be_near(table, plan.ways)
             if wrong or not all(table.columns[c].has_room for c in along):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
@@ -153,7 +157,8 @@ class TableFlow(FlowEstimator):
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
         table, rows, fixed, values = condition_on(fitted.table, given)
-        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), plan.detail, plan.ways)]
+        detail = plan.detail if missing else plan.detail._replace(near=0)
+        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 
     def value_of(self, name: str, text: str) -> Any:

@@ -17,6 +17,7 @@ from sliceflow.spaces.tables.columns import Column
 _RIDGE = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}  # less than that is rounding
 _PRODUCTS = 12  # numbers, at most, that are multiplied
 _PER_REGRESSOR = 5  # rows, at least
+_EXACT = 0.005  # standard deviations
 _FARTHEST = 6  # standard deviations, to which outliers are moved
 _BLOCK = 50_000  # rows at a time
 
@@ -55,6 +56,11 @@ class Line:
         blocks = np.array_split(z, len(z) // _BLOCK + 1)
         parts = (_regressors(self.measure, self.columns, of, self.before, self.units) for of in blocks)
         return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
+
+    def is_exact(self, own: Column, z: np.ndarray, column: int) -> bool:
+        """Whether it leaves hardly anything over, as of a total and its parts."""
+        left = own.numbers(self.position(own, self.at(z))) - own.numbers(z[:, column])
+        return bool(np.median(np.abs(left)) <= _EXACT * own.values.std())
 
     def position(self, own: Column, values: np.ndarray) -> np.ndarray:
         """The positions of what is predicted, with what was left over."""

@@ -12,12 +12,15 @@ import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
-from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, grow
+from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, equal_columns, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
+from sliceflow.spaces.tables.lines import Line
+from sliceflow.spaces.tables.near import Near
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
+_EQUAL = 0.02  # share of rows in which a number equals another one, from which on that is no accident
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -68,6 +71,23 @@ class Table:
         columns.sort(key=lambda pair: not (pair[1].is_category and len(pair[1].order) < 3))
         return self.rules.order([c for c, _ in columns])
 
+    def together(self, ways: Sequence[Way], fixed: Sequence[int] = ()) -> list[int]:
+        """Columns that near rows may draw: categories, and smooth numbers that follow from no others.
+
+        None if there are no such numbers but the `fixed` ones.
+        """
+        out, order = list[int](), np.array(self.order, dtype=np.int64)
+        for k, (c, way) in enumerate(zip(self.order, ways, strict=True)):
+            own, rows = self.columns[c], self.z[self.z[:, c] >= 0]
+            known = order[:k][np.isin(order[:k], [*out, *fixed])]
+            follows = (equal_columns(self.columns, self.z, c, known)[1] > 0).mean() > _EQUAL
+            if way != "leaves" and not follows:
+                line = Line.fit(way, self.columns, rows, c, order[:k])
+                follows = line is not None and line.is_exact(own, rows, c)
+            if c not in fixed and (own.is_category or (own.is_smooth and not follows)):
+                out.append(c)
+        return out if any(self.columns[c].is_smooth for c in out) else []
+
     @cached_property
     def single_rows(self) -> set[bytes]:
         """Rows that occur once, if most do: a new row that equals one of them is a copy."""
@@ -94,11 +114,14 @@ class Table:
 
 def grow_chain(  # many: rows, their order, and how trees grow
     table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
-) -> Iterator[Link]:
+) -> Iterator[Link | Near]:
     """The links of a chain of rows z (n, d), but of `fixed` columns; `ways` has all columns."""
     detail, before = detail.of_rows(len(z)), list[int]()
+    if detail.near and (before := table.together(ways, fixed)):
+        yield Near.fit(table.columns, z, before, detail.near)
+    done = {*fixed, *before}
     for c, way in zip(table.order, ways, strict=True):
-        if c not in fixed:
+        if c not in done:
             key = seed.child("tree", len(before)).key
             yield grow(table.columns, z, c, np.array(before, dtype=np.int64), key, detail, way)
             before.append(c)
@@ -112,7 +135,12 @@ def choose_ways(table: Table) -> tuple[Way, ...]:
 
 
 def draw_rows(  # many: what is drawn, from what, and what must hold
-    table: Table, links: Sequence[Link], n: int, seed: Seed, fixed: Mapping[int, float], missing: bool
+    table: Table,
+    links: Sequence[Link | Near],
+    n: int,
+    seed: Seed,
+    fixed: Mapping[int, float],
+    missing: bool,
 ) -> np.ndarray:
     """Positions (n, d) of new rows that keep all rules, with the positions of `fixed` columns; or an error."""
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
@@ -123,12 +151,13 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     for attempt in range(_ROUNDS):
         z = np.tile(start, (len(rest), 1))
         for link in links:
-            z[:, link.column] = link.draw(z, rng, partial(rules.allowed, link.column, z, missing))
+            how = [] if isinstance(link, Near) else [partial(rules.allowed, link.column, z, missing)]
+            z[:, link.column] = link.draw(z, rng, *how)
         ok = rules.complete(z, free)
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-            for c in (link.column for link in links if link.along):
+            for c in (link.column for link in links if isinstance(link, Link) and link.along):
                 ok &= (z[:, c] != 0) & (z[:, c] != len(columns[c].order) - 1)
         rest, z = rest[~ok], z[~ok]
         if not len(rest):
