@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import fit
+from sliceflow.spaces.tables import choosing
 
 
 def table(n=300, seed=0):
@@ -66,10 +66,10 @@ def test_the_plan_and_the_history(flow):
     plan = TableFlow(random_state=0).plan(table())
     assert str(plan) == str(flow.plan_)
     assert plan.identifiers == ("id",)
-    assert "chain of trees" in str(plan)
-    assert flow.n_iter_ == len(flow.history_["step"]) == len(plan.order) == 7
+    assert "near rows and a chain of trees" in str(plan)
+    assert flow.n_iter_ == len(flow.history_["step"]) == 3  # near rows, and two of seven columns
     seen = []
-    TableFlow(random_state=0, verbose=0).fit(table(50), listeners=seen.append)
+    TableFlow(detail=(5, 2.0), random_state=0).fit(table(50), listeners=seen.append)
     assert [event.steps_done for event in seen] == list(range(1, 8))
     assert {event.measure for event in seen} == {"unexplained share"}
 
@@ -80,7 +80,7 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
     leaves = []
     for value in (0.01, 9.0):
-        monkeypatch.setattr(fit, limit, value)
+        monkeypatch.setattr(choosing, limit, value)
         leaves.append(TableFlow().plan(frame).leaf)
     assert leaves == ([5, 20] if limit == "_APART" else [20, 5])
     monkeypatch.undo()
@@ -90,8 +90,8 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
 
 
 def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
-    seen, grow = [], fit.grow_chain
-    monkeypatch.setattr(fit, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how))
+    seen, grow = [], choosing.grow_chain
+    monkeypatch.setattr(choosing, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how))
     x = rng.normal(size=400)
     plan = TableFlow().plan(pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)}))
     assert {*seen} == {plan.ways} == {("leaves", "numbers")}

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import fit
+from sliceflow.spaces.tables import choosing
 from sliceflow.spaces.tables.near import Near
 
 NEAR = (5, 2.0, 20)
@@ -104,7 +104,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
     assert TableFlow().plan(pd.DataFrame(x)).near == 0
-    monkeypatch.setattr(fit, "_APART", 99.0)  # all draws are too near
+    monkeypatch.setattr(choosing, "_APART", 99.0)  # all draws are too near
     assert TableFlow().plan(smooth).near == 0
 
 
@@ -131,6 +131,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
     flow, _ = links(curve(60, rng), detail=(5, 2.0, 8))
     flow.save(tmp_path / "m")
     pd.testing.assert_frame_equal(sliceflow.load(tmp_path / "m").sample(9, 0), flow.sample(9, 0))
-    monkeypatch.setattr(fit, "_TRIED_ROWS", 50)
+    monkeypatch.setattr(choosing, "_TRIED_ROWS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -15,8 +15,9 @@ from sliceflow.errors import is_int, is_real, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
+from sliceflow.spaces.tables.choosing import may_be_near
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace, may_be_near
+from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
 from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
@@ -112,10 +113,10 @@ class TableFlow(FlowEstimator):
             space = self._space()
             table = Table.understand(model.rows, space.kinds, space.constraints)
             plan, order = fitted.plan, table.order
-            wrong = len(plan.ways) != len(order) or plan.order != tuple(table.names[c] for c in order)
             along = [c for c, way in zip(order, plan.ways, strict=False) if way != "leaves"]
-            wrong |= plan.near > 0 and not may_be_near(table, plan.ways)
-            if wrong or not all(table.columns[c].has_room for c in along):
+            fits = len(plan.ways) == len(order) and plan.order == tuple(table.names[c] for c in order)
+            fits = fits and all(table.columns[c].has_room for c in along)
+            if not fits or (plan.near and not may_be_near(table, plan.ways)):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
