@@ -99,7 +99,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     assert "near rows and a chain of trees" in str(TableFlow().plan(smooth))
     assert TableFlow(constraints=["a <= 5"]).plan(smooth).near == 0
     assert TableFlow(detail=NEAR, constraints=["a <= 5"]).plan(smooth).near == 0
-    assert TableFlow(detail=NEAR).plan(curve(3_000, rng)).near == 0
+    assert TableFlow(detail=NEAR).plan(curve(1_000, rng)).near == 0
     assert TableFlow(detail=NEAR).plan(pd.DataFrame({"side": list("lr") * 50})).near == 0
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
@@ -131,6 +131,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
     flow, _ = links(curve(60, rng), detail=(5, 2.0, 8))
     flow.save(tmp_path / "m")
     pd.testing.assert_frame_equal(sliceflow.load(tmp_path / "m").sample(9, 0), flow.sample(9, 0))
-    monkeypatch.setattr(choosing, "_TRIED_ROWS", 50)
+    monkeypatch.setattr(choosing, "_FEW", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

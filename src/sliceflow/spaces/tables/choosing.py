@@ -6,6 +6,7 @@ The training rows choose both: the finest whose draws are hardly nearer to rows 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ _NEARER = 0.545  # share of draws nearer to rows that trees grew on than to othe
 _APART, _SAME = 0.97, 0.01  # their distance over that of rows, at least; that of equal rows
 _TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
 _FEWEST = 40  # fewer rows than these do not choose
-_NEAR = (8, 12, 18, 27, 40, 60, 90, 135)  # neighbours that are tried
+_FEW, _NEAR = 1_000, (8, 12, 18, 27, 40, 60, 90, 135)  # rows of which near ones are tried, and how many
 _COMPARED = 600  # rows that compare neighbours with trees: few are halved often
 _CHOICE = Seed(0).child("detail")  # random numbers of all that is chosen
 
@@ -49,7 +50,7 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
 
 def may_be_near(table: Table, ways: Sequence[Way]) -> bool:
     """Whether smooth numbers may be drawn from near rows: if these are few, and keep no rules."""
-    few = len(table.z) < _TRIED_ROWS and len(table.order) <= _TRIED_COLUMNS
+    few = len(table.z) < _FEW and len(table.order) <= _TRIED_COLUMNS
     return few and not table.rules.rules and bool(table.together(ways))
 
 
@@ -88,11 +89,13 @@ def _choose_trees(table: Table, ways: Sequence[Way]) -> Detail:
 def _least_near(table: Table, trees: Detail, ways: Sequence[Way]) -> int:
     z, known = table.z, _points(table, table.z)
     apart = _nearest(known, known, 2)
-    for k in (k for k in _NEAR if 2 * k <= len(z)):
+
+    def is_apart(k: int) -> bool:
         draws = _drawn(table, z, 2 * len(z), trees._replace(near=k), ways)
-        if _excess(_points(table, draws), known, apart) <= 0:
-            return k
-    return 0
+        return _excess(_points(table, draws), known, apart) <= 0
+
+    tried = [k for k in _NEAR if 2 * k <= len(z)]
+    return (*tried, 0)[bisect_left(tried, True, key=is_apart)]
 
 
 def _drawn(  # many: rows, how many, and how
