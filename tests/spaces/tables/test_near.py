@@ -81,6 +81,7 @@ def test_what_is_exact_stays_exact(rng):
         rng.random(400) < 0.3, frame["a"], (frame["a"] + rng.gamma(2, 1, 400)).round(2)
     )
     frame["none"] = np.where(frame["side"] == "left", 0, 10 * frame["b"].abs()).round(2)
+    frame.loc[:9, "total"] = np.nan
     flow, parts = links(frame, detail=NEAR)
     names = frame.columns
     assert [names[c] for c in parts[0].column] == ["side", "a", "b", "c"]

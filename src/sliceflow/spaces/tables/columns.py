@@ -90,11 +90,9 @@ class Column:
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether it has many different numbers, and no cell, also none that is missing, is frequent."""
-        k, n = len(self.order), len(self.positions)
+        """Whether it has numbers of which none is frequent, and cells are not often missing."""
         counts = np.unique(self.positions, return_counts=True)[1]
-        many = k >= _FEWEST_LEVELS and k > _SMOOTH * n
-        return bool(self.is_number and many and counts.max() <= _FREQUENT * n)
+        return self.is_number and bool(counts.max() <= _FREQUENT * counts.sum())
 
     def is_free(self, positions: np.ndarray) -> np.ndarray:
         return np.asarray((positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)])

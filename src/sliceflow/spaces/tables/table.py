@@ -79,8 +79,7 @@ class Table:
         out, order = list[int](), np.array(self.order, dtype=np.int64)
         for k, (c, way) in enumerate(zip(self.order, ways, strict=True)):
             own, rows = self.columns[c], self.z[self.z[:, c] >= 0]
-            known = order[:k][np.isin(order[:k], [*out, *fixed])]
-            follows = (equal_columns(self.columns, self.z, c, known)[1] > 0).mean() > _EQUAL
+            follows = (equal_columns(self.columns, self.z, c, np.array(out))[1] > 0).mean() > _EQUAL
             if way != "leaves" and not follows:
                 line = Line.fit(way, self.columns, rows, c, order[:k])
                 follows = line is not None and line.is_exact(own, rows, c)
