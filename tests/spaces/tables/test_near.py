@@ -111,11 +111,13 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
 
 def test_near_rows_are_conditional_and_filled(rng):
     frame = curve(400, rng)
-    frame.loc[rng.random(400) < 0.05, "b"] = np.nan
+    frame.loc[rng.random(400) < 0.05, ["b", "c"]] = np.nan  # together
     frame.loc[rng.random(400) < 0.05, "side"] = None
     flow, _ = links(frame, detail=NEAR)
     new = flow.sample(400, random_state=0)
-    assert new["b"].isna().mean() == pytest.approx(0.05, abs=0.03)
+    assert new["b"].isna().mean() == frame["b"].isna().mean()
+    assert new["b"].isna().equals(new["c"].isna())
+    assert new[new["b"].notna()][["a", "c"]].corr().loc["a", "c"] > 0.95
     left = flow.sample(200, 0, given={"side": "left"})
     assert (left["side"] == "left").all()
     assert left["c"].mean() == pytest.approx(frame["c"][frame["side"] == "left"].mean(), abs=0.05)

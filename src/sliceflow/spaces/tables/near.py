@@ -5,7 +5,8 @@ A draw at a random row x, in normal scores, with the mean m of the k rows neares
     m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
 
 which has the mean and the covariance of the k rows. Then each number moves to the distribution of its
-column: the one-dimensional transport from what such draws have. Categories are those of the random row.
+column: the one-dimensional transport from what such draws have. Categories and missing cells are those
+of the random row.
 Columns count for distances by how much the others say of them.
 """
 
@@ -44,17 +45,17 @@ class Near:
         """The k nearest of rows z (n, d), by the columns `which`."""
         axes = [columns[c].axes(z[:, c]) for c in which]
         points = np.hstack(axes)
-        covariance = np.cov(points.T, ddof=0).reshape(points.shape[1], -1) + _RIDGE * np.eye(
-            points.shape[1]
-        )
+        covariance = np.atleast_2d(np.cov(points.T, ddof=0)) + _RIDGE * np.eye(points.shape[1])
         explained = 1 - 1 / (np.diag(covariance) * np.diag(np.linalg.inv(covariance)))
         seen = torch.from_numpy(points * np.sqrt(np.clip(explained, _LEAST, 1)))
-        own = [of for of, c in zip(axes, which, strict=True) if columns[c].is_smooth]
-        x = torch.from_numpy(np.hstack([np.empty((len(z), 0)), *own]))
         around = find_nearest(build_search(seen), seen, min(k, len(z)))[1]
-        inside = torch.stack([x[of].var(0, correction=0) for of in around[:: -(-len(z) // 1_000)]])
-        left = float(inside.sum(1).mean() / x.var(0, correction=0).sum().clamp(min=1e-12))
-        return cls(columns, [*which], z[:, which], x, around, left)
+        pairs = [(z[:, [c]], of) for of, c in zip(axes, which, strict=True) if columns[c].is_smooth]
+        x = torch.from_numpy(np.hstack([np.where(cells < 0, np.nan, of) for cells, of in pairs]))
+        x = torch.where(x.isnan(), x[around].nanmean(1), x).nan_to_num()
+        inside, whole = x[around].var(1, correction=0).mean(0), x.var(0, correction=0)
+        return cls(
+            columns, [*which], z[:, which], x, around, float(inside.sum() / (whole.sum() + 1e-12))
+        )
 
     def draw(self, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Positions (m, p) of as many new rows as z (m, d) has; rules are left to the caller.
@@ -66,8 +67,10 @@ class Near:
         out, scores = self.z[rows], self._scores(rows, rng)
         for i, column in ((i, self.columns[c]) for i, c in enumerate(self.column)):
             if column.is_smooth:
-                u = (rankdata(scores[:, at], method="ordinal") - rng.random(m)) / m
-                out[:, i] = column.quantiles(np.sort(self.z[:, i]), u * n)
+                there, known = out[:, i] >= 0, np.sort(self.z[self.z[:, i] >= 0, i])
+                ranks = rankdata(scores[there, at], method="ordinal")
+                u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
+                out[there, i] = column.quantiles(known, u * len(known))
                 at += 1
         return np.asarray(out[: len(z)])
 
