@@ -134,7 +134,7 @@ def moved(particles, data):
     """The particles after a flow of their own copy, and its model."""
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.runs))
-    return particles, simulate(flow, particles, flow.target(particles, data), Noise(Seed(0)))
+    return particles, simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
 
 
 def test_classes_apart_are_one_flow_for_each_class():

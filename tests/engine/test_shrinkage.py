@@ -100,12 +100,6 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert 0.2 < fit.moving < 0.8
 
 
-def test_continuous_conditions_have_no_variance_within_classes():
-    z, transport = normal(2, 50), Shrunk(Sorted(), 1.0, noise_rates(50, 50), n_shared=2)
-    with pytest.raises(ValueError, match="which continuous conditions do not have; set shrinkage=0"):
-        transport.fit(z, z, Batch(codes=normal(50, 2)))
-
-
 def test_exact_stages_are_never_shrunk():
     stages = [Stage("a", Orthogonal(), 2), Stage("b", Axis(), 2, Sorted(), exact=True)]
     flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))

@@ -66,14 +66,6 @@ def test_random_bits_are_the_same_everywhere(backend, first, n):
     close(backend.box_muller(ours), reference.box_muller(ours), 1, torch.float64)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (50, 4), (300, 10)])
-def test_laplace_numbers_agree(backend, rows, columns):
-    ours, theirs = (
-        k.laplace(rows, columns, (3, 2**32 - 1), backend.device) for k in (backend, reference)
-    )
-    close(ours, theirs, 1, torch.float64)
-
-
 # Sorted samples
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sliceflow.engine.batches import Batch, Batches
+from sliceflow.engine.batches import Batch, Batches, weighted_batches
 from sliceflow.engine.clouds import Runs
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Axis, Orthogonal
@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
-from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks, weighted_batches
+from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks
 
 
 class Threads:

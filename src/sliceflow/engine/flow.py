@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target, divide, divide_apart
+from sliceflow.engine.batches import Target, divide
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import CompactTable, ModelStep, thinned
 from sliceflow.engine.events import Event, Listener, now, tell
@@ -90,12 +91,9 @@ class Flow:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
         seed = self.seed.child("batches")
         most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
-        y_p, y_q = (particles.y, data.y) if self.conditional else (None, None)
-        if self.apart and y_p is not None and y_q is not None:
-            batches = divide_apart(most, y_p, y_q, self.n_conditions, seed)
-        else:
-            sizes = particles.x.shape[1], data.x.shape[1]
-            batches = divide(*sizes, most, y_p, y_q, seed, data.x.device)
+        y_p, y_q = (particles.y, data.y) if self.n_shared else (None, None)
+        sizes = particles.x.shape[1], data.x.shape[1]
+        batches = divide(*sizes, most, y_p, y_q, seed, data.x.device)
         return Target.from_cloud(data, batches)
 
     def entered(
@@ -146,8 +144,11 @@ class Step:
         if theta is not None:
             return Frame(theta.to(x), None)
         seed = flow.seed.child(*(self.stage.branch or ("frame", self.number)))
-        frame = self.stage.frame.draw(seed, self.k, x, flow.n_shared, None if data is None else data.x)
-        return frame.amplified(flow.amplifier)
+        fitted_to = None if data is None else data.x
+        frame: Any = self.stage.frame.draw(seed, self.k, x, flow.n_shared, fitted_to)
+        xi, y = flow.amplifier, frame.theta_y
+        amplified: AnyFrame = frame if y is None else replace(frame, theta_y=xi * y)
+        return amplified
 
     def move(
         self, frame: AnyFrame, table: Table, noise: Noise, z: Tensor | None = None,

@@ -9,6 +9,7 @@ bits, in any order and in any chunks; only normal numbers may differ in the last
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,11 @@ class Seed:
         """(rows, columns) standard normal numbers, by Box and Muller's formula in float64."""
         box_muller = kernels.for_device(device).box_muller
         return self._numbers(box_muller, rows, columns, start, dtype, device)
+
+    def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
+        """(rows, columns) Laplace numbers −sign(v)·ln(1 − 2|v|)/√(2·columns), uniform v in (−½, ½)."""
+        v = (self._words(rows, columns, 0, device)[:, :columns].double() + 0.5) / 2**32 - 0.5
+        return torch.sign(v) * torch.log1p(-2 * v.abs()) / -math.sqrt(2 * columns)
 
     def permutation(self, n: int) -> Tensor:
         """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""

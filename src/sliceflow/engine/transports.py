@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 class Transport(Protocol):
     """A way to fit a `Table` to particles z_p (h, M) and data z_q (h, N), at most `most` a step.
 
-    If the batch has `runs`, each class gets its own maps. Not all transports support this.
+    If the batch has `runs`, each class gets its own maps: only those that count can do this.
     """
 
     @property
@@ -149,7 +149,6 @@ class Sorted:
         _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        _need_one_class(batch, "sorted")
         k = kernels.for_tensor(z_p)
         if batch.weights is None:
             sorted_q, w = k.sort_rows(z_q), None
@@ -193,7 +192,6 @@ class Interpolated:
         _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        _need_one_class(batch, "interpolated")
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
         parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
@@ -357,12 +355,6 @@ class Auto:
 
 # Files hold these transports only.
 SavedTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
-
-
-def _need_one_class(batch: Batch, name: str) -> None:
-    if batch.runs is not None:
-        fact = f"amplifier=inf needs histograms, which transport={name!r} does not use"
-        raise ValueError(f"{fact}; use a finite amplifier, or transport='histogram'")
 
 
 def _need_columns(most: int | None) -> None:

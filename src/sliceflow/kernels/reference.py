@@ -16,8 +16,8 @@ from sliceflow.kernels.geometry import Geometry
 
 __all__ = [  # every kernel
     "add_class_offsets", "argsort_rows", "at_bends", "box_muller", "compose", "count", "displace_grid",
-    "displace_knots", "displace_runs", "histogram", "histogram_of_runs", "lanes", "laplace",
-    "lift_tiles", "match", "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
+    "displace_knots", "displace_runs", "histogram", "histogram_of_runs", "lanes", "lift_tiles",
+    "match", "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
     "steady_tails", "through_knots", "value_range",
 ]  # fmt: skip
 
@@ -41,16 +41,6 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
         c2, c3 = ((p0 >> 32) & _MASK) ^ c3 ^ k1, p0 & _MASK
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     return torch.stack((c0, c1, c2, c3), dim=1)
-
-
-def laplace(
-    rows: int, columns: int, key: tuple[int, int], device: torch.device | str,
-    philox: Callable[..., Tensor] = philox,
-) -> Tensor:  # fmt: skip
-    """Float64 (rows, columns), E|row|² = 1: −sign(u)·ln(1 − 2|u|)/√(2l) of words w, u = (w + ½)/2³² − ½."""
-    words = philox(0, rows * -(-columns // 4), key, device).view(rows, -1)
-    u = (words[:, :columns].to(torch.float64) + 0.5) / 2**32 - 0.5
-    return torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * columns)
 
 
 def box_muller(words: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.devices import columns_looked_at
 from sliceflow.engine import conditions, events
-from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts
+from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts, weighted_batches
 from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
@@ -21,7 +21,7 @@ from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
+from sliceflow.models.ranks import Ranks, across_ranks
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures

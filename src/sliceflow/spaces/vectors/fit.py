@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.dataframes import column_names
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import Target, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
@@ -23,7 +23,7 @@ from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
+from sliceflow.models.ranks import Place, Ranks, across_ranks
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
