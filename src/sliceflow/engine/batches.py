@@ -41,10 +41,6 @@ class Batch:
     runs: tuple[Runs, Runs] | None = None
     codes: Tensor | None = None  # conditions of all data
 
-    def of_all(self, z: Tensor) -> Tensor | None:
-        """The projections z of these particles if they are all particles, else None."""
-        return z if self.particles is None else None
-
 
 ALL = Batch()
 

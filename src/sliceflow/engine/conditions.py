@@ -178,10 +178,14 @@ class Mixed:
         return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
+        return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
+
+    def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
+        """y (n, L) from the class numbers (n,) of combinations of labels, and the other columns."""
         is_label = np.array(self.labelled)
-        out = np.empty((len(codes), len(is_label)), dtype=object)
-        out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
-        out[:, ~is_label] = self.columns.decode(codes[:, 1:])
+        out = np.empty((len(classes), len(is_label)), dtype=object)
+        out[:, is_label] = [list(row) for row in self.labels.decode(classes)]
+        out[:, ~is_label] = numbers
         return out
 
 

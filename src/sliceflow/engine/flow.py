@@ -89,12 +89,10 @@ class Flow:
 
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
-        seed = self.seed.child("batches")
         most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
-        y_p, y_q = (particles.y, data.y) if self.n_shared else (None, None)
-        sizes = particles.x.shape[1], data.x.shape[1]
-        batches = divide(*sizes, most, y_p, y_q, seed, data.x.device)
-        return Target.from_cloud(data, batches)
+        both = (particles.y, data.y) if self.n_shared else (None, None)
+        sizes, seed = (particles.x.shape[1], data.x.shape[1]), self.seed.child("batches")
+        return Target.from_cloud(data, divide(*sizes, most, *both, seed, data.x.device))
 
     def entered(
         self, particles: Cloud, first: int = 0, end: int | None = None
@@ -238,7 +236,7 @@ def simulate(
         frame = step.frame(data)
         z_p = frame.project(step.particles, batch.particles)
         fit = step.stage.transport.fit(z_p, frame.project(data, batch.data), batch)
-        step.move(frame, fit.table, noise, batch.of_all(z_p), fit.dz)
+        step.move(frame, fit.table, noise, z_p if batch.particles is None else None, fit.dz)
         run.model += step.kept(frame, fit.table)
         run.advance(step, fit, listeners)
     return run.model

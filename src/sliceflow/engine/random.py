@@ -93,7 +93,12 @@ class Seed:
         device: torch.device | str = "cpu",
     ) -> Tensor:  # fmt: skip
         """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
-        return self._numbers(_to_uniform(dtype), rows, columns, start, dtype, device)
+        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0  # it would round the largest up to 1
+
+        def convert(words: Tensor) -> Tensor:
+            return ((words.double() + 0.5) / 2**32).clamp_(max=most)
+
+        return self._numbers(convert, rows, columns, start, dtype, device)
 
     def uniform_part(
         self, rows: int, columns: int, part: slice, *, dtype: torch.dtype = torch.float64,
@@ -132,10 +137,3 @@ class Seed:
     def permutation(self, n: int) -> Tensor:
         """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""
         return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)
-
-
-def _to_uniform(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Converts words to numbers in (0, 1)."""
-    # float32 would round the largest ones up to 1.
-    most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
-    return lambda words: ((words.double() + 0.5) / 2**32).clamp_(max=most)

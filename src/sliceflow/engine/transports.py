@@ -195,9 +195,8 @@ class Interpolated:
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
         parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
-        if len(parts) == 1:
-            return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
-        knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
+        joined = (of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True))
+        knots, values, cost, dz = joined
         return Fit(KnotTable(knots, values), cost, dz)
 
     def _fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
@@ -341,8 +340,7 @@ class Auto:
 
     def __post_init__(self) -> None:
         need(is_int(self.threshold, 0), "threshold", self.threshold, "an int of at least 0")
-        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        _need_columns(self.most)
+        Histogram(self.n_bins, self.most)  # checks them
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
@@ -351,6 +349,16 @@ class Auto:
         """The transport for `n` particles and data in total; several ranks can only count."""
         few = n <= self.threshold and n_ranks == 1
         return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
+
+
+def choose_transport(
+    transport: str | Transport, n: int, n_ranks: int, histogram: Histogram, auto: Auto
+) -> Transport:
+    """The transport for n particles and data in total, by its name or itself; `Auto` is resolved."""
+    named: dict[str, Transport] = {"auto": auto, "histogram": histogram}
+    named |= {"sorted": Sorted(), "interpolated": Interpolated()}
+    chosen = named[transport] if isinstance(transport, str) else transport
+    return chosen.choose(n, n_ranks) if isinstance(chosen, Auto) else chosen
 
 
 # Files hold these transports only.

@@ -50,7 +50,7 @@ class PictureSpace:
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
-        m = plans.choose_particles(parameters, data.n, data.n_classes, self.device)
+        m = plans.choose_particles(parameters, data.n, data.n_conditions, self.device)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         xi, transport, n = parameters["amplifier"], parameters["transport"], data.n
         if data.given is None and observed is None:
@@ -58,7 +58,7 @@ class PictureSpace:
             if k > 1:
                 data, xi = data.clustered(k, seed.child("data"), ranks), math.inf
         mask = None if observed is None else part_of(observed, data.layout).copy()
-        xi = plans.choose_amplifier(xi, transport, m, n, data.n_classes)
+        xi = plans.choose_amplifier(xi, transport, m, n, data.n_conditions)
         model = parameters["options"].n_knots != 0
         own = seed.child("conditions")
         assigned = Assigned.in_proportion(data.given, m, xi, own, own.child("mixed"), model)
@@ -70,7 +70,7 @@ class PictureSpace:
     ) -> PicturePlan:
         """The plan for m particles, of which the fit moves `moved`."""
         parameters, options, layout = self.parameters, self.parameters["options"], data.layout
-        given, observed, n, width = data.given, parameters["observed"], data.n, data.n_classes
+        given, observed, n, width = data.given, parameters["observed"], data.n, data.n_conditions
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
@@ -157,6 +157,7 @@ class MovingPictures:
     def __init__(self, job: PictureJob) -> None:
         plan, data, device, ranks = job.plan, job.data, job.data.device, job.ranks
         self.job, self.share = job, ranks.share(plan.n_moved)  # this rank's part of all particles
+        self.first = self.share.first
         self.known, apart, runs = data.layout.known(job.observed, device), plan.apart, None
         assigned = data.codes, job.assigned.codes, job.assigned.column
         codes, codes_p, column = (None if t is None else t.to(device) for t in assigned)
@@ -178,10 +179,6 @@ class MovingPictures:
         both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
         how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
         self.rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
-
-    @property
-    def first(self) -> int:
-        return self.share.first
 
     def _parts(self) -> list[Tensor]:
         """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""

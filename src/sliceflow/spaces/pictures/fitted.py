@@ -45,8 +45,7 @@ class FittedPictures(Conditioned):
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, layout, codes = self.plan, self.plan.layout, self.codes
         check_labels(self.given)
-        width = 0 if self.condition is None else self.condition.width
-        if width != plan.n_conditions:
+        if (width := self.n_conditions) != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")

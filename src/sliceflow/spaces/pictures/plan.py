@@ -13,7 +13,7 @@ from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.transports import Histogram, SavedTransport, Transport
+from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
@@ -34,7 +34,6 @@ _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU,
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 SINGLE_PIXEL_BINS = 512  # of single pixels
-_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _BASES = ("auto", "pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
@@ -258,14 +257,8 @@ def choose_transport(
 ) -> Transport:
     """The transport for n particles and pictures. `amplifier` is 0 without labels."""
     n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
-    named: dict[str, Transport] = {
-        "sorted": transports.Sorted(),
-        "interpolated": transports.Interpolated(),
-        "histogram": Histogram(n_bins, _MAX_COLUMNS),
-        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
-    }
-    chosen: Transport = named[transport] if isinstance(transport, str) else transport
-    return chosen.choose(n, n_ranks) if isinstance(chosen, transports.Auto) else chosen
+    counting = Histogram(n_bins, _MAX_COLUMNS), Auto(n_bins=n_bins, most=_MAX_COLUMNS)
+    return transports.choose_transport(transport, n, n_ranks, *counting)
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
@@ -295,7 +288,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions, _TRANSPORTS)
+    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
     quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
     ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")

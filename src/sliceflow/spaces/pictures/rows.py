@@ -15,7 +15,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditioned, Conditions, GivenRows, join_labels
+from sliceflow.models.rows import Conditioned, Conditions, GivenRows
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -34,6 +34,7 @@ class PictureRows(GivenRows):
     pixels: Annotated[np.ndarray, Array("n c h w", _PIXELS, packed="pictures")]
     given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
+    _names = ("pixels", "labels")
 
     def check(self) -> None:
         """Raise a ValueError unless the pixels fit the layout and the labels."""
@@ -45,25 +46,9 @@ class PictureRows(GivenRows):
         self.layout.read(self.pictures)
 
     @property
-    def values(self) -> np.ndarray:
-        return self.pixels
-
-    @property
     def pictures(self) -> Any:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         return self.layout.as_given(np.ascontiguousarray(self.pixels.transpose(0, 2, 3, 1)))
-
-    def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
-        return replace(self, pixels=pixels, given=Conditions.infer(y, len(pixels), "labels"))
-
-    def append(self, others: PictureRows) -> Self:
-        if others.layout != self.layout:
-            raise ValueError(f"the new pictures have {others.layout}, the earlier ones {self.layout}")
-        pixels = np.concatenate((self.pixels, others.pixels))
-        return self._with(pixels, join_labels(self.y, others.y))
-
-    def take(self, numbers: np.ndarray) -> Self:
-        return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         return self.pictures, self.y
@@ -125,11 +110,6 @@ class PictureData(Conditioned):
     @property
     def device(self) -> torch.device:
         return self.raw.device
-
-    @property
-    def n_classes(self) -> int:
-        """The number of classes or clusters; 0 without."""
-        return 0 if self.given is None else self.given.condition.width
 
     @property
     def n(self) -> int:

@@ -20,6 +20,7 @@ from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.transports import Auto, Histogram, choose_transport
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
@@ -112,10 +113,12 @@ class VectorSpace:
             n_particles=m,
             n_moved=n_moved,
             condition=plans.KINDS[type(rows.condition)],
-            n_conditions=0 if rows.condition is None else rows.condition.width,
+            n_conditions=rows.n_conditions,
             amplifier=amplifier,
             frame=plans.choose_frame(parameters["frame"], d, amplifier, ranks.size),
-            transport=plans.choose_transport(parameters["transport"], n_moved + n_data, ranks.size),
+            transport=choose_transport(
+                parameters["transport"], n_moved + n_data, ranks.size, Histogram(), Auto()
+            ),
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),
             standardize=bool(parameters["standardize"]),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget
-from sliceflow.engine import frames, transports
+from sliceflow.engine import frames
 from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Columns, Labels, Mixed
 from sliceflow.engine.flow import Flow
@@ -19,7 +19,7 @@ from sliceflow.engine.frames import FrameKind, SavedFrame, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
+from sliceflow.engine.transports import Histogram, SavedTransport
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
@@ -32,12 +32,6 @@ _FRAMES: dict[str, Callable[[], FrameKind]] = {
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
     "axis": frames.Axis,
-}
-_TRANSPORTS: dict[str, Callable[[], Transport]] = {
-    "auto": Auto,
-    "sorted": transports.Sorted,
-    "histogram": Histogram,
-    "interpolated": transports.Interpolated,
 }
 _CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
@@ -222,7 +216,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
     frame, xi = parameters["frame"], parameters["amplifier"]
     a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
     infinite = isinstance(xi, float) and xi == math.inf
@@ -234,12 +228,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
     ):
         need(ok, name, parameters[name], what)
-
-
-def choose_transport(transport: str | Transport, n: int, n_ranks: int) -> Transport:
-    """The transport for n particles and data in total."""
-    kind = _TRANSPORTS[transport]() if isinstance(transport, str) else transport
-    return kind.choose(n, n_ranks) if isinstance(kind, Auto) else kind
 
 
 def choose_frame(frame: str | FrameKind, d: int, amplifier: float, n_ranks: int) -> FrameKind:
