@@ -17,7 +17,7 @@ from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
 FRAMES = [Orthogonal(), Random(30), Axis()]
 TRANSPORTS = [Sorted(), Interpolated(most=40), Histogram(32, most=50), Auto(threshold=50)]
-CONDITIONS = ["none", "labels", "columns"]
+CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their widths
 
 
 def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
@@ -40,17 +40,13 @@ def one_stage(frame, n_steps, transport=Sorted(), seed=0, n_conditions=0, **opti
     return Flow([Stage("flow", frame, n_steps, transport, **options)], Seed(seed), n_conditions)
 
 
-def width(condition):
-    return {"none": 0, "labels": 3, "columns": 2}[condition]
-
-
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
 @pytest.mark.parametrize("frame", FRAMES, ids=str)
 def test_every_combination_keeps_the_invariants(frame, transport, condition):
     """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
-    flow = Flow(stages, Seed(0), width(condition), amplifier=5.0)
+    flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
     runs = []
     for _ in range(2):
         particles, data = clouds(condition)

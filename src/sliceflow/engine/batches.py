@@ -89,11 +89,9 @@ class Target:
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
         batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
-        if step.flow.apart and batch.runs is None:
-            part = batch.particles is not None or batch.data is not None
-            if part or runs[0] is None or runs[1] is None:
-                fact = "but the batches do not tell classes apart"
-                raise ValueError(f"each class has its own maps, {fact}")
+        if step.flow.apart and batch.runs is None:  # of whole clouds
+            assert runs[0] is not None
+            assert runs[1] is not None
             batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 

@@ -307,9 +307,7 @@ class MaxSliced:
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
-        if data is None or n_conditions:
-            what = "max-sliced directions are fitted to particles and data without a condition"
-            raise ValueError(f"{what}; use frame='orthogonal'")
+        assert data is not None, "max-sliced directions are fitted to particles and data"
         d, n, y = len(x), min(_COMPARED, x.shape[1], data.shape[1]), data
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
         x, y = (of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True))

@@ -90,10 +90,8 @@ def test_labels_are_one_per_picture(labels):
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match="labels or observed pixels, not both; choose one"):
         ImageFlow(**QUICK, observed="top").fit(IMAGES, LABELS)
-    with pytest.raises(ValueError, match="n_particles=9 is fewer than the 10 classes"):
+    with pytest.raises(ValueError, match="n_particles=9 must be at least 10"):
         ImageFlow(**QUICK | dict(n_particles=9)).fit(IMAGES, LABELS)
-    with pytest.raises(ValueError, match=r"amplifier=inf needs histograms, .* transport='histogram'"):
-        ImageFlow(**QUICK, amplifier=math.inf).fit(IMAGES, LABELS)
 
 
 # Clusters

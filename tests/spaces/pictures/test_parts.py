@@ -19,8 +19,9 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     for part in parts:
         assert np.bincount(labels[part.numpy()], minlength=10).min() > 500
     flow.fit(images, labels)
+    both = (images, labels), (flow.particles_, flow.particle_conditions_)
     for c in (0, 1):
-        means = [x[y == c].mean(0) for x, y in ((images, labels), _batched(flow))]
+        means = [x[y == c].mean(0) for x, y in both]
         assert np.abs(means[0] - means[1]).max() < 2.5  # of 16
 
 
@@ -35,7 +36,3 @@ def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
     images[:, 0, 0] = np.arange(30_000) % 251
     plans = {q: ImageFlow(quality=q, device="cpu").plan(images) for q in ("draft", "standard", "best")}
     assert [plan.n_particles for plan in plans.values()] == [10_000, 20_000, 40_000]
-
-
-def _batched(flow):
-    return flow.particles_, flow.particle_conditions_

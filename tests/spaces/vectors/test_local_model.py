@@ -102,7 +102,6 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
 @pytest.mark.parametrize(
     ("parameters", "y", "message"),
     [
-        (dict(condition="near"), Y, "condition='near' must be one of .*'local'"),
         (dict(condition="local"), LABELS, "needs continuous columns in y; pass y of shape"),
         (dict(condition="local"), None, "needs continuous columns in y"),
         (dict(condition="joint"), MIXED, "y has labels and columns"),

@@ -50,8 +50,9 @@ class PictureSpace:
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
-        m = plans.choose_particles(parameters, data.n, data.n_conditions, self.device)
-        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
+        m = plans.choose_particles(parameters, data.n, self.device)
+        least = max(ranks.size, data.n_conditions)
+        need(m >= least, "n_particles", m, f"at least {least}, one for each class and rank")
         xi, transport, n = parameters["amplifier"], parameters["transport"], data.n
         if data.given is None and observed is None:
             k = plans.choose_clusters(parameters, m, n, data.layout.shape, self.device)

@@ -201,14 +201,11 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
     return steps * (_JOINT if joint else 1)
 
 
-def choose_particles(parameters: Mapping[str, Any], n: int, least: int, device: torch.device) -> int:
-    """M for n pictures. On a CPU, where they take long, there are fewer. Each class needs a particle."""
+def choose_particles(parameters: Mapping[str, Any], n: int, device: torch.device) -> int:
+    """M for n pictures. On a CPU, where they take long, there are fewer."""
     m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
     if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
-    if m < least:
-        fact = f"n_particles={m} is fewer than the {least} classes of the labels"
-        raise ValueError(f"{fact}; pass n_particles >= {least}")
     return m
 
 

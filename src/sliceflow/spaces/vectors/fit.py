@@ -58,10 +58,9 @@ class VectorSpace:
         local = is_local(parameters, rows.condition, ranks)
         default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
         m = int(parameters["n_particles"] or default)
-        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-        if isinstance(rows.condition, conditions.Labels) and m < rows.condition.width:
-            fact = f"is fewer than the {rows.condition.width} classes of y"
-            raise ParameterError("n_particles", m, fact, f"pass at least {rows.condition.width}")
+        classes = rows.n_conditions if isinstance(rows.condition, conditions.Labels) else 1
+        least = max(ranks.size, classes)
+        need(m >= least, "n_particles", m, f"at least {least}, one for each class and rank")
         nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
         need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
         if local:
