@@ -287,10 +287,8 @@ class Histogram:
 
     def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
         """The histograms of z (h, n), for each direction; with `runs`, for each class and direction."""
-        kernel = kernels.for_tensor(z)
-        if runs is not None:
-            return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
-        return Counts(*kernel.histogram(z, self.n_bins, weights))
+        starts = () if runs is None else runs.starts
+        return Counts(*kernels.for_tensor(z).histogram(z, self.n_bins, weights, starts))
 
     def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """The range of the bins for values from lo to hi."""

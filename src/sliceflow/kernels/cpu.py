@@ -295,12 +295,7 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return counts
 
 
-def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    lo, hi = value_range(z)
-    return count(z, lo, hi, n_bins, weights), lo, hi
-
-
-histogram_of_runs = partial(reference.histogram_of_runs, histogram=histogram)
+histogram = partial(reference.histogram, count=count, value_range=value_range)
 
 
 @_jit

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.devices import columns_looked_at
+from sliceflow.devices import total_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts, weighted_batches
 from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
@@ -108,11 +108,16 @@ class PictureSpace:
         return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
 
     def _looked_at(self, plan: PicturePlan) -> int | None:
-        """The most particles, and the most pictures, that a step looks at; None is all of them."""
-        most = columns_looked_at(plan.transport.most, max(plan.directions), self.device)
+        """The most particles, and the most pictures, that a step looks at; None is all of them.
+
+        They fit into a share of all memory: not of the free one, as they change a step's result.
+        """
+        most, memory, on_cpu = plan.transport.most, total_memory(self.device), self.device.type == "cpu"
         if most is None:
             return None
-        if self.device.type == "cpu" and plan.options.dequantize_every == "stage":
+        if memory is not None:
+            most = min(most, max(4096, memory // (8 if on_cpu else 4) // (8 * max(plan.directions))))
+        if on_cpu and plan.options.dequantize_every == "stage":
             most = min(most, max(plan.n_moved, _FEWEST_LOOKED_AT))
         return most if most < max(plan.n_moved, plan.n_pictures) else None
 
