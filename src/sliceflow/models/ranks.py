@@ -317,11 +317,8 @@ class SharedHistogram:
         (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
 
         def counts(own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
-            none = torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=lo.device)
             ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
-            n_bins = histogram.n_bins
-            found = (kernel.count(z, *r, n_bins, weights) if z.shape[1] else none for z, *r in ranges)
-            return torch.cat(list(found))
+            return torch.cat([kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges])
 
         p = counts(parts[0], lo_p, hi_p, None)
         q = counts(parts[1], lo_q, hi_q, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from sliceflow.errors import need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Ranks, across_ranks
+from sliceflow.models.rows import Conditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -29,7 +31,7 @@ from sliceflow.spaces.pictures.layout import Layout, part_of
 from sliceflow.spaces.pictures.levels import LevelFlow
 from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
 from sliceflow.spaces.pictures.plan import PicturePlan
-from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictures
+from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 
 _FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 
@@ -45,7 +47,25 @@ class PictureSpace:
     def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
         if y is not None and self.parameters["observed"] is not None:
             raise ValueError("a flow can use labels or observed pixels, not both; choose one")
-        return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
+        like = self.layout or Layout.infer(X, self.parameters["n_pixel_values"])
+        pixels, values = like.read(X), like.n_pixel_values
+        if values is None:
+            pixels = pixels.astype(np.promote_types(like.dtype, np.float32), copy=False)
+        elif self.layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
+            fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
+            advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
+            warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=4)  # the call of fit
+        place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
+        given = None
+        if y is not None:
+            names = np.atleast_1d(conditions.as_array(y, "labels"))
+            if len(names) != place.count:
+                fact = f"there are {place.count} pictures but {len(names)} labels"
+                raise ValueError(f"{fact}; pass one label per picture")
+            if names.ndim != 1:
+                raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+            given = Conditions.infer(ranks.gather(names), place.total, "labels")
+        return PictureRows(like, pixels, given, None if ranks.size == 1 else place)
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]

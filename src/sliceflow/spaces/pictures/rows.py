@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -58,31 +57,6 @@ def check_labels(given: Conditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if given is not None and not isinstance(given.condition, conditions.Labels):
         raise ValueError(f"pictures have labels, not {type(given.condition).__name__}")
-
-
-def read_pictures(
-    X: Any, y: Any, n_pixel_values: int, layout: Layout | None, ranks: Ranks
-) -> PictureRows:
-    """The user's pictures and labels, checked; like those of `layout`, if this is not None."""
-    like = layout or Layout.infer(X, n_pixel_values)
-    pixels, values = like.read(X), like.n_pixel_values
-    if values is None:
-        pixels = pixels.astype(np.promote_types(like.dtype, np.float32), copy=False)
-    elif layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
-        fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
-        advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
-        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)  # the call of fit
-    place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
-    given = None
-    if y is not None:
-        names = np.atleast_1d(conditions.as_array(y, "labels"))
-        if len(names) != place.count:
-            fact = f"there are {place.count} pictures but {len(names)} labels"
-            raise ValueError(f"{fact}; pass one label per picture")
-        if names.ndim != 1:
-            raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
-        given = Conditions.infer(ranks.gather(names), place.total, "labels")
-    return PictureRows(like, pixels, given, None if ranks.size == 1 else place)
 
 
 @dataclass(frozen=True)

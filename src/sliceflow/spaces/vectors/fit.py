@@ -55,7 +55,7 @@ class VectorSpace:
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
-        local = is_local(parameters, rows.condition, ranks)
+        local = self._is_local(rows.condition, ranks)
         default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
         m = int(parameters["n_particles"] or default)
         classes = rows.n_conditions if isinstance(rows.condition, conditions.Labels) else 1
@@ -69,6 +69,22 @@ class VectorSpace:
             return self._prepare_classes(rows, m, seed, ranks)
         part = self._part(rows, m, seed, ranks)
         return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
+
+    def _is_local(self, condition: conditions.Condition | None, ranks: Ranks) -> bool:
+        """Whether a fit is local; raises an error if that is required but impossible."""
+        mode, xi = self.parameters["condition"], self.parameters["amplifier"]
+        obstacle = None
+        if condition is None or isinstance(condition, conditions.Labels):
+            obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
+        elif ranks.size > 1:
+            obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
+        if mode == "local" and obstacle:
+            raise ParameterError("condition", mode, *obstacle)
+        local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
+        if isinstance(condition, conditions.Mixed) and not local:
+            fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
+            raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
+        return local
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
         form: Any = dict(given=rows.given, names=rows.names, tensor=rows.tensor)
@@ -165,25 +181,6 @@ class VectorSpace:
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
         given = given.take(conditions.even_rows(n, m, seed.child("conditions")))
         return VectorJob(fitted, (), given.y, given.codes, seed.child("particles"))
-
-
-def is_local(
-    parameters: Mapping[str, Any], condition: conditions.Condition | None, ranks: Ranks
-) -> bool:
-    """Whether a fit is local; raises an error if that is required but impossible."""
-    mode, xi = parameters["condition"], parameters["amplifier"]
-    obstacle = None
-    if condition is None or isinstance(condition, conditions.Labels):
-        obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
-    elif ranks.size > 1:
-        obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
-    if mode == "local" and obstacle:
-        raise ParameterError("condition", mode, *obstacle)
-    local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
-    if isinstance(condition, conditions.Mixed) and not local:
-        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
-        raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
-    return local
 
 
 @dataclass(frozen=True)
