@@ -15,11 +15,11 @@ from sliceflow.engine import frames
 from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Columns, Labels, Mixed
 from sliceflow.engine.flow import Flow
-from sliceflow.engine.frames import FrameKind, SavedFrame, frame_bytes
+from sliceflow.engine.frames import Axis, FrameKind, SavedFrame, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Histogram, SavedTransport
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
@@ -31,7 +31,7 @@ _FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
-    "axis": frames.Axis,
+    "axis": Axis,
 }
 _CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
@@ -101,12 +101,14 @@ class VectorPlan(Plan):
         return enough if self.options.n_axis_steps else 0
 
     def stages(self) -> list[Stage]:
-        """The stages of the flow."""
-        if self.neighbours:
-            return []
-        options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
-        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
-        return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
+        """The stages of the flow: one of the frame, then axis steps that make each column exact."""
+        options, how = self.options, dict[str, Any](n_knots=self.n_knots, taper=self.options.taper)
+        stages = [
+            Stage("flow", self.frame, self.n_steps, self.transport, **how),
+            # Sorted, because bins would blur the values of discrete columns.
+            Stage("axis", Axis(), options.n_axis_steps, Sorted(), n_knots=options.n_knots, exact=True),
+        ]
+        return [stage for stage in stages if stage.n_steps > 0 and not self.neighbours]
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
         """The flow of the plan. With separate fits per class, it is that of each class."""
