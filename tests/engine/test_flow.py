@@ -67,14 +67,6 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     assert torch.allclose(start.x, runs[0], atol=1e-9)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 50))
-def test_one_direction_and_equal_counts_give_the_datas_projections_exactly(seed, n):
-    x, q = Seed(seed).child("p").normal(n, 1).T.contiguous(), Seed(seed).child("q").normal(n, 1).T
-    particles = Cloud(x)
-    fit(one_stage(Orthogonal(), 1), particles, Cloud(q.contiguous()))
-    assert torch.allclose(particles.x.sort().values, q.sort().values, rtol=0, atol=1e-14)
-
-
 def test_a_translation_is_solved_in_one_orthogonal_step():
     particles, _ = clouds(m=100)
     target = particles.x + torch.tensor([[3.0], [-2.0], [7.0]])
@@ -115,6 +107,15 @@ def test_the_order_of_the_data_does_not_matter(seed):
     shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
     fit(flow, again, shuffled)
     assert torch.allclose(again.x, particles.x, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("size", "taper", "sizes"),
+    [(1, 0, [1, 1, 1, 1]), (1, 0.5, [1, 1, 1, 0.5]), (2, 1, [2, 1.5, 1, 0.5])],
+)
+def test_the_step_size_falls_over_the_taper(size, taper, sizes):
+    stage = Stage("s", Axis(), 4, step_size=size, taper=taper)
+    assert [stage.size_of(k) for k in range(4)] == sizes
 
 
 def test_entropy_reaches_the_closed_form_width():

@@ -55,6 +55,13 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
         assert flow.plan(np.zeros((n, 2, 2), np.uint8)).n_particles == m
 
 
+def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
+    images = np.zeros((30_000, 4, 4), np.uint8)
+    images[:, 0, 0] = np.arange(30_000) % 251
+    plans = {q: ImageFlow(quality=q, device="cpu").plan(images) for q in ("draft", "standard", "best")}
+    assert [plan.n_particles for plan in plans.values()] == [10_000, 20_000, 40_000]
+
+
 def test_the_automatic_amplifier_holds_large_classes_apart():
     choices = {
         ("auto", 3000, 2001, 2): math.inf,

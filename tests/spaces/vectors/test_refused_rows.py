@@ -152,7 +152,6 @@ def test_what_is_wrong_is_refused_and_the_rest_is_legal(section, row):
 def test_what_is_legal_has_the_result_that_is_said():
     for kind in (bool, np.float16, object):
         assert fit(X.astype(kind)).sample(2).dtype == np.float64
-    assert fit(frame(Y)).sample(2).dtypes["odd"] == np.float64
     nothing_hidden = fit(np.ma.masked_array(X), np.ma.masked_array(Y))
     assert np.array_equal(nothing_hidden.particles_, fit(X, Y).particles_)
     assert type(nothing_hidden.classes_) is np.ndarray

@@ -281,18 +281,17 @@ def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-
-    def check(ok: bool, name: str, what: str) -> None:
-        need(ok, name, parameters[name], what)
-
     check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
     quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
-    ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
-    check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
-    check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', 'paper' or stages")
-    check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
-    check(parameters["patch_basis"] in _BASES, "patch_basis", f"one of {list(_BASES)}")
-    ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
-    ok = k == "auto" or is_int(k, 1)
-    check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
+    named = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
+    known = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
+    counted, how = k == "auto" or is_int(k, 1), "an int of at least 1; 1 turns clustering off"
+    for name, ok, what in (
+        ("quality", named, f"one of {list(QUALITY)} or a number of steps per stage"),
+        ("schedule", isinstance(parameters["schedule"], str), "a string: 'auto', 'paper' or stages"),
+        ("n_pixel_values", is_int(parameters["n_pixel_values"], 2), "an int of at least 2"),
+        ("patch_basis", parameters["patch_basis"] in _BASES, f"one of {list(_BASES)}"),
+        ("amplifier", known, "'auto', or a number of at least 0, which may be math.inf"),
+        ("n_clusters", counted, f"'auto' or {how}"),
+    ):
+        need(ok, name, parameters[name], what)

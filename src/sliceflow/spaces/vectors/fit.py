@@ -19,6 +19,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
 from sliceflow.errors import ParameterError, need
@@ -235,12 +236,8 @@ class VectorPart:
     ranks: Ranks
 
     @property
-    def n_stages(self) -> int:
-        return len(self.plan.stages())
-
-    @property
-    def n_steps(self) -> int:
-        return sum(stage.n_steps for stage in self.plan.stages())
+    def stages(self) -> list[Stage]:
+        return self.plan.stages()
 
     def begin(self) -> MovingVectors:
         return MovingVectors(self)
