@@ -99,7 +99,6 @@ A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
 
 def test_equal_distributions_are_told_apart_by_chance_only():
     assert two_sample_accuracy(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
-    assert two_sample_accuracy(A, B + 9, n_trees=10) == 1
 
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])

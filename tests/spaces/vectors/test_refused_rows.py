@@ -115,8 +115,6 @@ ROWS = {
             lambda: fit(X, having(np.inf)),
             lambda: fit(X, having(np.inf, 4, Y)),
         ),
-        "a missing label": refused("row 4 of y has no label", lambda: fit(X, label(None))),
-        "a masked array": refused(r"a value of y is masked at \[7\]", lambda: fit(X, hidden(Y))),
         "two-dimensional text": refused("labels 1-D", lambda: fit(X, X.astype(str))),
         "three-dimensional, or no columns": refused(
             "y has", lambda: fit(X, X[..., None]), lambda: fit(X, X[:, :0])
