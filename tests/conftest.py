@@ -54,6 +54,14 @@ def rng():
 
 
 @pytest.fixture(scope="session")
+def digits():
+    """Those to fit, and held-out ones."""
+    from sliceflow.datasets import load
+
+    return load("digits"), load("digits", "test")
+
+
+@pytest.fixture(scope="session")
 def fitted():
     """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first asked for."""
     from models import FITTED

@@ -68,6 +68,11 @@ def saved(flow: Any, **options: Any) -> bytes:
         return Path(folder, "model").read_bytes()
 
 
+def interrupt(event: Any) -> None:
+    """A listener that ends a fit as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def table() -> Any:
     """A table with a column of every kind and of many types, fitted."""
     import pandas as pd

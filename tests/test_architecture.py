@@ -33,18 +33,18 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # The most lines of .py, blank ones and docstrings included: today's, rounded up. A comment names the goal
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
-    "engine": 2_515,
-    "kernels": 2_000,
+    "engine": 2_495,
+    "kernels": 1_955,
     "neighbours": 750,  # goal 700
-    "models": 2_350,  # goal 2,200
-    "spaces/vectors": 1_235,  # goal 1,000
-    "spaces/pictures": 2_470,  # goal 2,300
+    "models": 2_330,  # goal 2,200
+    "spaces/vectors": 1_205,  # goal 1,000
+    "spaces/pictures": 2_420,  # goal 2,300
     "spaces/tables": 2_530,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
-    "cli": 2_010,  # goal 2,000
+    "cli": 2_000,
     "app": 630,  # goal 600
-    "beside the folders": 560,  # goal 550
+    "beside the folders": 550,
 }
 WHOLE = {
     "src/sliceflow": 19_000,  # goal 17,500; it was 29,600

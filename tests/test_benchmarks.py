@@ -21,15 +21,9 @@ from judge import Judge
 from paper import __main__ as paper
 from posterior_tasks import TASKS
 
-from sliceflow import datasets
 from sliceflow.metrics import calibration
 
 FAST = ("two moons", "Gaussian linear", "Gaussian mixture")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits"), datasets.load("digits", split="test")
 
 
 def test_distances_of_gaussians_have_their_closed_forms():

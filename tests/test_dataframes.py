@@ -96,15 +96,6 @@ def test_rows_that_are_added_give_a_dataframe():
         flow.partial_fit(pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "z": X[:, 2]}))
 
 
-def test_a_column_of_no_numbers_is_named():
-    dates = np.arange("2020-01-01", "2020-01-31", dtype="M8[D]").astype("M8[us]")
-    for what, column in (("dates", dates), ("words", ["x"] * 30), ("digits", ["1"] * 30)):
-        message = rf"column '{what}' of X has dtype \w+.*; turn it into numbers.*leave the column out"
-        for method in ("fit", "partial_fit"):
-            with pytest.raises(ValueError, match=message):
-                getattr(SlicedWassersteinFlow(**quick), method)(pd.DataFrame(columns(**{what: column})))
-
-
 def test_frames_of_polars_are_refused():
     frame = pytest.importorskip("polars").DataFrame(columns())
     for other in (frame, frame.lazy()):

@@ -30,7 +30,7 @@ __all__ = [
 
 __version__ = "0.3.0"
 
-_MODULE_OF_NAME = {
+_HOME = {  # of names, and modules under other names
     "ImageFlow": "spaces.pictures.estimator",
     "PictureOptions": "spaces.pictures.options",
     "VectorOptions": "spaces.vectors.options",
@@ -38,8 +38,6 @@ _MODULE_OF_NAME = {
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
     "load": "loading",
-}
-_MODULES = {  # besides `datasets`, `inference` and `metrics`
     "events": "engine.events",
     "ranks": "models.ranks",
     "frames": "engine.frames",
@@ -62,10 +60,9 @@ if TYPE_CHECKING:
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in _MODULE_OF_NAME:
-            return getattr(import_module(f"sliceflow.{_MODULE_OF_NAME[name]}"), name)
-        if name in _MODULES:
-            return import_module(f"sliceflow.{_MODULES[name]}")
+        if name in _HOME:
+            module = import_module(f"sliceflow.{_HOME[name]}")
+            return getattr(module, name, module)
         if not name.startswith("_") and find_spec(f"sliceflow.{name}"):
             return import_module(f"sliceflow.{name}")
         raise AttributeError(f"module 'sliceflow' has no attribute {name!r}")

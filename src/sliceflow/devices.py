@@ -44,15 +44,6 @@ def projection_budget(device: torch.device) -> int:
     return min(most, (free_memory(device) or most) // 8)
 
 
-def columns_looked_at(most: int | None, n_directions: int, device: torch.device) -> int | None:
-    """`most`, or fewer by a share of all memory: not of the free one, as columns change a step's result."""
-    total = total_memory(device)
-    if most is None or total is None:
-        return most
-    share = total // (4 if device.type == "cuda" else 8)
-    return min(most, max(4096, share // (8 * n_directions)))
-
-
 def free_memory(device: torch.device) -> int | None:
     """Free bytes on the device; None if the system does not say."""
     if device.type == "cuda":

@@ -14,9 +14,9 @@ from sklearn.decomposition import PCA
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Step, simulate
-from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import flat
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Sorted
 
@@ -41,7 +41,9 @@ def rows(n, kind):
 
 def ours(particles, data, seed, kappa=0.0, **conditions):
     """Start, data, and for every step its frame, size, the positions and the distance after it."""
-    flow = Flow(flat(Orthogonal(), 20, transport=Sorted(), n_knots=0), Seed(seed), **conditions)
+    stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
+    stages += [Stage("axis", Axis(), 2, Sorted(), exact=True)]
+    flow = Flow(stages, Seed(seed), **conditions)
     rates = noise_rates(particles.x.shape[1], data.x.shape[1], particles.y, data.y)
     case = {"start": particles.x.flatten().tolist(), "data": data.x.flatten().tolist(), "steps": []}
     case |= {"codes": None if data.y is None else data.y.tolist()}

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,7 +133,7 @@ def moved(particles, data):
     """The particles after a flow of their own copy, and its model."""
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.runs))
-    return particles, simulate(flow, particles, flow.target(particles, data), Noise(Seed(0)))
+    return particles, simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
 
 
 def test_classes_apart_are_one_flow_for_each_class():
@@ -178,12 +177,3 @@ def test_batches_take_turns_over_all_stages():
     flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
     simulate(flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0)))
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
-
-
-def test_batches_that_do_not_tell_classes_apart_are_refused():
-    flow, data = engine(2), cloud(20, 20)
-    parts = Batches([slice(0, 10), slice(10, 40)])
-    for target in (Target.from_cloud(Cloud(data.x, data.y)), Target.from_cloud(data, parts)):
-        with pytest.raises(ValueError, match="the batches do not tell classes apart"):
-            simulate(flow, cloud(20, 20), target, Noise(Seed(0)))
-    simulate(flow, cloud(20, 20), Target.from_cloud(data), Noise(Seed(0)))  # whole clouds do

@@ -14,15 +14,11 @@ def particles(d):
     return torch.zeros(d, 1).double()
 
 
-def matrix(frame, d):
-    return torch.eye(d).double() if frame.theta is None else frame.theta
-
-
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 3))
 def test_orthogonal_and_axis_frames_are_parseval(d, step, n_conditions):
     for kind in (Orthogonal(), Axis()):
         frame = kind.draw(Seed(1), step, particles(d), n_conditions)
-        theta = matrix(frame, d)
+        theta = torch.eye(d).double() if frame.theta is None else frame.theta
         assert frame.parseval == 1
         assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
         x = Seed(2).normal(d, 5)
@@ -97,10 +93,7 @@ def test_max_sliced_directions_find_the_difference():
     assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * most
 
 
-def test_max_sliced_directions_need_data_and_no_condition():
+def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
-    for options in (dict(), dict(data=x, n_conditions=2)):
-        with pytest.raises(ValueError, match="fitted to particles and data without a condition"):
-            MaxSliced().draw(Seed(0), 0, x, **options)
     assert MaxSliced().draw(Seed(0), 0, x, data=x).kept is not None
     assert Orthogonal().draw(Seed(0), 0, x).kept is None

@@ -79,13 +79,6 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     )
 
 
-@pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
-def test_transports_that_sort_refuse_classes_apart(transport):
-    runs = Runs((0, 2, 4))
-    with pytest.raises(ValueError, match="amplifier=inf needs histograms"):
-        transport.fit(torch.rand(1, 4), torch.rand(1, 4), Batch(runs=(runs, runs)))
-
-
 @pytest.mark.parametrize("transport", ALL, ids=str)
 @given(seed=seeds)
 def test_target_equal_to_start_moves_nothing(transport, seed):

@@ -92,11 +92,6 @@ def test_it_is_that_of_all_pairs(n, m, d, k, seed):
     assert coverage(samples, real, k=k, device="cpu") == inside.any(0).mean()
 
 
-def test_coverage_of_the_same_distribution_is_as_expected():
-    a, b = np.random.default_rng(0).normal(size=(2, 3000, 2))
-    assert coverage(a, b, k=5, device="cpu") == pytest.approx(1 - 2**-5, abs=0.01)
-
-
 # The two-sample test
 
 A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
@@ -104,7 +99,6 @@ A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
 
 def test_equal_distributions_are_told_apart_by_chance_only():
     assert two_sample_accuracy(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
-    assert two_sample_accuracy(A, B + 9, n_trees=10) == 1
 
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow import datasets
 from sliceflow.metrics import report, tables
 
 TRAIN, TEST, FRESH = np.random.default_rng(0).normal(size=(3, 400, 4)) * [1, 10, 0.1, 1]
@@ -31,11 +30,6 @@ def few_trees():
         patch.setattr("sliceflow.metrics.reports._TREES", 8)
         patch.setitem(tables._BOOSTING, "max_iter", 25)
         yield
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits"), datasets.load("digits", split="test")
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from models import PARTS, saved
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import History
-from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
-from sliceflow.models.checkpoints import Checkpoints, OtherFitError, Running
+from sliceflow.models.checkpoints import OtherFitError
 from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
-from sliceflow.models.ranks import Ranks
 
 SEED = Seed(3)
 DATA = SEED.child("data").normal(3, 90, dtype=torch.float32) ** 3
@@ -185,17 +181,3 @@ def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(tmp_path, monkey
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["fit.checkpoint"]
     assert saved(fit(tmp_path)) == saved(fitted("vectors"))
-
-
-def test_a_checkpoint_of_other_particles_is_a_clear_error(tmp_path):
-    def running(run, x):
-        kept = Checkpoints(tmp_path, 0, {"estimator": "a test"}, SEED, Ranks(), "part")
-        return kept.running(Running(run, Cloud(x), History()))
-
-    run = Run(stage=1, step=2, done=3)
-    with running(run, DATA):
-        run.after()
-    damaged = pytest.raises(ModelFileError, match=r"of shape \(3, 90\).*Delete it to start")
-    for shape in ((3, 91), (4, 90)):
-        with damaged, running(Run(), torch.zeros(shape)):
-            pass

@@ -18,7 +18,19 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sliceflow
-from models import EVEN_AND_ODD, FITTED, LABELS, PARTS, PICTURES, X, draws, pictures, saved, vectors
+from models import (
+    EVEN_AND_ODD,
+    FITTED,
+    LABELS,
+    PARTS,
+    PICTURES,
+    X,
+    draws,
+    interrupt,
+    pictures,
+    saved,
+    vectors,
+)
 from problems import mixture
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, frames, metrics, transports
 from sliceflow.engine.random import Seed
@@ -204,10 +216,6 @@ def test_a_listener_ends_a_stage(kind):
     assert stages.count(stages[0]) == 1
     assert len(set(stages)) > 1
     assert np.isfinite(draws(flow)).all()
-
-
-def interrupt(event):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])

@@ -10,8 +10,6 @@ from hypothesis.extra.numpy import arrays
 
 from sliceflow.models import packing
 
-DTYPES = [np.uint8, np.int16, np.uint16, np.int32, np.int64, np.float32, np.float64]
-
 
 def comes_back(given_arrays, way):
     packed = packing.pack(given_arrays, way)

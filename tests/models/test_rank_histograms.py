@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sliceflow.engine.batches import Batch, Batches
+from sliceflow.engine.batches import Batch, Batches, weighted_batches
 from sliceflow.engine.clouds import Runs
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Axis, Orthogonal
@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
-from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks, weighted_batches
+from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks
 
 
 class Threads:
@@ -44,10 +44,6 @@ class Threads:
             return list(pool.map(work, range(self.size)))
 
 
-def same_tables(a, b):
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("lo", "hi", "values"))
-
-
 def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
     z_p, z_q = Seed(0).normal(3, 80), Seed(1).normal(3, 60) + 1
@@ -61,7 +57,8 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
         return SharedHistogram(Histogram(16), ranks).fit(z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch)
 
     for found in ranks.run(fit):
-        assert same_tables(found.table, alone.table)
+        for name in ("lo", "hi", "values"):
+            assert torch.equal(getattr(found.table, name), getattr(alone.table, name))
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sliceflow
-from models import pictures, saved, vectors
+from models import interrupt, pictures, saved, vectors
 from sliceflow.models.rows import join_labels, row_keys
 
 RNG = np.random.default_rng(0)
@@ -132,10 +132,6 @@ def state(flow):
     """What a failed change must leave as it was."""
     attributes = {name: value for name, value in vars(flow).items() if name != "_waiting"}
     return saved(flow), attributes, flow._waiting
-
-
-def interrupt(event):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", ["DataFrames", "classes apart", "grey labels", "colour"])

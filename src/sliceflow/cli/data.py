@@ -14,7 +14,6 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings, kinds_of
 
 _LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
-_QUALITIES = ("draft", "standard", "best")
 _HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
     datasets.MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
@@ -129,16 +128,8 @@ def estimator(settings: Settings, data: Data) -> Any:
     if data.kind == TABLE:
         kinds, rules = kinds_of(settings.column, settings.drop), tuple(settings.constraint or ())
         return sliceflow.TableFlow(columns=kinds, constraints=rules, **common)
-    labels = labels_of(settings, data)
-    classes = 0 if labels is None else len(np.unique(labels))
-    if settings.particles is not None and settings.particles < classes:
-        fact = f"--particles {settings.particles} is fewer than the {classes} classes"
-        raise WrongUsage(fact, f"pass {classes} or more")
     quality: str | int = settings.quality
-    if settings.quality not in _QUALITIES:
-        if not (settings.quality.isascii() and settings.quality.isdigit() and int(settings.quality)):
-            fact = f"--quality {settings.quality!r} is not one of {', '.join(_QUALITIES)}"
-            raise WrongUsage(fact, "or pass the number of steps")
+    if settings.quality.isascii() and settings.quality.isdigit():
         quality = int(settings.quality)
     mask = settings.mask
     observed: Any = read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sliceflow.cli import evaluate, progress
 from sliceflow.cli.data import Data, estimator, labels_of, read
 from sliceflow.cli.failures import Failed, Say, WrongUsage
-from sliceflow.cli.info import installed
+from sliceflow.cli.info import CORE, installed
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
 from sliceflow.errors import rows_of_the_file
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sliceflow.models.estimator import PreparedFit
     from sliceflow.models.ranks import Ranks
 
-_PACKAGES = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow", "pandas")
+_PACKAGES = ("sliceflow", *CORE, "Pillow", "pandas")
 
 
 @dataclass(frozen=True, eq=False)

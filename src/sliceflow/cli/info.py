@@ -19,7 +19,7 @@ _EXTRAS = {  # packages beside those that are always installed
     "metrics": ("torch-fidelity",),
     "demo": ("matplotlib",),
 }
-_CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
+CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
 
 
 def info(run: Path | None = None) -> tuple[dict[str, Any], str]:
@@ -87,7 +87,7 @@ def _system() -> dict[str, Any]:
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
     versions = installed(
-        "sliceflow", *_CORE, *(p for extra in _EXTRAS.values() for p in extra), "triton"
+        "sliceflow", *CORE, *(p for extra in _EXTRAS.values() for p in extra), "triton"
     )
     lacking = [e for e, packages in _EXTRAS.items() if any(versions[p] == "missing" for p in packages)]
     return {

@@ -22,10 +22,6 @@ _BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
 _BARS_WIDE, _BARS_HIGH = 240, 90
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
 def page(
     config: dict[str, Any], measures: dict[str, Any], flow: Any, train: Data,
     drawn: tuple[Any, np.ndarray | None], film: Path | None = None,
@@ -35,7 +31,8 @@ def page(
 
     files = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": _number, "seconds": seconds_text}
+    environment.filters["number"] = lambda value: "–" if value is None else f"{value:.3g}"
+    environment.filters["seconds"] = seconds_text
     html: str = environment.get_template("report.html.j2").render(
         title=f"{train.name}: new {'pictures' if train.kind == PICTURES else 'rows'}",
         config=config,

@@ -41,10 +41,6 @@ class Batch:
     runs: tuple[Runs, Runs] | None = None
     codes: Tensor | None = None  # conditions of all data
 
-    def of_all(self, z: Tensor) -> Tensor | None:
-        """The projections z of these particles if they are all particles, else None."""
-        return z if self.particles is None else None
-
 
 ALL = Batch()
 
@@ -93,11 +89,9 @@ class Target:
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
         batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
-        if step.flow.apart and batch.runs is None:
-            part = batch.particles is not None or batch.data is not None
-            if part or runs[0] is None or runs[1] is None:
-                fact = "but the batches do not tell classes apart"
-                raise ValueError(f"each class has its own maps, {fact}")
+        if step.flow.apart and batch.runs is None:  # of whole clouds
+            assert runs[0] is not None
+            assert runs[1] is not None
             batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 
@@ -109,7 +103,7 @@ def divide(
     """Batches of at most `most` of m particles and of n data, by their conditions if they have any."""
     conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
-        return Batches() if conditions is None else _weighted(*conditions)
+        return weighted_batches(codes_q, codes_p, slice(None), device)
     p = _parts(m, most)
     groups = None if conditions is None else row_groups(*conditions)
     order = seed.child("order").permutation(n)
@@ -155,13 +149,22 @@ def even_parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor
     return columns, of
 
 
-def _weighted(codes_q: Tensor, codes_p: Tensor) -> Batches:
-    """All columns, the data weighted to the particles' shares and without those of weight 0."""
-    weights = row_weights(codes_q, codes_p)
-    if weights is None or bool(weights.all()):
-        return Batches(weights=weights)
-    used = torch.nonzero(weights)[:, 0]
-    return Batches(data=[used], weights=weights[used])
+def weighted_batches(
+    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor | slice, device: torch.device | str
+) -> Batches:
+    """All columns, the data weighted to the particles' shares and without those of weight 0.
+
+    Codes are those of all ranks, and the data those that are `here`, on this rank.
+    """
+    weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
+    if weights is None:
+        return Batches()
+    own = weights[here]
+    used = torch.nonzero(own)[:, 0]
+    if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
+        used = torch.zeros(1, dtype=torch.int64)
+    data = None if len(used) == len(own) else [used.to(device)]
+    return Batches(data=data, weights=own[used].to(device))
 
 
 def _parts(n: int, most: int) -> list[slice]:

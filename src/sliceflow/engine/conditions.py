@@ -128,7 +128,7 @@ class Columns:
             known = f"the model was fitted with {self.width} continuous columns"
             fact = f"y has shape {array.shape} but {known}"
             raise ValueError(f"{fact}; pass an (n, {self.width}) array")
-        return torch.from_numpy((_finite(_floats(array)) - self.mean) / self.scale)
+        return torch.from_numpy((_finite(array) - self.mean) / self.scale)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
@@ -156,7 +156,7 @@ class Mixed:
         is_label = np.array(labelled)
         rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
         _need_labels(rows, "y")
-        columns = Columns.fit_to(_finite(_floats(y[:, ~is_label])))
+        columns = Columns.fit_to(_finite(y[:, ~is_label]))
         return cls(Labels.fit_to(rows), columns, labelled)
 
     @property
@@ -178,10 +178,14 @@ class Mixed:
         return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
+        return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
+
+    def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
+        """y (n, L) from the class numbers (n,) of combinations of labels, and the other columns."""
         is_label = np.array(self.labelled)
-        out = np.empty((len(codes), len(is_label)), dtype=object)
-        out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
-        out[:, ~is_label] = self.columns.decode(codes[:, 1:])
+        out = np.empty((len(classes), len(is_label)), dtype=object)
+        out[:, is_label] = [list(row) for row in self.labels.decode(classes)]
+        out[:, ~is_label] = numbers
         return out
 
 
@@ -199,7 +203,7 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
             raise ValueError("y has 0 columns; leave it out for an unconditional flow")
         if array.dtype == object and not all(_is_number(type(v)) for v in array.flat):
             return Mixed.fit_to(array)
-        return Columns.fit_to(_finite(_floats(array)))
+        return Columns.fit_to(_finite(array))
     _need_labels(array, name)
     if array.dtype.kind == "f" and len(fractions := array[_finite(array, name) % 1 != 0]):
         fact = f"{name} is one-dimensional: labels, but holds fractions such as {fractions[0]}"
@@ -331,14 +335,6 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def _floats(y: np.ndarray) -> np.ndarray:
-    """Numbers in an array of objects as float64; a ValueError shows what is none."""
-    try:
-        return y.astype(np.float64) if y.dtype == object else y
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
-
-
 def _is_number(kind: type) -> bool:
     return issubclass(kind, (int, float, np.number))
 
@@ -375,6 +371,11 @@ def _is_missing(label: Any) -> bool:
 
 
 def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
+    """Numbers, also of an array of objects, as float64; a ValueError for what is none or not finite."""
+    try:
+        y = y.astype(np.float64) if y.dtype == object else y
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
     if y.dtype.kind not in "fiub":
         fact = f"{name} has columns of dtype {y.dtype}"
         raise ValueError(f"{fact}; continuous conditions must be numbers, labels 1-D")

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target, divide, divide_apart
+from sliceflow.engine.batches import Target, divide
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import CompactTable, ModelStep, thinned
 from sliceflow.engine.events import Event, Listener, now, tell
@@ -88,15 +89,10 @@ class Flow:
 
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
-        seed = self.seed.child("batches")
         most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
-        y_p, y_q = (particles.y, data.y) if self.conditional else (None, None)
-        if self.apart and y_p is not None and y_q is not None:
-            batches = divide_apart(most, y_p, y_q, self.n_conditions, seed)
-        else:
-            sizes = particles.x.shape[1], data.x.shape[1]
-            batches = divide(*sizes, most, y_p, y_q, seed, data.x.device)
-        return Target.from_cloud(data, batches)
+        both = (particles.y, data.y) if self.n_shared else (None, None)
+        sizes, seed = (particles.x.shape[1], data.x.shape[1]), self.seed.child("batches")
+        return Target.from_cloud(data, divide(*sizes, most, *both, seed, data.x.device))
 
     def entered(
         self, particles: Cloud, first: int = 0, end: int | None = None
@@ -146,8 +142,11 @@ class Step:
         if theta is not None:
             return Frame(theta.to(x), None)
         seed = flow.seed.child(*(self.stage.branch or ("frame", self.number)))
-        frame = self.stage.frame.draw(seed, self.k, x, flow.n_shared, None if data is None else data.x)
-        return frame.amplified(flow.amplifier)
+        fitted_to = None if data is None else data.x
+        frame: Any = self.stage.frame.draw(seed, self.k, x, flow.n_shared, fitted_to)
+        xi, y = flow.amplifier, frame.theta_y
+        amplified: AnyFrame = frame if y is None else replace(frame, theta_y=xi * y)
+        return amplified
 
     def move(
         self, frame: AnyFrame, table: Table, noise: Noise, z: Tensor | None = None,
@@ -237,7 +236,7 @@ def simulate(
         frame = step.frame(data)
         z_p = frame.project(step.particles, batch.particles)
         fit = step.stage.transport.fit(z_p, frame.project(data, batch.data), batch)
-        step.move(frame, fit.table, noise, batch.of_all(z_p), fit.dz)
+        step.move(frame, fit.table, noise, z_p if batch.particles is None else None, fit.dz)
         run.model += step.kept(frame, fit.table)
         run.advance(step, fit, listeners)
     return run.model

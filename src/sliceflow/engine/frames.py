@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import torch
 from torch import Tensor
 
-from sliceflow import kernels
 from sliceflow.caches import cached
 from sliceflow.engine.conditions import shifted
 from sliceflow.engine.random import Seed
@@ -52,21 +51,12 @@ class Frame:
     theta: Tensor | None  # (h, d) directions in the space of x, or None for the coordinate axes
     theta_y: Tensor | None  # (h, l) directions in the space of the condition, if the frame has any
     parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
-    fitted: bool = False  # whether the directions were fitted to particles and data
+    kept: Tensor | None = None  # directions that a model keeps: fitted ones cannot be drawn again
 
     @property
     def n_directions(self) -> int:
         """h; 0 for the coordinate axes."""
         return 0 if self.theta is None else len(self.theta)
-
-    @property
-    def kept(self) -> Tensor | None:
-        """The directions that a model has to keep, because they cannot be drawn again."""
-        return self.theta if self.fitted else None
-
-    def amplified(self, amplifier: float) -> Frame:
-        """The same with ξ·θ_y instead of θ_y."""
-        return self if self.theta_y is None else replace(self, theta_y=amplifier * self.theta_y)
 
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
@@ -89,8 +79,9 @@ class AnyFrame(Protocol):
     @property
     def n_directions(self) -> int: ...
     @property
+    def theta_y(self) -> Tensor | None: ...
+    @property
     def kept(self) -> Tensor | None: ...
-    def amplified(self, amplifier: float) -> AnyFrame: ...
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
     def move(self, cloud: Cloud, table: Table, size: float) -> None: ...
@@ -220,8 +211,7 @@ def condition_directions(
     """(h, l) directions of the condition: independent Laplace numbers, as the authors', E|θ_y|² = 1."""
     if n_conditions == 0:
         return None
-    k = kernels.for_device(device)
-    theta: Tensor = k.laplace(h, n_conditions, seed.child("y").key, device)
+    theta = seed.child("y").laplace(h, n_conditions, device)
     return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
@@ -317,9 +307,7 @@ class MaxSliced:
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
-        if data is None or n_conditions:
-            what = "max-sliced directions are fitted to particles and data without a condition"
-            raise ValueError(f"{what}; use frame='orthogonal'")
+        assert data is not None, "max-sliced directions are fitted to particles and data"
         d, n, y = len(x), min(_COMPARED, x.shape[1], data.shape[1]), data
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
         x, y = (of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True))
@@ -332,7 +320,8 @@ class MaxSliced:
             gradient -= gradient @ theta.T @ theta
             climbed = theta + _ASCENT * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
             theta = torch.linalg.qr(climbed.T)[0].T
-        return Frame(theta.contiguous(), None, fitted=True)
+        theta = theta.contiguous()
+        return Frame(theta, None, kept=theta)
 
 
 @dataclass(frozen=True)

@@ -51,15 +51,14 @@ PICTURES = _BOTH | {
 }
 
 
-def with_preset(
-    preset: str | None, parameters: dict[str, Any], defaults: dict[str, Any], settings: dict[str, Any]
-) -> dict[str, Any]:
-    """The parameters of an estimator; the preset's `settings` replace those left at their `defaults`."""
+def with_preset(estimator: Any, options: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator, with its `options`; `settings` of the preset replace defaults."""
+    parameters, defaults = (of.get_params(deep=False) for of in (estimator, type(estimator)()))
+    preset: str | None = parameters["preset"]
     need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
-        return parameters
-    out, options = dict(parameters), parameters["options"]
-    default_options = type(options)()
+        return {**parameters, "options": options}
+    out, default_options = dict(parameters), type(options)()
     for name, value in settings.items():
         if name in defaults:
             if parameters[name] is defaults[name] or parameters[name] == defaults[name]:

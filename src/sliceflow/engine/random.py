@@ -9,6 +9,7 @@ bits, in any order and in any chunks; only normal numbers may differ in the last
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,12 @@ class Seed:
         device: torch.device | str = "cpu",
     ) -> Tensor:  # fmt: skip
         """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
-        return self._numbers(_to_uniform(dtype), rows, columns, start, dtype, device)
+        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0  # it would round the largest up to 1
+
+        def convert(words: Tensor) -> Tensor:
+            return ((words.double() + 0.5) / 2**32).clamp_(max=most)
+
+        return self._numbers(convert, rows, columns, start, dtype, device)
 
     def uniform_part(
         self, rows: int, columns: int, part: slice, *, dtype: torch.dtype = torch.float64,
@@ -123,13 +129,11 @@ class Seed:
         box_muller = kernels.for_device(device).box_muller
         return self._numbers(box_muller, rows, columns, start, dtype, device)
 
+    def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
+        """(rows, columns) Laplace numbers −sign(v)·ln(1 − 2|v|)/√(2·columns), uniform v in (−½, ½)."""
+        v = (self._words(rows, columns, 0, device)[:, :columns].double() + 0.5) / 2**32 - 0.5
+        return torch.sign(v) * torch.log1p(-2 * v.abs()) / -math.sqrt(2 * columns)
+
     def permutation(self, n: int) -> Tensor:
         """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""
         return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)
-
-
-def _to_uniform(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Converts words to numbers in (0, 1)."""
-    # float32 would round the largest ones up to 1.
-    most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
-    return lambda words: ((words.double() + 0.5) / 2**32).clamp_(max=most)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sliceflow.engine.frames import Axis, FrameKind
-from sliceflow.engine.transports import Auto, Sorted, Transport
+from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.transports import Auto, Transport
 
 
 class Space(Protocol):
@@ -59,16 +59,3 @@ class Stage:
         """The step size of step 0..n_steps-1."""
         left = 1 - step / self.n_steps
         return self.step_size * (min(1.0, left / self.taper) if self.taper > 0 else 1.0)
-
-
-def flat(
-    frame: FrameKind, n_steps: int, *, transport: Transport = _AUTO, taper: float = 0.5,
-    n_knots: int | None = 512, n_axis_steps: int = 2, n_axis_knots: int | None = 512,
-) -> list[Stage]:  # fmt: skip
-    """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact."""
-    stages = [
-        Stage("flow", frame, n_steps, transport, taper=taper, n_knots=n_knots),
-        # Sorted, because bins would blur the values of discrete columns.
-        Stage("axis", Axis(), n_axis_steps, Sorted(), n_knots=n_axis_knots, exact=True),
-    ]
-    return [stage for stage in stages if stage.n_steps > 0]

@@ -49,9 +49,7 @@ class Shrunk:
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared:
-            if batch.codes is None or batch.codes.dim() != 1:
-                what = "shrinkage needs the variance within each class"
-                raise ValueError(f"{what}, which continuous conditions do not have; set shrinkage=0")
+            assert batch.codes is not None, "classes that share maps have codes"
             codes = batch.codes if batch.data is None else batch.codes[batch.data]
             variance = variance_within(z_q, codes, self.n_shared, self.total)
         rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)

@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 class Transport(Protocol):
     """A way to fit a `Table` to particles z_p (h, M) and data z_q (h, N), at most `most` a step.
 
-    If the batch has `runs`, each class gets its own maps. Not all transports support this.
+    If the batch has `runs`, each class gets its own maps: only those that count can do this.
     """
 
     @property
@@ -149,7 +149,6 @@ class Sorted:
         _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        _need_one_class(batch, "sorted")
         k = kernels.for_tensor(z_p)
         if batch.weights is None:
             sorted_q, w = k.sort_rows(z_q), None
@@ -193,13 +192,11 @@ class Interpolated:
         _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        _need_one_class(batch, "interpolated")
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
         parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
-        if len(parts) == 1:
-            return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
-        knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
+        joined = (of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True))
+        knots, values, cost, dz = joined
         return Fit(KnotTable(knots, values), cost, dz)
 
     def _fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
@@ -290,10 +287,8 @@ class Histogram:
 
     def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
         """The histograms of z (h, n), for each direction; with `runs`, for each class and direction."""
-        kernel = kernels.for_tensor(z)
-        if runs is not None:
-            return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
-        return Counts(*kernel.histogram(z, self.n_bins, weights))
+        starts = () if runs is None else runs.starts
+        return Counts(*kernels.for_tensor(z).histogram(z, self.n_bins, weights, starts))
 
     def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """The range of the bins for values from lo to hi."""
@@ -343,8 +338,7 @@ class Auto:
 
     def __post_init__(self) -> None:
         need(is_int(self.threshold, 0), "threshold", self.threshold, "an int of at least 0")
-        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        _need_columns(self.most)
+        Histogram(self.n_bins, self.most)  # checks them
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
@@ -355,14 +349,18 @@ class Auto:
         return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
 
 
+def choose_transport(
+    transport: str | Transport, n: int, n_ranks: int, histogram: Histogram, auto: Auto
+) -> Transport:
+    """The transport for n particles and data in total, by its name or itself; `Auto` is resolved."""
+    named: dict[str, Transport] = {"auto": auto, "histogram": histogram}
+    named |= {"sorted": Sorted(), "interpolated": Interpolated()}
+    chosen = named[transport] if isinstance(transport, str) else transport
+    return chosen.choose(n, n_ranks) if isinstance(chosen, Auto) else chosen
+
+
 # Files hold these transports only.
 SavedTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
-
-
-def _need_one_class(batch: Batch, name: str) -> None:
-    if batch.runs is not None:
-        fact = f"amplifier=inf needs histograms, which transport={name!r} does not use"
-        raise ValueError(f"{fact}; use a finite amplifier, or transport='histogram'")
 
 
 def _need_columns(most: int | None) -> None:

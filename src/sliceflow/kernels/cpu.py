@@ -83,9 +83,6 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     return torch.from_numpy(out)
 
 
-laplace = partial(reference.laplace, philox=philox)
-
-
 @_jit
 def _box_muller(words, out):
     for i in range(words.shape[0]):
@@ -102,18 +99,10 @@ def box_muller(words: Tensor) -> Tensor:
     return out
 
 
-def _sort(rows: np.ndarray) -> None:
-    rows.sort(axis=1)
-
-
-def _argsort(rows: np.ndarray, order: np.ndarray) -> None:
-    order[:] = np.argsort(rows, axis=1)
-
-
 def sort_rows(z: Tensor) -> Tensor:
     # numpy's vectorised sort is about ten times as fast as torch's or numba's.
     array = _array(z).copy()
-    over_rows(_sort, [array])
+    over_rows(np.ndarray.sort, [array])
     return torch.from_numpy(array)
 
 
@@ -139,11 +128,11 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     array = _array(z)
     if array.dtype != np.float32:
         order = np.empty(array.shape, np.int64)
-        over_rows(_argsort, [array, order])
+        over_rows(lambda rows, out: np.copyto(out, rows.argsort(axis=1)), [array, order])
         return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(order)
     keys, values = np.empty(array.shape, np.int64), np.empty_like(array)
     over_rows(_pack, [array.view(np.int32), keys])
-    over_rows(_sort, [keys])
+    over_rows(np.ndarray.sort, [keys])
     over_rows(_unpack, [array, keys, values])
     return torch.from_numpy(values), torch.from_numpy(keys)
 
@@ -306,12 +295,7 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return counts
 
 
-def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    lo, hi = value_range(z)
-    return count(z, lo, hi, n_bins, weights), lo, hi
-
-
-histogram_of_runs = partial(reference.histogram_of_runs, histogram=histogram)
+histogram = partial(reference.histogram, count=count, value_range=value_range)
 
 
 @_jit

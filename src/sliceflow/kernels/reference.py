@@ -16,8 +16,8 @@ from sliceflow.kernels.geometry import Geometry
 
 __all__ = [  # every kernel
     "add_class_offsets", "argsort_rows", "at_bends", "box_muller", "compose", "count", "displace_grid",
-    "displace_knots", "displace_runs", "histogram", "histogram_of_runs", "lanes", "laplace",
-    "lift_tiles", "match", "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
+    "displace_knots", "displace_runs", "histogram", "lanes", "lift_tiles", "match",
+    "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
     "steady_tails", "through_knots", "value_range",
 ]  # fmt: skip
 
@@ -41,16 +41,6 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
         c2, c3 = ((p0 >> 32) & _MASK) ^ c3 ^ k1, p0 & _MASK
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     return torch.stack((c0, c1, c2, c3), dim=1)
-
-
-def laplace(
-    rows: int, columns: int, key: tuple[int, int], device: torch.device | str,
-    philox: Callable[..., Tensor] = philox,
-) -> Tensor:  # fmt: skip
-    """Float64 (rows, columns), E|row|² = 1: −sign(u)·ln(1 − 2|u|)/√(2l) of words w, u = (w + ½)/2³² − ½."""
-    words = philox(0, rows * -(-columns // 4), key, device).view(rows, -1)
-    u = (words[:, :columns].to(torch.float64) + 0.5) / 2**32 - 0.5
-    return torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * columns)
 
 
 def box_muller(words: Tensor) -> Tensor:
@@ -175,24 +165,20 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return counts.scatter_add_(1, b, w.round().long().expand_as(z)).double() / unit
 
 
-def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """`count` over each row's own range: the counts, and lo and hi of `value_range`."""
-    lo, hi = value_range(z)
-    return count(z, lo, hi, n_bins, weights), lo, hi
-
-
-def histogram_of_runs(
-    z: Tensor, n_bins: int, starts: Sequence[int],
-    histogram: Callable[..., tuple[Tensor, Tensor, Tensor]] = histogram,
+def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = (),
+    count: Callable[..., Tensor] = count,
+    value_range: Callable[..., tuple[Tensor, Tensor]] = value_range,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`histogram` of every run of columns, (C·h, n_bins), (C·h,), (C·h,); of an empty run all is 0."""
+    """`count` over each row's own range: the counts, and lo and hi of `value_range`.
+
+    With `starts`, those of every run of columns, (C·h, n_bins), (C·h,), (C·h,); of an empty one all is 0.
+    """
     out = []
-    for first, end in pairwise(starts):
-        if first == end:
-            none = z.new_zeros((len(z), n_bins + 2), dtype=torch.float64)
-            out.append((none[:, 2:], none[:, 0], none[:, 1]))
-        else:
-            out.append(histogram(z[:, first:end], n_bins))
+    for first, end in pairwise(starts or (0, z.shape[1])):
+        part, none = z[:, first:end], z.new_zeros((2, len(z)), dtype=torch.float64)
+        lo, hi = value_range(part) if first < end else none
+        out.append((count(part, lo, hi, n_bins, weights), lo, hi))
     counts, lo, hi = (torch.cat(parts) for parts in zip(*out, strict=True))
     return counts, lo, hi
 

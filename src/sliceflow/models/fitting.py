@@ -5,7 +5,7 @@ What a space provides, step by step, in frozen dataclasses that a file can hold:
 - `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
   are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
 - `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`: one, or one for each class, with
-  `name`, `n_stages` and `n_steps`. `part.begin()` allocates data and `particles`, of which the `first`
+  its `name` and `stages`. `part.begin()` allocates data and `particles`, of which the `first`
   has this number among those of all ranks. Its `move(run, listeners)` does the steps that can be
   resumed, and `finish(run, listeners)` what follows.
 - `job.finish(results)` gives the fitted state, the batched samples in the form of X, and their y.
@@ -36,9 +36,9 @@ def run_parts(
         heard = listeners
         if len(parts) > 1:  # the steps of a part as steps of all
             before: Any = dict(
-                stages_before=sum(part.n_stages for part in parts[:i]),
+                stages_before=sum(len(part.stages) for part in parts[:i]),
                 steps_before=sum(len(history["step"]) for history in histories),
-                steps_after=sum(part.n_steps for part in parts[i + 1 :]),
+                steps_after=sum(stage.n_steps for part in parts[i + 1 :] for stage in part.stages),
                 seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
             )
             heard = [events.relayed(listeners, part.name, **before)]

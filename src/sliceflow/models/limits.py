@@ -6,7 +6,7 @@ A few bytes of a file can stand for many in memory. So everything is counted bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -95,9 +95,3 @@ def _farthest(table: KnotTable | GridTable | CompactTable) -> float:
     else:
         parts.append(table.values)
     return max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
-
-
-def grid_bytes(steps: Iterable[ModelStep]) -> int:
-    """Bytes of the grid of the largest step of compact maps."""
-    compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
-    return max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)

@@ -24,7 +24,7 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> np.ndarray:
     differences along the last axis, and "pictures" (n, c, h, w) of v − left − above + (left above),
     where the first and the last of three channels are differences from the middle one.
     """
-    if way:
+    if way in _FILTERS:
         arrays = [_FILTERS[way][0](array) for array in arrays]
     little = (a.astype(a.dtype.newbyteorder("<"), copy=False) for a in arrays)
     parts = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in little]
@@ -52,7 +52,7 @@ def unpack(packed: np.ndarray, way: str, forms: Sequence[Form]) -> list[np.ndarr
         part = whole[first:end]
         little = part != 0 if dtype.kind == "b" else part.view(dtype.newbyteorder("<"))
         array = np.require(little, dtype, ["A", "W"]).reshape(shape)
-        out.append(_FILTERS[way][1](array) if way else array)
+        out.append(_FILTERS[way][1](array) if way in _FILTERS else array)
     return out
 
 
@@ -85,10 +85,6 @@ def _inflated(packed: bytes, size: int) -> bytes:
     if len(whole) != size or not stream.eof or stream.unused_data:
         raise ValueError(f"a block does not have {size} bytes")
     return whole
-
-
-def _unchanged(array: np.ndarray) -> np.ndarray:
-    return array
 
 
 def _differences(array: np.ndarray) -> np.ndarray:
@@ -127,7 +123,6 @@ def _pictures(stored: np.ndarray) -> np.ndarray:
 
 
 _FILTERS = {  # what is packed instead of an array, and the array again
-    "planes": (_unchanged, _unchanged),
     "delta": (_differences, _sums),
     "pictures": (_from_neighbours, _pictures),
 }

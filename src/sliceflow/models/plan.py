@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import torch
 from sliceflow.devices import need_memory, resolve_device
 from sliceflow.errors import is_bool, is_int, need
 
+_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not change what a fit does
 
 
@@ -57,9 +58,7 @@ class Plan:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
 
 
-def check_shared(
-    parameters: Mapping[str, Any], flags: Sequence[str], options: Any, transports: Collection[str]
-) -> None:
+def check_shared(parameters: Mapping[str, Any], flags: Sequence[str], options: Any) -> None:
     """Raise a `ParameterError` for the first invalid parameter of those that all flows share."""
     m, verbose, own = parameters["n_particles"], parameters["verbose"], parameters["options"]
     need(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
@@ -72,8 +71,8 @@ def check_shared(
     (own or options()).check()
     transport = parameters["transport"]
     ok = hasattr(transport, "fit") and hasattr(transport, "most")
-    ok = transport in transports if isinstance(transport, str) else ok
-    what = f"one of {list(transports)} or a transport from sliceflow.transports"
+    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
+    what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
     need(ok, "transport", transport, what)
 
 

@@ -25,8 +25,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.batches import ALL, Batch, Batches
-from sliceflow.engine.conditions import row_weights
+from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.events import Listener, tell
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
@@ -34,7 +33,6 @@ from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
 
 __all__ = [
     "LostRank", "Place", "Ranks", "SharedHistogram", "across_ranks", "joined", "under_torchrun",
-    "weighted_batches",
 ]  # fmt: skip
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
@@ -319,11 +317,8 @@ class SharedHistogram:
         (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
 
         def counts(own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
-            none = torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=lo.device)
             ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
-            n_bins = histogram.n_bins
-            found = (kernel.count(z, *r, n_bins, weights) if z.shape[1] else none for z, *r in ranges)
-            return torch.cat(list(found))
+            return torch.cat([kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges])
 
         p = counts(parts[0], lo_p, hi_p, None)
         q = counts(parts[1], lo_q, hi_q, weights)
@@ -332,18 +327,3 @@ class SharedHistogram:
         counts_q = counts_q.to(p.dtype) if weights is None else counts_q
         of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
         return histogram.between(*of_all, z_p.dtype, still, len(starts[0]) - 1)
-
-
-def weighted_batches(
-    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor | slice, device: torch.device
-) -> Batches:
-    """A batch of everything, with the weights of this rank's data `here`, by the codes of all ranks."""
-    weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
-    if weights is None:
-        return Batches()
-    own = weights[here]
-    used = torch.nonzero(own)[:, 0]
-    if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
-        used = torch.zeros(1, dtype=torch.int64)
-    data = None if len(used) == len(own) else [used.to(device)]
-    return Batches(data=data, weights=own[used].to(device))

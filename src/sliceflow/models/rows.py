@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -82,18 +82,13 @@ class Conditions:
     @cached_property
     def y(self) -> np.ndarray:
         """y, as the user wrote it."""
-        kind = self.condition
+        kind, classes, numbers = self.condition, self.classes, self.numbers
+        if classes is None:
+            assert numbers is not None
+            return numbers
         if isinstance(kind, conditions.Mixed):
-            assert self.classes is not None
-            out = np.empty((len(self.classes), len(kind.labelled)), dtype=object)
-            labelled = np.array(kind.labelled)
-            out[:, labelled] = [list(row) for row in kind.labels.decode(self.classes)]
-            out[:, ~labelled] = self.numbers
-            return out
-        if self.numbers is not None:
-            return self.numbers
-        assert self.classes is not None
-        return kind.decode(self.classes)
+            return kind.joined(classes, numbers)
+        return kind.decode(classes)
 
 
 class Conditioned:
@@ -109,16 +104,34 @@ class Conditioned:
     def codes(self) -> Tensor | None:
         return None if self.given is None else self.given.codes
 
+    @property
+    def n_conditions(self) -> int:
+        """The number of classes, or of columns of y; 0 without."""
+        return 0 if self.given is None else self.given.condition.width
+
 
 class GivenRows(Conditioned):
     """What rows in an array share: their `values` (n, …), their conditions, their place among ranks."""
 
+    _names: ClassVar[tuple[str, str]]  # of the field with the values, and of y in errors
     place: Place | None  # of these rows among those of all ranks; None if there are no others
 
     @property
     def values(self) -> np.ndarray:
         """This rank's rows (n, …)."""
-        raise NotImplementedError
+        return np.asarray(getattr(self, self._names[0]))
+
+    def append(self, others: Self) -> Self:
+        values = np.concatenate((self.values, others.values))
+        return self._with(values, join_labels(self.y, others.y))
+
+    def take(self, numbers: np.ndarray) -> Self:
+        return self._with(self.values[numbers], None if self.y is None else self.y[numbers])
+
+    def _with(self, values: np.ndarray, y: np.ndarray | None) -> Self:
+        (field, name), rows = self._names, cast(Any, self)
+        made: Self = replace(rows, **{field: values}, given=Conditions.infer(y, len(values), name))
+        return made
 
     def __len__(self) -> int:
         return len(self.values)

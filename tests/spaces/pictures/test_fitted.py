@@ -47,7 +47,7 @@ def test_evolutions_keep_layouts_and_make_sense(fitted, top):
     for call, message in (
         (lambda: grey.evolution(n_frames=1), "n_frames=1 must be an int of at least 2"),
         (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without observed="),
-        (lambda: top.evolution(), "completes pictures"),
+        (lambda: top.evolution(), r"completes pictures \(observed=…\); call inpaint\(X\)"),
         (lambda: top.evolution(y=3, X=IMAGES[:3]), "y was given"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -160,9 +160,6 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
         (lambda: colour.inpaint(COLOURS[:2], "left", y=1), "was fitted without labels; omit y"),
         (lambda: top.inpaint(IMAGES[:2], "left"), "has its own mask and no labels; omit mask"),
         (lambda: top.inpaint(IMAGES[:2], y=1), "has its own mask and no labels; omit y"),
-        (lambda: top.inpaint(IMAGES[:2, :, :7]), r"pictures are \(8, 7\) but the model was fitted on"),
-        (lambda: top.inpaint(IMAGES[:2] / 16), "are float64 but the model was fitted on integers"),
-        (lambda: top.sample(2), r"completes pictures \(observed=…\); call inpaint\(X\)"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

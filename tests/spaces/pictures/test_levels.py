@@ -60,11 +60,6 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
     assert half == [torch.float16, torch.float16, None]
 
 
-def test_few_random_patches_take_small_steps():
-    sizes = [s.step_size for s in levels("2[2] 6[3]", patch_basis="random").flow().stages]
-    assert sizes == [1.0, 30 / 36]
-
-
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     flow, (particles, data) = levels(transport=Sorted()).flow(), clouds()
     start, space = particles.x.clone(), Subspace(1, 6, 6, 2, 2)

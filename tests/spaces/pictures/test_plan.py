@@ -1,13 +1,14 @@
 """Plans of pictures: stages, steps, classes apart, clusters, knots, shrinkage, memory."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from models import EVEN_AND_ODD, PICTURES, pictures
-from sliceflow import ImageFlow, PictureOptions, devices
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.spaces.pictures.plan import (
     choose_amplifier,
@@ -52,6 +53,13 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
     for n, mirror, m in ((30, False, 10_020), (6000, True, 12_000), (6000, False, 12_000)):
         flow = ImageFlow(quality=1, schedule="1[1]", mirror=mirror, device="cpu")
         assert flow.plan(np.zeros((n, 2, 2), np.uint8)).n_particles == m
+
+
+def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
+    images = np.zeros((30_000, 4, 4), np.uint8)
+    images[:, 0, 0] = np.arange(30_000) % 251
+    plans = {q: ImageFlow(quality=q, device="cpu").plan(images) for q in ("draft", "standard", "best")}
+    assert [plan.n_particles for plan in plans.values()] == [10_000, 20_000, 40_000]
 
 
 def test_the_automatic_amplifier_holds_large_classes_apart():
@@ -112,15 +120,17 @@ def test_shrinkage_depends_on_steps_and_pictures():
 
 
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
-    """The largest stage of CIFAR-10 has 10,800 directions."""
-    monkeypatch.setattr(devices, "total_memory", lambda device: 80 * 10**9)
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert devices.columns_looked_at(1 << 20, 10_800, gpu) == 80 * 10**9 // 4 // (8 * 10_800)
-    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 80 * 10**9 // 8 // (8 * 10_800)
-    assert devices.columns_looked_at(None, 10_800, gpu) is None
-    assert devices.columns_looked_at(500, 10_800, gpu) == 500
-    monkeypatch.setattr(devices, "total_memory", lambda device: 10**6)
-    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 4096
+    """The stage has 36 directions at most; a step looks at 4096 columns at least."""
+    flow = pictures(transport=Histogram(16, most=50_000), n_particles=60_000, schedule="5[2]")
+    gpu = replace(flow._space(), device=torch.device("cuda"))
+    for memory, most, of_gpu in (
+        (10**12, 50_000, 50_000),
+        (8 * 288 * 5000, 5000, 10_000),
+        (1, 4096, 4096),
+    ):
+        monkeypatch.setattr("sliceflow.spaces.pictures.fit.total_memory", lambda device, m=memory: m)
+        plan = flow.plan(PICTURES)
+        assert (plan.n_looked_at, gpu._looked_at(plan)) == (most, of_gpu)
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,6 @@ def test_samples_lie_where_the_condition_says(flow):
     assert np.abs(several - [[0, 1], [np.sin(1), np.cos(1)], [-np.sin(1), np.cos(1)]]).max() < 0.5
 
 
-def test_without_y_conditions_come_from_the_rows(flow):
-    x, y = flow.sample(300, random_state=0, return_y=True)
-    assert np.abs(x[:, 0] - np.sin(y[:, 0])).std() < 0.15
-    assert abs(y.mean() - Y.mean()) < 0.2
-    assert np.isfinite(flow.score(X[:50], Y[:50]))
-
-
 def test_joint_and_the_paper_stay_joint():
     joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(X, Y)
     assert joint.plan_.method == "CSWF ξ=10"
@@ -102,7 +95,6 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
 @pytest.mark.parametrize(
     ("parameters", "y", "message"),
     [
-        (dict(condition="near"), Y, "condition='near' must be one of .*'local'"),
         (dict(condition="local"), LABELS, "needs continuous columns in y; pass y of shape"),
         (dict(condition="local"), None, "needs continuous columns in y"),
         (dict(condition="joint"), MIXED, "y has labels and columns"),

@@ -35,6 +35,16 @@ def test_a_rare_class_has_knots():
     assert count_knots(512, torch.zeros(100, 2)) == 512
 
 
+def test_the_stages_end_with_exact_axis_steps():
+    flow, axis = vectors(3, n_steps=20, transport=transports.Histogram(9)).plan(X).stages()
+    assert (flow.frame, flow.n_steps, flow.transport) == (Orthogonal(), 20, transports.Histogram(9))
+    assert (flow.exact, flow.n_knots, flow.taper) == (False, 16, 0.5)
+    assert (axis.frame, axis.n_steps, axis.transport) == (Axis(), 3, transports.Sorted())
+    assert (axis.exact, axis.n_knots, axis.taper) == (True, 16, 0)
+    assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
+    assert vectors(0, n_steps=0).plan(X).stages() == vectors().plan(X, X[:, :1]).stages() == []
+
+
 def test_classes_of_their_own_are_planned_together():
     plan = vectors(amplifier=math.inf).plan(X, LABELS)
     assert (plan.method, plan.condition, plan.n_conditions) == ("per class", "labels", 3)

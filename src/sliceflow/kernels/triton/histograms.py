@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.triton.values import bins_per_unit, larger
+from sliceflow.kernels.triton.values import bins_per_unit, larger, value_range
 
 _BLOCK = 4096  # values of one direction looked at together, at most
 _IN_REGISTERS = 512  # bins, at most
@@ -105,19 +105,15 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
 
-def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    starts = starts or (0, z.shape[1])
     if not _countable(z, n_bins, weights):
-        return reference.histogram(z, n_bins, weights)
-    lo, hi = torch.empty((2, len(z)), dtype=torch.float32, device=z.device)
-    return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=True), lo, hi
-
-
-def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    countable = _countable(z, n_bins, None)
-    if not countable or n_bins > _IN_REGISTERS:
-        counts, lo, hi = reference.histogram_of_runs(z, n_bins, starts, histogram)
-        # An empty run's zeros are float64 and turn all the others into float64, too.
-        return (counts.int(), lo.float(), hi.float()) if countable else (counts, lo, hi)
+        return reference.histogram(z, n_bins, weights, starts)
+    if n_bins > _IN_REGISTERS and len(starts) > 2:
+        counts, lo, hi = reference.histogram(z, n_bins, None, starts, count, value_range)
+        return counts, lo.float(), hi.float()  # the zeros of an empty run are float64
     lo, hi = torch.empty((2, (len(starts) - 1) * len(z)), dtype=torch.float32, device=z.device)
     return _counted(z, n_bins, starts, lo, hi, find_range=True), lo, hi
 

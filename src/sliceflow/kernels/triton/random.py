@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from sliceflow.kernels import reference
 
 
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
@@ -39,6 +36,3 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     grid: Any = (triton.cdiv(n, 1024),)
     _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
     return out
-
-
-laplace = partial(reference.laplace, philox=philox)

@@ -166,8 +166,11 @@ def project_tiles(
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
     n, side, theta = x.shape[1] if columns is None else len(columns), len(theta), theta.contiguous()
-    if side > _ON_CHIP:
-        return _project_large(x, theta, geometry, columns, offsets, codes)
+    if side > _ON_CHIP:  # the operands of the products are in the type of theta
+        z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
+        if offsets is None or codes is None:
+            return z
+        return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm, bn, bk = min(128, side), 128, min(64, side)
     precision = "ieee" if theta.dtype == torch.float32 else "tf32"  # no effect on 16-bit operands
@@ -263,17 +266,6 @@ def _turned(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
     else:
         z = torch.bmm(rotations, cut).to(dtype)
     return z.view(-1, cut.shape[2])
-
-
-def _project_large(
-    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None,
-    offsets: Tensor | None, codes: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """`reference.project_tiles`; the operands of the products are in the type of theta."""
-    z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
-    if offsets is None or codes is None:
-        return z
-    return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
 
 
 def _move_large(  # many: tiles, a map and classes, as bare tensors

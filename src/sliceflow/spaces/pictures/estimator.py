@@ -208,11 +208,8 @@ class ImageFlow(FlowEstimator):
         return self
 
     def _space(self, like_fitted: bool = False) -> PictureSpace:
-        parameters: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(parameters)
-        defaults = type(self)().get_params(deep=False)
-        parameters["options"] = self.options or PictureOptions()
-        parameters = with_preset(self.preset, parameters, defaults, PICTURES)
+        check_parameters(self.get_params(deep=False))
+        parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
         layout = None
         if like_fitted:
             waiting: PictureRows | None = self._waiting

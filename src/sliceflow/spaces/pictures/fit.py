@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.devices import columns_looked_at
+from sliceflow.devices import total_memory
 from sliceflow.engine import conditions, events
-from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts
+from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts, weighted_batches
 from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
@@ -21,7 +22,8 @@ from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
+from sliceflow.models.ranks import Ranks, across_ranks
+from sliceflow.models.rows import Conditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -29,7 +31,7 @@ from sliceflow.spaces.pictures.layout import Layout, part_of
 from sliceflow.spaces.pictures.levels import LevelFlow
 from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
 from sliceflow.spaces.pictures.plan import PicturePlan
-from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictures
+from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 
 _FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 
@@ -45,20 +47,39 @@ class PictureSpace:
     def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
         if y is not None and self.parameters["observed"] is not None:
             raise ValueError("a flow can use labels or observed pixels, not both; choose one")
-        return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
+        like = self.layout or Layout.infer(X, self.parameters["n_pixel_values"])
+        pixels, values = like.read(X), like.n_pixel_values
+        if values is None:
+            pixels = pixels.astype(np.promote_types(like.dtype, np.float32), copy=False)
+        elif self.layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
+            fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
+            advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
+            warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=4)  # the call of fit
+        place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
+        given = None
+        if y is not None:
+            names = np.atleast_1d(conditions.as_array(y, "labels"))
+            if len(names) != place.count:
+                fact = f"there are {place.count} pictures but {len(names)} labels"
+                raise ValueError(f"{fact}; pass one label per picture")
+            if names.ndim != 1:
+                raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+            given = Conditions.infer(ranks.gather(names), place.total, "labels")
+        return PictureRows(like, pixels, given, None if ranks.size == 1 else place)
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
-        m = plans.choose_particles(parameters, data.n, data.n_classes, self.device)
-        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
+        m = plans.choose_particles(parameters, data.n, self.device)
+        least = max(ranks.size, data.n_conditions)
+        need(m >= least, "n_particles", m, f"at least {least}, one for each class and rank")
         xi, transport, n = parameters["amplifier"], parameters["transport"], data.n
         if data.given is None and observed is None:
             k = plans.choose_clusters(parameters, m, n, data.layout.shape, self.device)
             if k > 1:
                 data, xi = data.clustered(k, seed.child("data"), ranks), math.inf
         mask = None if observed is None else part_of(observed, data.layout).copy()
-        xi = plans.choose_amplifier(xi, transport, m, n, data.n_classes)
+        xi = plans.choose_amplifier(xi, transport, m, n, data.n_conditions)
         model = parameters["options"].n_knots != 0
         own = seed.child("conditions")
         assigned = Assigned.in_proportion(data.given, m, xi, own, own.child("mixed"), model)
@@ -70,7 +91,7 @@ class PictureSpace:
     ) -> PicturePlan:
         """The plan for m particles, of which the fit moves `moved`."""
         parameters, options, layout = self.parameters, self.parameters["options"], data.layout
-        given, observed, n, width = data.given, parameters["observed"], data.n, data.n_classes
+        given, observed, n, width = data.given, parameters["observed"], data.n, data.n_conditions
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
@@ -107,11 +128,16 @@ class PictureSpace:
         return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
 
     def _looked_at(self, plan: PicturePlan) -> int | None:
-        """The most particles, and the most pictures, that a step looks at; None is all of them."""
-        most = columns_looked_at(plan.transport.most, max(plan.directions), self.device)
+        """The most particles, and the most pictures, that a step looks at; None is all of them.
+
+        They fit into a share of all memory: not of the free one, as they change a step's result.
+        """
+        most, memory, on_cpu = plan.transport.most, total_memory(self.device), self.device.type == "cpu"
         if most is None:
             return None
-        if self.device.type == "cpu" and plan.options.dequantize_every == "stage":
+        if memory is not None:
+            most = min(most, max(4096, memory // (8 if on_cpu else 4) // (8 * max(plan.directions))))
+        if on_cpu and plan.options.dequantize_every == "stage":
             most = min(most, max(plan.n_moved, _FEWEST_LOOKED_AT))
         return most if most < max(plan.n_moved, plan.n_pictures) else None
 
@@ -157,6 +183,7 @@ class MovingPictures:
     def __init__(self, job: PictureJob) -> None:
         plan, data, device, ranks = job.plan, job.data, job.data.device, job.ranks
         self.job, self.share = job, ranks.share(plan.n_moved)  # this rank's part of all particles
+        self.first = self.share.first
         self.known, apart, runs = data.layout.known(job.observed, device), plan.apart, None
         assigned = data.codes, job.assigned.codes, job.assigned.column
         codes, codes_p, column = (None if t is None else t.to(device) for t in assigned)
@@ -178,10 +205,6 @@ class MovingPictures:
         both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
         how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
         self.rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
-
-    @property
-    def first(self) -> int:
-        return self.share.first
 
     def _parts(self) -> list[Tensor]:
         """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""

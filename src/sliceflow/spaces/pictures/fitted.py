@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud, sort_by_class
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compact import CompactTable, ModelStep
 from sliceflow.engine.flow import Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
-from sliceflow.models.limits import check_steps, grid_bytes
+from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditioned, Conditions
 from sliceflow.spaces.pictures.inpainting import without_hidden
 from sliceflow.spaces.pictures.layout import Layout
@@ -40,13 +40,13 @@ class FittedPictures(Conditioned):
     # the pictures that particles start from; None is noise
     pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")] | None = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    needs_rows = False  # mosaics keep their own pictures
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, layout, codes = self.plan, self.plan.layout, self.codes
         check_labels(self.given)
-        width = 0 if self.condition is None else self.condition.width
-        if width != plan.n_conditions:
+        if (width := self.n_conditions) != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")
@@ -71,10 +71,6 @@ class FittedPictures(Conditioned):
             raise ValueError("a step has directions of its own, which those of pictures never have")
 
     @property
-    def needs_rows(self) -> bool:
-        return False  # mosaics keep their own pictures
-
-    @property
     def layout(self) -> Layout:
         return self.plan.layout
 
@@ -84,11 +80,13 @@ class FittedPictures(Conditioned):
         return mosaics_of(self.plan, self.pixels, self.codes, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
-        """Twice n pictures, because chunks are concatenated, their codes, and the work of a chunk."""
+        """Twice n pictures, because chunks are joined, their codes, a chunk's work, the largest grid."""
         d = self.layout.dimension
         pixels = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
         work = 4 * min(n, self._chunk()) * (3 * d + max(self.plan.directions))
-        return n * pixels + work + self.plan.frame_bytes + grid_bytes(self.steps)
+        compact = [step.table for step in self.steps if isinstance(step.table, CompactTable)]
+        grids = max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)
+        return n * pixels + work + self.plan.frame_bytes + grids
 
     def _chunk(self) -> int:
         """Samples per pass: more on a GPU, where a small step takes as long as a large one."""

@@ -71,8 +71,9 @@ class Layout:
     def dimension(self) -> int:
         return math.prod(self.shape)
 
-    def _check_pictures(self, array: np.ndarray) -> None:
-        """Raise a ValueError for pictures of another shape or with values out of range."""
+    def read(self, images: Any) -> np.ndarray:
+        """The pictures, checked, as (n, C, H, W): integers as bytes or int32, floats as they are."""
+        array = as_array(images)
         expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
         if array.shape[1:] != expected:
             raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {expected}")
@@ -80,8 +81,8 @@ class Layout:
             raise ValueError("there are no pictures; pass at least one")
         values = self.n_pixel_values
         if (array.dtype.kind == "f") != (values is None):
-            kind = "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
-            raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
+            known = "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
+            raise ValueError(f"pictures are {array.dtype} but the model was fitted on {known}")
         low, high = array.min(), array.max()
         if values is None and not 0 <= low <= high <= 1:  # nor NaN
             fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
@@ -89,14 +90,9 @@ class Layout:
         if values is not None and (low < 0 or high >= values):
             fact = f"integer pictures must be in 0..{values - 1} but range from {low} to {high}"
             raise ValueError(f"{fact}; set n_pixel_values= to one more than the largest possible value")
-
-    def read(self, images: Any) -> np.ndarray:
-        """The pictures, checked, as (n, C, H, W): integers as bytes or int32, floats as they are."""
-        array = as_array(images)
-        self._check_pictures(array)
         pixels = array.reshape(len(array), self.height, self.width, -1).transpose(0, 3, 1, 2)
-        kind: Any = np.uint8 if (self.n_pixel_values or 0) <= 256 else np.int32
-        if self.n_pixel_values is None:
+        kind: Any = np.uint8 if (values or 0) <= 256 else np.int32
+        if values is None:
             kind = np.promote_types(array.dtype, np.float32)  # no float16
         return np.require(pixels.astype(kind, copy=False), requirements=["C", "W"])  # for torch
 

@@ -142,6 +142,7 @@ class Painted:
     known: Tensor
     frame: Any = None
     kept: None = None  # a model keeps nothing of it
+    theta_y: None = None  # what is observed is the only condition
 
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
@@ -151,9 +152,6 @@ class Painted:
     @property
     def n_directions(self) -> int:
         return int(self.frame.n_directions)
-
-    def amplified(self, amplifier: float) -> Painted:
-        return self  # what is observed is the only condition
 
     def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
         cloud = cloud.part(columns)

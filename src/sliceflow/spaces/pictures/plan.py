@@ -13,7 +13,7 @@ from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.transports import Histogram, SavedTransport, Transport
+from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
@@ -34,7 +34,6 @@ _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU,
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 SINGLE_PIXEL_BINS = 512  # of single pixels
-_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _BASES = ("auto", "pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
@@ -202,14 +201,11 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
     return steps * (_JOINT if joint else 1)
 
 
-def choose_particles(parameters: Mapping[str, Any], n: int, least: int, device: torch.device) -> int:
-    """M for n pictures. On a CPU, where they take long, there are fewer. Each class needs a particle."""
+def choose_particles(parameters: Mapping[str, Any], n: int, device: torch.device) -> int:
+    """M for n pictures. On a CPU, where they take long, there are fewer."""
     m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
     if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
-    if m < least:
-        fact = f"n_particles={m} is fewer than the {least} classes of the labels"
-        raise ValueError(f"{fact}; pass n_particles >= {least}")
     return m
 
 
@@ -258,14 +254,8 @@ def choose_transport(
 ) -> Transport:
     """The transport for n particles and pictures. `amplifier` is 0 without labels."""
     n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
-    named: dict[str, Transport] = {
-        "sorted": transports.Sorted(),
-        "interpolated": transports.Interpolated(),
-        "histogram": Histogram(n_bins, _MAX_COLUMNS),
-        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
-    }
-    chosen: Transport = named[transport] if isinstance(transport, str) else transport
-    return chosen.choose(n, n_ranks) if isinstance(chosen, transports.Auto) else chosen
+    counting = Histogram(n_bins, _MAX_COLUMNS), Auto(n_bins=n_bins, most=_MAX_COLUMNS)
+    return transports.choose_transport(transport, n, n_ranks, *counting)
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
@@ -291,18 +281,17 @@ def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-
-    def check(ok: bool, name: str, what: str) -> None:
-        need(ok, name, parameters[name], what)
-
-    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions, _TRANSPORTS)
+    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
     quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
-    ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
-    check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
-    check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', 'paper' or stages")
-    check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
-    check(parameters["patch_basis"] in _BASES, "patch_basis", f"one of {list(_BASES)}")
-    ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
-    ok = k == "auto" or is_int(k, 1)
-    check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
+    named = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
+    known = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
+    counted, how = k == "auto" or is_int(k, 1), "an int of at least 1; 1 turns clustering off"
+    for name, ok, what in (
+        ("quality", named, f"one of {list(QUALITY)} or a number of steps per stage"),
+        ("schedule", isinstance(parameters["schedule"], str), "a string: 'auto', 'paper' or stages"),
+        ("n_pixel_values", is_int(parameters["n_pixel_values"], 2), "an int of at least 2"),
+        ("patch_basis", parameters["patch_basis"] in _BASES, f"one of {list(_BASES)}"),
+        ("amplifier", known, "'auto', or a number of at least 0, which may be math.inf"),
+        ("n_clusters", counted, f"'auto' or {how}"),
+    ):
+        need(ok, name, parameters[name], what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -15,7 +14,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditioned, Conditions, GivenRows, join_labels
+from sliceflow.models.rows import Conditioned, Conditions, GivenRows
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -34,6 +33,7 @@ class PictureRows(GivenRows):
     pixels: Annotated[np.ndarray, Array("n c h w", _PIXELS, packed="pictures")]
     given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
+    _names = ("pixels", "labels")
 
     def check(self) -> None:
         """Raise a ValueError unless the pixels fit the layout and the labels."""
@@ -45,25 +45,9 @@ class PictureRows(GivenRows):
         self.layout.read(self.pictures)
 
     @property
-    def values(self) -> np.ndarray:
-        return self.pixels
-
-    @property
     def pictures(self) -> Any:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         return self.layout.as_given(np.ascontiguousarray(self.pixels.transpose(0, 2, 3, 1)))
-
-    def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
-        return replace(self, pixels=pixels, given=Conditions.infer(y, len(pixels), "labels"))
-
-    def append(self, others: PictureRows) -> Self:
-        if others.layout != self.layout:
-            raise ValueError(f"the new pictures have {others.layout}, the earlier ones {self.layout}")
-        pixels = np.concatenate((self.pixels, others.pixels))
-        return self._with(pixels, join_labels(self.y, others.y))
-
-    def take(self, numbers: np.ndarray) -> Self:
-        return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         return self.pictures, self.y
@@ -73,31 +57,6 @@ def check_labels(given: Conditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if given is not None and not isinstance(given.condition, conditions.Labels):
         raise ValueError(f"pictures have labels, not {type(given.condition).__name__}")
-
-
-def read_pictures(
-    X: Any, y: Any, n_pixel_values: int, layout: Layout | None, ranks: Ranks
-) -> PictureRows:
-    """The user's pictures and labels, checked; like those of `layout`, if this is not None."""
-    like = layout or Layout.infer(X, n_pixel_values)
-    pixels, values = like.read(X), like.n_pixel_values
-    if values is None:
-        pixels = pixels.astype(np.promote_types(like.dtype, np.float32), copy=False)
-    elif layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
-        fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
-        advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
-        warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)  # the call of fit
-    place = ranks.place(len(pixels), f"{like}{'' if y is None else ' and labels'}")
-    given = None
-    if y is not None:
-        names = np.atleast_1d(conditions.as_array(y, "labels"))
-        if len(names) != place.count:
-            fact = f"there are {place.count} pictures but {len(names)} labels"
-            raise ValueError(f"{fact}; pass one label per picture")
-        if names.ndim != 1:
-            raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
-        given = Conditions.infer(ranks.gather(names), place.total, "labels")
-    return PictureRows(like, pixels, given, None if ranks.size == 1 else place)
 
 
 @dataclass(frozen=True)
@@ -125,11 +84,6 @@ class PictureData(Conditioned):
     @property
     def device(self) -> torch.device:
         return self.raw.device
-
-    @property
-    def n_classes(self) -> int:
-        """The number of classes or clusters; 0 without."""
-        return 0 if self.given is None else self.given.condition.width
 
     @property
     def n(self) -> int:

@@ -8,7 +8,7 @@ tiles, so the frame is Parseval with c = 1. Tiles beyond the border are padded w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,17 +32,11 @@ class TileFrame:
     theta: Tensor
     theta_y: Tensor | None  # (directions, l)
     geometry: Geometry
+    kept: None = None  # a model keeps nothing of it
 
     @property
     def n_directions(self) -> int:
         return self.geometry.n_directions
-
-    @property
-    def kept(self) -> None:
-        """A model keeps nothing of it."""
-
-    def amplified(self, amplifier: float) -> TileFrame:
-        return self if self.theta_y is None else replace(self, theta_y=amplifier * self.theta_y)
 
     def _shift(self, cloud: Cloud) -> tuple[Tensor | None, Tensor | None]:
         """What shifts projections, if anything does: θ_y, and the class numbers."""

@@ -97,11 +97,8 @@ class SlicedWassersteinFlow(FlowEstimator):
         self.keep_rows, self.options = keep_rows, options
 
     def _space(self, like_fitted: bool = False) -> VectorSpace:
-        parameters: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(parameters)
-        defaults = type(self)().get_params(deep=False)
-        parameters["options"] = self.options or VectorOptions()
-        parameters = with_preset(self.preset, parameters, defaults, VECTORS)
+        check_parameters(self.get_params(deep=False))
+        parameters = with_preset(self, self.options or VectorOptions(), VECTORS)
         probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
         types: list[Any] = [np.float64, np.float32]
         if like_fitted:  # the first rows decide the type, and the names of columns

@@ -14,16 +14,18 @@ from torch import Tensor
 from sliceflow.dataframes import column_names
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import Target, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.transports import Auto, Histogram, choose_transport
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
+from sliceflow.models.ranks import Place, Ranks, across_ranks
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
@@ -54,13 +56,12 @@ class VectorSpace:
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
-        local = is_local(parameters, rows.condition, ranks)
+        local = self._is_local(rows.condition, ranks)
         default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
         m = int(parameters["n_particles"] or default)
-        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-        if isinstance(rows.condition, conditions.Labels) and m < rows.condition.width:
-            fact = f"is fewer than the {rows.condition.width} classes of y"
-            raise ParameterError("n_particles", m, fact, f"pass at least {rows.condition.width}")
+        classes = rows.n_conditions if isinstance(rows.condition, conditions.Labels) else 1
+        least = max(ranks.size, classes)
+        need(m >= least, "n_particles", m, f"at least {least}, one for each class and rank")
         nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
         need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
         if local:
@@ -69,6 +70,22 @@ class VectorSpace:
             return self._prepare_classes(rows, m, seed, ranks)
         part = self._part(rows, m, seed, ranks)
         return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
+
+    def _is_local(self, condition: conditions.Condition | None, ranks: Ranks) -> bool:
+        """Whether a fit is local; raises an error if that is required but impossible."""
+        mode, xi = self.parameters["condition"], self.parameters["amplifier"]
+        obstacle = None
+        if condition is None or isinstance(condition, conditions.Labels):
+            obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
+        elif ranks.size > 1:
+            obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
+        if mode == "local" and obstacle:
+            raise ParameterError("condition", mode, *obstacle)
+        local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
+        if isinstance(condition, conditions.Mixed) and not local:
+            fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
+            raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
+        return local
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
         form: Any = dict(given=rows.given, names=rows.names, tensor=rows.tensor)
@@ -112,10 +129,12 @@ class VectorSpace:
             n_particles=m,
             n_moved=n_moved,
             condition=plans.KINDS[type(rows.condition)],
-            n_conditions=0 if rows.condition is None else rows.condition.width,
+            n_conditions=rows.n_conditions,
             amplifier=amplifier,
             frame=plans.choose_frame(parameters["frame"], d, amplifier, ranks.size),
-            transport=plans.choose_transport(parameters["transport"], n_moved + n_data, ranks.size),
+            transport=choose_transport(
+                parameters["transport"], n_moved + n_data, ranks.size, Histogram(), Auto()
+            ),
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),
             standardize=bool(parameters["standardize"]),
@@ -163,25 +182,6 @@ class VectorSpace:
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
         given = given.take(conditions.even_rows(n, m, seed.child("conditions")))
         return VectorJob(fitted, (), given.y, given.codes, seed.child("particles"))
-
-
-def is_local(
-    parameters: Mapping[str, Any], condition: conditions.Condition | None, ranks: Ranks
-) -> bool:
-    """Whether a fit is local; raises an error if that is required but impossible."""
-    mode, xi = parameters["condition"], parameters["amplifier"]
-    obstacle = None
-    if condition is None or isinstance(condition, conditions.Labels):
-        obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
-    elif ranks.size > 1:
-        obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
-    if mode == "local" and obstacle:
-        raise ParameterError("condition", mode, *obstacle)
-    local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
-    if isinstance(condition, conditions.Mixed) and not local:
-        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
-        raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
-    return local
 
 
 @dataclass(frozen=True)
@@ -236,12 +236,8 @@ class VectorPart:
     ranks: Ranks
 
     @property
-    def n_stages(self) -> int:
-        return len(self.plan.stages())
-
-    @property
-    def n_steps(self) -> int:
-        return sum(stage.n_steps for stage in self.plan.stages())
+    def stages(self) -> list[Stage]:
+        return self.plan.stages()
 
     def begin(self) -> MovingVectors:
         return MovingVectors(self)

@@ -84,8 +84,7 @@ class FittedVectors(Conditioned):
         flows = {"local": 0, "per class": plan.n_conditions}.get(plan.method, 1)
         if len(self.models) != flows or self.needs_rows != (plan.method == "local"):
             raise ValueError(f"{len(self.models)} models do not fit the method {plan.method}")
-        width = 0 if self.condition is None else self.condition.width
-        if width != plan.n_conditions:
+        if (width := self.n_conditions) != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget
-from sliceflow.engine import frames, transports
+from sliceflow.engine import frames
 from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Columns, Labels, Mixed
 from sliceflow.engine.flow import Flow
-from sliceflow.engine.frames import FrameKind, SavedFrame, frame_bytes
+from sliceflow.engine.frames import Axis, FrameKind, SavedFrame, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
@@ -31,13 +31,7 @@ _FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
-    "axis": frames.Axis,
-}
-_TRANSPORTS: dict[str, Callable[[], Transport]] = {
-    "auto": Auto,
-    "sorted": transports.Sorted,
-    "histogram": Histogram,
-    "interpolated": transports.Interpolated,
+    "axis": Axis,
 }
 _CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
@@ -107,12 +101,14 @@ class VectorPlan(Plan):
         return enough if self.options.n_axis_steps else 0
 
     def stages(self) -> list[Stage]:
-        """The stages of the flow."""
-        if self.neighbours:
-            return []
-        options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
-        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
-        return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
+        """The stages of the flow: one of the frame, then axis steps that make each column exact."""
+        options, how = self.options, dict[str, Any](n_knots=self.n_knots, taper=self.options.taper)
+        stages = [
+            Stage("flow", self.frame, self.n_steps, self.transport, **how),
+            # Sorted, because bins would blur the values of discrete columns.
+            Stage("axis", Axis(), options.n_axis_steps, Sorted(), n_knots=options.n_knots, exact=True),
+        ]
+        return [stage for stage in stages if stage.n_steps > 0 and not self.neighbours]
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
         """The flow of the plan. With separate fits per class, it is that of each class."""
@@ -222,7 +218,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
     frame, xi = parameters["frame"], parameters["amplifier"]
     a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
     infinite = isinstance(xi, float) and xi == math.inf
@@ -234,12 +230,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
     ):
         need(ok, name, parameters[name], what)
-
-
-def choose_transport(transport: str | Transport, n: int, n_ranks: int) -> Transport:
-    """The transport for n particles and data in total."""
-    kind = _TRANSPORTS[transport]() if isinstance(transport, str) else transport
-    return kind.choose(n, n_ranks) if isinstance(kind, Auto) else kind
 
 
 def choose_frame(frame: str | FrameKind, d: int, amplifier: float, n_ranks: int) -> FrameKind:

@@ -15,7 +15,7 @@ from sliceflow.dataframes import as_frame, check_columns, column_names
 from sliceflow.errors import from_tensor, unmasked
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, GivenRows, join_labels
+from sliceflow.models.rows import Conditions, GivenRows
 from sliceflow.neighbours.views import heavy_tail
 
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
@@ -30,21 +30,7 @@ class VectorRows(GivenRows):
     names: tuple[Label, ...] | None = None  # of the columns of a DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     place: Place | None = field(default=None, metadata={"saved": False})
-
-    @property
-    def values(self) -> np.ndarray:
-        return self.X
-
-    def append(self, others: VectorRows) -> VectorRows:
-        if others.X.shape[1] != self.X.shape[1]:
-            fact = f"X has {others.X.shape[1]} features, but the model has {self.X.shape[1]}"
-            raise ValueError(f"{fact}; pass rows with the same columns")
-        X, y = np.concatenate((self.X, others.X)), join_labels(self.y, others.y)
-        return replace(self, X=X, given=Conditions.infer(y, len(X)))
-
-    def take(self, numbers: np.ndarray) -> VectorRows:
-        y = None if self.y is None else self.y[numbers]
-        return replace(self, X=self.X[numbers], given=Conditions.infer(y, len(numbers)))
+    _names = ("X", "y")
 
     def of_class(self, code: int) -> VectorRows:
         """The rows of one class, as if there were no others."""
