@@ -163,7 +163,7 @@ class TablePart:
     links: list[Link | Near] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
-    name, n_stages, first = "", 1, 0
+    name, first = "", 0
 
     @property
     def n_steps(self) -> int:
