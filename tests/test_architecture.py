@@ -39,7 +39,7 @@ BUDGETS = {
     "models": 2_330,  # goal 2,200
     "spaces/vectors": 1_205,  # goal 1,000
     "spaces/pictures": 2_420,  # goal 2,300
-    "spaces/tables": 2_750,  # goal 1,600
+    "spaces/tables": 2_780,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
     "cli": 2_000,
