@@ -163,7 +163,7 @@ class TablePart:
     links: list[Link | Near] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
-    name, first = "", 0
+    name, stages, first = "", (), 0
 
     @property
     def n_steps(self) -> int:
