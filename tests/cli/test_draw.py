@@ -56,6 +56,9 @@ def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     done("sample", run, "--n", 5, "--out", tmp_path / "new.parquet")
     assert len(pd.read_parquet(tmp_path / "new.parquet")) == 5
     words = ("sample", run, "--out", tmp_path / "x.csv")
+    said = inside(*words[:3], tmp_path / "old.csv", "--given", "age=999", "--quiet")
+    assert "is outside the table's values" in said.stderr  # also if it is quiet
+    assert not said.stdout
     refused(inside(*words, "--given", "plan=iron"), 2, "--given plan=iron", "gold")
     refused(inside(*words, "--given", "height=3"), 2, "does not name a column", "plan, age")
     refused(inside(*words, "--label", "gold"), 2, "--label is for classes", "--given")

@@ -65,7 +65,7 @@ _FLAGS = {  # by name, or by command and name
     "dry_run": "Show the plan with its memory and time; write nothing.",
     "force": "Replace what already exists.",
     "json": "Print one JSON object on stdout.",
-    "quiet": "Print nothing but errors and what was left out of the data.",
+    "quiet": "Print nothing but errors, warnings and what was left out of the data.",
     "debug": "Show the traceback of an error.",
 }
 _SHORT = {"n": "-n", "quiet": "-q"}
@@ -112,7 +112,7 @@ def _command(run: Callable[..., Any], *output: str) -> None:
 
     def command(**values: Any) -> None:
         as_json, quiet, debug = (values.pop(name, False) for name in ("json", "quiet", "debug"))
-        with exit_code(asked, quiet=quiet, debug=debug):
+        with exit_code(asked, debug=debug):
             if speaks:
                 values["say"] = Say(quiet or as_json, progress=not quiet)
             found = run(**values)

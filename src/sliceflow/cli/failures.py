@@ -56,9 +56,9 @@ class Say:
 
 
 @contextmanager
-def exit_code(flags: Collection[str], *, quiet: bool, debug: bool) -> Iterator[None]:
+def exit_code(flags: Collection[str], *, debug: bool) -> Iterator[None]:
     """Turn every error into a line, a hint and an exit code; `debug` shows the traceback first."""
-    warnings.showwarning = lambda message, *_, **__: None if quiet else _print("warning:", str(message))
+    warnings.showwarning = lambda message, *_, **__: _print("warning:", str(message))
     warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
     try:
         with _signals_as_interrupt():
