@@ -168,6 +168,8 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(tmp_path, digit
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
+        warned, said.stderr = said.stderr.splitlines(True)[0], said.stderr[said.stderr.index("error") :]
+        assert "no checkpoint could be written" in warned
         refused(said, 1, f"{run}/model.sliceflow: File too large", "free some")
     assert not run.exists()
 
