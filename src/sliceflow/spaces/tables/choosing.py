@@ -98,9 +98,7 @@ def _least_near(table: Table, trees: Detail, ways: Sequence[Way]) -> int:
     return (*tried, 0)[bisect_left(tried, True, key=is_apart)]
 
 
-def _drawn(  # many: rows, how many, and how
-    table: Table, rows: np.ndarray, n: int, detail: Detail, ways: Sequence[Way]
-) -> np.ndarray:
+def _drawn(table: Table, rows: np.ndarray, n: int, detail: Detail, ways: Sequence[Way]) -> np.ndarray:
     """Positions (n, d) of draws, of the first columns."""
     z, rng = np.zeros((n, rows.shape[1])), generator(_CHOICE.child("draws"))
     for link in grow_chain(table, rows, table.order[_TRIED_COLUMNS:], _CHOICE, detail, ways):

@@ -158,7 +158,7 @@ class TableFlow(FlowEstimator):
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
         table, rows, fixed, values = condition_on(fitted.table, given)
-        detail = plan.detail if missing else plan.detail._replace(near=0)
+        detail = plan.detail_for(missing)
         links = [*grow_chain(table, rows, [*fixed], seed.child("given"), detail, plan.ways)]
         return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
 

@@ -52,6 +52,10 @@ class TablePlan(Plan):
     def detail(self) -> Detail:
         return Detail(self.leaf, self.cost, self.near)
 
+    def detail_for(self, missing: bool) -> Detail:
+        """Near rows may have missing cells: without these, trees draw all columns."""
+        return self.detail if missing else self.detail._replace(near=0)
+
     def lines(self) -> Sequence[tuple[str, object]]:
         along = [name for name, way in zip(self.order, self.ways, strict=True) if way != "leaves"]
         near = f"smooth numbers from the {self.near} rows nearest to a random one" if self.near else ""
@@ -84,16 +88,15 @@ class FittedTable:
         return self.grown or tuple(self.grow())
 
     def grow(self, missing: bool = True) -> Iterator[Link | Near]:
-        """The links of all columns. Near rows may have missing cells: without these, trees draw all."""
-        detail = self.plan.detail if missing else self.plan.detail._replace(near=0)
-        return grow_chain(self.table, self.table.z, (), self.seed, detail, self.plan.ways)
+        """The links of all columns."""
+        plan = self.plan
+        return grow_chain(self.table, self.table.z, (), self.seed, plan.detail_for(missing), plan.ways)
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True) -> Any:
-        as_grown = missing or not self.plan.near
-        links = self.links if as_grown else tuple(self.grow(missing))
+        links = self.links if missing or not self.plan.near else tuple(self.grow(missing))
         return self.table.frame(draw_rows(self.table, links, n, seed, {}, missing), seed)
 
     def columns(self, X: Any) -> Tensor:
@@ -123,7 +126,7 @@ class TableSpace:
         table = Table.understand(rows, self.kinds, self.constraints)
         d, ways = len(table.order), choose_ways(table)
         detail = Detail(*self.detail) if self.detail else choose_detail(table, ways)
-        if not may_be_near(table, ways):
+        if detail.near and not may_be_near(table, ways):  # asked for in vain
             detail = detail._replace(near=0)
         plan = TablePlan(
             device="cpu",

@@ -4,10 +4,9 @@ A draw at a random row x, in normal scores, with the mean m of the k rows neares
 
     m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
 
-which has the mean and the covariance of the k rows. Then each number moves to the distribution of its
-column: the one-dimensional transport from what such draws have. Categories and missing cells are those
-of the random row.
-Columns count for distances by how much the others say of them.
+so that draws at all of the k rows would have their mean and covariance. Then each number moves to the
+distribution of its column: the one-dimensional transport from what such draws have. Categories and
+missing cells are those of the random row. Columns count for distances by how much the others say of them.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Near:
         x = torch.from_numpy(np.hstack([np.where(cells < 0, np.nan, of) for cells, of in pairs]))
         x = torch.where(x.isnan(), x[around].nanmean(1), x).nan_to_num()
         inside, whole = x[around].var(1, correction=0).mean(0), x.var(0, correction=0)
-        return cls(
-            columns, [*which], z[:, which], x, around, float(inside.sum() / (whole.sum() + 1e-12))
-        )
+        left = float(inside.sum() / (whole.sum() + 1e-12))
+        return cls(columns, [*which], z[:, which], x, around, left)
 
     def draw(self, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Positions (m, p) of as many new rows as z (m, d) has; rules are left to the caller.

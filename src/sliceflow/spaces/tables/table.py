@@ -76,6 +76,8 @@ class Table:
 
         None if there are no such numbers but the `fixed` ones.
         """
+        if (key := (tuple(ways), tuple(fixed))) in self._found:
+            return [*self._found[key]]
         out, order = list[int](), np.array(self.order, dtype=np.int64)
         for k, (c, way) in enumerate(zip(self.order, ways, strict=True)):
             own, rows = self.columns[c], self.z[self.z[:, c] >= 0]
@@ -85,7 +87,13 @@ class Table:
                 follows = line is not None and line.is_exact(own, rows, c)
             if c not in fixed and (own.is_category or (own.is_smooth and not follows)):
                 out.append(c)
-        return out if any(self.columns[c].is_smooth for c in out) else []
+        self._found[key] = out if any(self.columns[c].is_smooth for c in out) else []
+        return [*self._found[key]]
+
+    @cached_property
+    def _found(self) -> dict[tuple[tuple[Way, ...], tuple[int, ...]], list[int]]:
+        """What `together` found: every trial of a choice asks again."""
+        return {}
 
     @cached_property
     def single_rows(self) -> set[bytes]:
