@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
@@ -22,7 +22,8 @@ class Plan:
     device: str
     n_ranks: int = 1
     nbytes: int = 0  # memory of the fit on each device, without the input data
-    seconds: float = 0.0  # about how long the fit takes on this device
+    # About how long the fit takes here, with as many threads as torch has: not in files.
+    seconds: float = field(default=0.0, compare=False, metadata={"saved": False})
 
     @property
     def method(self) -> str:
@@ -34,7 +35,7 @@ class Plan:
 
     def settings(self) -> dict[str, Any]:
         """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
-        names = (field.name for field in fields(self))
+        names = (own.name for own in fields(self))
         return {name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES}
 
     def estimate(self, values: float, nanoseconds: Mapping[str, float]) -> float:
