@@ -60,6 +60,10 @@ class Column:
         return self.kind in CATEGORIES
 
     @property
+    def is_label(self) -> bool:
+        return self.is_category and len(self.order) < 3
+
+    @property
     def modelled(self) -> bool:
         """Whether the chain draws it: an identifier only if cells are missing."""
         if self.kind in ("constant", "identifier"):
@@ -296,7 +300,12 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in CATEGORIES):
-        writing = _writing(cells, present, kind, date_format) if cells.form == "str" else None
+        last = cells.levels.iloc[present[-1]]
+        dated = cells.form == "int" and (date_format or len(str(last)) == 8)  # such as 20240131
+        writing = _writing(cells, present, kind, date_format) if dated or cells.form == "str" else None
+        if kind == "datetime" and writing is None and cells.form in ("int", "float", "Decimal"):
+            fact = f"column {cells.name!r} holds {last}, which is a number, not a time"
+            raise ValueError(f"{fact}; convert it by pandas.to_datetime, with its unit")
         if writing is not None or cells.form != "str":
             return _numeric(cells, present, kind, writing)
         if reason:
@@ -337,8 +346,8 @@ def _on_calendar(column: Column) -> bool:
 
 
 def _writing(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Writing | None:
-    """How texts write numbers or times; None for words. A ValueError names a text that does not."""
-    texts, why = cells.levels.iloc[present].tolist(), ""
+    """How texts write numbers or times, and integers dates; None for others. A ValueError names an odd one."""
+    texts, why = cells.levels.iloc[present].astype(str).tolist(), ""
     writings: list[Writing] = [DateText(date_format)] if date_format else []
     if kind in ("", "datetime") and not date_format:
         writings = [*dates_as(texts)]
@@ -346,7 +355,7 @@ def _writing(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> 
         looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some]
         if not writings and np.mean(looks) >= _MOST:
             odd, why = some[np.argmin(looks)], "but dates not all in one format"
-    if not writings and kind != "datetime":
+    if not writings and kind != "datetime" and cells.form == "str":
         codes = cells.codes[cells.codes >= 0]
         often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
         writings = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
@@ -355,7 +364,9 @@ def _writing(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> 
     elif writings and (bad := np.isnan(writings[0].parse(texts))).any():
         odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
     if why:
-        fact = f"column {cells.name!r} holds {odd!r} in row {cells.keys().index(odd)}, {why}"
+        fact = (
+            f"column {cells.name!r} holds {odd!r} in row {[*map(str, cells.keys())].index(odd)}, {why}"
+        )
         format_too = ", or 'datetime:%d/%m/%Y' for such dates" if "date" in why else ""
         cure = f"columns={{{cells.name!r}: 'category'}}{format_too}"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")

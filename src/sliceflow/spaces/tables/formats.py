@@ -24,6 +24,7 @@ TICKS: dict[Any, str] = {Fraction(1, 1000**k): tick for k, tick in enumerate(("s
 TICKS[Fraction(86_400)] = "D"
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
+_COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # a date such as 20240131
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?")  # a time of day
 _END = re.compile(r"(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)?$")  # fractions of a second, offset from UTC
 
@@ -68,7 +69,9 @@ def dates_as(texts: list[str]) -> list[DateText]:
         orders = (False,) if longest[:4].isdigit() else (True, False) if "/" in longest else (True,)
         found = {guess(longest, dayfirst=order) for order in orders}
     forms = sorted(form for form in found if form and "%d" in form and not longest.isdigit())
-    if clock := _CLOCK.fullmatch(longest):
+    if all(_COMPACT.fullmatch(text.strip()) for text in texts):
+        forms = ["%Y%m%d"]
+    elif clock := _CLOCK.fullmatch(longest):
         hour, noon = ("%I", " %p") if clock[2] else ("%H", "")
         forms = [f"{hour}:%M{':%S' if clock[1] else ''}{noon}"]
     if not forms:
