@@ -195,6 +195,9 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are(rng
     far = 6 * 10**18
     large = pd.DataFrame({"a": rng.integers(0, 99, 60) - far, "b": rng.integers(0, 99, 60) + far})
     assert len(sample(large, "a <= b", n=3)) == 3  # a − b is beyond 64 bits
+    wide = pd.DataFrame(rng.integers(0, 2**59, (60, 2)), columns=["a", "b"])
+    with pytest.raises(ValueError, match=r"'total' spans more than 2\^53 steps.* divide the columns"):
+        sample(wide.assign(total=wide["a"] + wide["b"]), "total = a + b")
     times = pd.Series(pd.date_range("2024-05-01", periods=60, freq="h", tz="UTC"))
     clocks = pd.DataFrame(
         {"a": times, "b": (times - pd.Timedelta("30min")).dt.tz_convert("Asia/Tokyo")}

@@ -27,6 +27,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.formats import EXACT
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
@@ -65,7 +66,11 @@ class Rules:
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
-        self.totals  # noqa: B018
+        for rule in self.totals:
+            total = self.columns[rule.columns[0]]
+            if total.unit is not None and np.abs(total.values).max(initial=0) >= EXACT:
+                fact = f"constraint {rule.text!r}: {total.name!r} spans more than 2^53 steps, too many to add"
+                raise ValueError(f"{fact} exactly; divide the columns, or leave it out")
         for rule in self.rules:
             bad = self.broken(rule, self.z)
             if bad.any():
