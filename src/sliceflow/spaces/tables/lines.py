@@ -42,7 +42,8 @@ class Line:
         numbers = measured(measure, columns, z, before)
         with warnings.catch_warnings(action="ignore"):  # all may be missing
             units = np.nan_to_num([np.nanmean(numbers, 0), np.nanstd(numbers, 0)])
-        x = _regressors(measure, columns, z, before, units)
+        units[1, units[1] <= 0] = 1
+        x = _regressors(measure, columns, z, before, (numbers - units[0]) / units[1])
         if measure != "scores" and len(x) < _PER_REGRESSOR * x.shape[1]:
             return None
         y, mean = measured(measure, columns, z, [column])[:, 0], x.mean(0)
@@ -53,9 +54,11 @@ class Line:
 
     def at(self, z: np.ndarray) -> np.ndarray:
         """Predictions (m,) of rows."""
-        blocks = np.array_split(z, len(z) // _BLOCK + 1)
-        parts = (_regressors(self.measure, self.columns, of, self.before, self.units) for of in blocks)
-        return self.start + np.concatenate([(x - self.mean) @ self.slopes for x in parts])
+        how, found = (self.measure, self.columns), []
+        for of in np.array_split(z, len(z) // _BLOCK + 1):
+            numbers = (measured(*how, of, self.before) - self.units[0]) / self.units[1]
+            found.append((_regressors(*how, of, self.before, numbers) - self.mean) @ self.slopes)
+        return self.start + np.concatenate(found)
 
     def is_exact(self, own: Column, z: np.ndarray, column: int) -> bool:
         """Whether it leaves hardly anything over, as of a total and its parts."""
@@ -89,11 +92,10 @@ def measured(
 
 
 def _regressors(
-    measure: str, columns: Sequence[Column], z: np.ndarray, before: np.ndarray, units: np.ndarray
+    measure: str, columns: Sequence[Column], z: np.ndarray, before: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
-    """(m, q), what a line takes of rows; a missing number is an average one."""
-    x = (measured(measure, columns, z, before) - units[0]) / np.where(units[1] > 0, units[1], 1)
-    x = np.clip(np.nan_to_num(x), -_FARTHEST, _FARTHEST)
+    """(m, q), what a line takes of rows and their standardised numbers; a missing one is average."""
+    x = np.clip(np.nan_to_num(numbers), -_FARTHEST, _FARTHEST)
     others = [columns[c].axes(z[:, c]) for c in before if not columns[c].is_number]
     if measure != "scores" and x.shape[1] <= _PRODUCTS:
         a, b = np.triu_indices(x.shape[1])
