@@ -98,6 +98,20 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
             close(*moved, span(fresh, z_q), dtype)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("others", [False, True])
+def test_the_closest_row_is_found(backend, kind, others):
+    for dtype in backend.dtypes if backend.name == "cpu" else ():
+        for m, n, d in ((0, 3, 2), (1, 97, 1), (97, 40, 4)):
+            rows = projections(kind, d, h=n, dtype=dtype)
+            x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
+            most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
+            ours, theirs = (k.closest(x, rows, most, others) for k in (backend, reference))
+            close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
+            if not others and d > 1:
+                assert backend.closest(rows, rows, most).tolist() == [0.0] * n
+
+
 # Histograms
 
 

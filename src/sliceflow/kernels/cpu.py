@@ -21,6 +21,7 @@ from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
 # Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
+_no_nan: Any = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan"})
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -147,6 +148,29 @@ def _add_class_offsets(z, offsets, out, codes):
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     out = torch.empty_like(z)
     over_rows(_add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes))
+    return out
+
+
+@_no_nan
+def _closest(x, own, out, rows, most):
+    away = np.empty(rows.shape[1], rows.dtype)
+    for i in range(x.shape[0]):
+        away[:] = 0
+        for c in range(rows.shape[0]):
+            for j in range(away.size):
+                away[j] += min(abs(rows[c, j] - x[i, c]), most[c])
+        if own[i] >= 0:
+            away[own[i]] = np.inf
+        least = away[0]
+        for j in range(away.size):
+            if away[j] < least:
+                least = away[j]
+        out[i] = least
+
+
+def closest(x: Tensor, rows: Tensor, most: Tensor, others: bool = False) -> Tensor:
+    out, own = x.new_empty(len(x)), torch.arange(len(x)) if others else torch.full((len(x),), -1)
+    over_rows(_closest, [*map(_array, (x, own)), out.numpy()], _array(rows.T), _array(most))
     return out
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from sliceflow.kernels.geometry import Geometry
 
 __all__ = [  # every kernel
-    "add_class_offsets", "argsort_rows", "at_bends", "box_muller", "compose", "count", "displace_grid",
-    "displace_knots", "displace_runs", "histogram", "lanes", "lift_tiles", "match",
+    "add_class_offsets", "argsort_rows", "at_bends", "box_muller", "closest", "compose", "count",
+    "displace_grid", "displace_knots", "displace_runs", "histogram", "lanes", "lift_tiles", "match",
     "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
     "steady_tails", "through_knots", "value_range",
 ]  # fmt: skip
@@ -66,6 +66,19 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     """z (h, n) with column t shifted by its class: offsets (h, C), class numbers codes (n,)."""
     return z + offsets[:, codes]
+
+
+def closest(x: Tensor, rows: Tensor, most: Tensor, others: bool = False) -> Tensor:
+    """How far points x (m, d) are from the closest of rows (n, d): min Σ min(|x − r|, most) over rows r.
+
+    `most` (d,) is the most that a column counts. With `others`, rows are x, and no row counts for itself.
+    """
+    out = x.new_empty(len(x))
+    for i, point in enumerate(x):
+        away = torch.minimum((rows - point).abs(), most).sum(1)
+        away[i : i + others] = torch.inf
+        out[i] = away.min()
+    return out
 
 
 def _interpolate(position: Tensor, values: Tensor) -> Tensor:

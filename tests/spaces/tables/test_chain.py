@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import sliceflow
 from sliceflow import TableFlow
 from sliceflow.spaces.tables import chain
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.chain import Detail, grow
-from sliceflow.spaces.tables.table import Table, choose_ways
+from sliceflow.spaces.tables.chain import LINES, Apart, Detail, grow
+from sliceflow.spaces.tables.choosing import choose_ways
+from sliceflow.spaces.tables.table import Table
 
 
 def read(frame):
@@ -73,7 +75,7 @@ def test_numbers_that_follow_from_others_still_do(rng):
     flow = TableFlow(random_state=0).fit(frame)
     assert flow.plan_.order[0] == "two"
     ways = dict(zip(flow.plan_.order, flow.plan_.ways, strict=True))
-    assert {name for name, way in ways.items() if way != "leaves"} == {"area", "ratio", "rest"}
+    assert {name for name, way in ways.items() if way in LINES} == {"area", "ratio", "rest"}
     assert "area, ratio, rest" in str(flow.plan_)
     new = flow.sample(n, random_state=0)
     for name, of in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
@@ -112,3 +114,50 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     assert (np.abs(numbers(near) - 10 * (x % 2)) < 1).all()
     far = link.draw(z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
     assert (np.abs(numbers(far) - 10 * (1 - x % 2)) < 1).all()
+
+
+def labelled(rng, n=2400, told=3.0):
+    """A label that w tells, and y = x or y = −x by it; low < high."""
+    sign, (w, x, noise) = np.tile([-1.0, 1.0], n // 2), rng.normal(size=(3, n))
+    frame = pd.DataFrame({"w": told / 2 * sign + w, "x": x, "y": sign * x + 0.3 * noise})
+    frame["low"] = rng.integers(0, 90, n)
+    frame["high"] = frame["low"] + rng.integers(1, 4, n)
+    return frame.assign(kind=np.where(sign > 0, "b", "a"))
+
+
+def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
+    frame = labelled(rng)
+    flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
+    assert flow.plan_.order[0] == "kind"
+    assert flow.plan_.ways == ("apart", *["leaves"] * 5)
+    assert "each level of kind has trees of its own" in str(flow.plan_)
+    first, *others = flow._fitted_state().links
+    assert not isinstance(first, Apart)
+    for link in others:
+        assert isinstance(link, Apart)
+        assert 0 <= link.left <= 1
+        for level, of in link.links.items():
+            own = flow._fitted_state().table.z
+            assert np.array_equal(of.y, own[own[:, link.label] == level, link.column])
+    new = flow.sample(3000, random_state=1)
+    assert (new["low"] < new["high"]).all()
+    for kind, sign in (("a", -1), ("b", 1)):
+        for rows in (new[new["kind"] == kind], flow.sample(1000, random_state=2, given={"kind": kind})):
+            assert set(rows["kind"]) == {kind}
+            assert np.corrcoef(rows["x"], rows["y"])[0, 1] == pytest.approx(0.958 * sign, abs=0.015)
+            assert rows["w"].mean() == pytest.approx(1.5 * sign, abs=0.1)
+    flow.save(tmp_path / "m")
+    pd.testing.assert_frame_equal(sliceflow.load(tmp_path / "m").sample(3000, random_state=1), new)
+    assert "apart" not in flow.forget(frame[:1500]).plan_.ways  # too few rows of each level
+
+
+@pytest.mark.parametrize("why", ["not told", "few", "another category", "cells are missing"])
+def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why):
+    frame = labelled(rng, 900 if why == "few" else 2400, 0 if why == "not told" else 3.0)
+    if why == "another category":
+        frame["other"] = rng.choice([*"pqr"], len(frame))
+    if why == "cells are missing":
+        frame.loc[::7, "kind"] = None
+    if why == "not told":
+        frame["y"] = frame["x"]
+    assert "apart" not in choose_ways(read(frame))

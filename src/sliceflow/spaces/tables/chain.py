@@ -13,8 +13,9 @@ removes splits that gain less than a few times what one of pure noise would (`De
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +38,9 @@ _CLOSE = 0.05  # error of a line's predictions in ranks, at most,
 _BETTER = 0.8  # and score of its draws over that of draws from leaves
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
-Way = Literal["leaves", "numbers", "logs"]  # how a number is drawn: from leaves, or along a line
+# How a column is drawn: from leaves; as a label whose levels have trees of their own; or along a line.
+Way = Literal["leaves", "apart", "numbers", "logs"]
+LINES: tuple[Way, ...] = ("numbers", "logs")
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
 
 
@@ -188,6 +191,39 @@ class Link:
         return np.where(sound, column.between(ends, at - low, drawn), drawn)
 
 
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """The links of one column for each level of a label: no tree mixes these."""
+
+    label: int
+    links: Mapping[float, Link]  # by the label's positions
+
+    @property
+    def column(self) -> int:
+        return next(iter(self.links.values())).column
+
+    @property
+    def along(self) -> bool:
+        return any(link.along for link in self.links.values())
+
+    @property
+    def left(self) -> float:
+        """Share of the impurity that trees leave, on average."""
+        return float(np.mean([link.left for link in self.links.values()]))
+
+    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
+        """As `Link.draw`."""
+        out = np.full(len(z), np.nan)
+        for level, link in self.links.items():
+            own = np.flatnonzero(z[:, self.label] == level)
+            out[own] = link.draw(z[own], rng, partial(_of_rows, allowed, own))
+        return out
+
+
+def _of_rows(allowed: Allowed, own: np.ndarray, rows: np.ndarray, at: np.ndarray) -> np.ndarray:
+    return allowed(own[rows], at)
+
+
 def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Numbers in [0, 1), evenly spread among those of the same node: no row is drawn more than its share."""
     order = np.lexsort((rng.random(len(node)), node))
@@ -210,7 +246,7 @@ def grow(  # many: rows, what of them, and how
         some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
         lines += filter(None, [Line.fit("scores", columns, some, column, before)])
     equal, choice = equal_columns(columns, z, column, before)
-    if way != "leaves":
+    if way in LINES:
         some = np.flatnonzero((choice == 0) & (y >= 0))
         some = np.sort(some[rng.permutation(len(some))[:MOST_ROWS]])
         line = Line.fit(way, columns, z[some], column, before)

@@ -1,6 +1,6 @@
-"""How fine the trees of a table are, and whether smooth numbers come from near rows.
+"""How columns are drawn, how fine the trees of a table are, and whether smooth numbers come from near rows.
 
-The training rows choose both: the finest whose draws are hardly nearer to rows than others are.
+The training rows choose all: the finest whose draws are hardly nearer to rows than others are.
 """
 
 from __future__ import annotations
@@ -13,21 +13,52 @@ import numpy as np
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.chain import Detail, Way
+from sliceflow.kernels import for_device
+from sliceflow.spaces.tables.chain import MOST_ROWS, Detail, Way, choose_way
 from sliceflow.spaces.tables.table import Table, generator, grow_chain
 
-_NEARER = 0.545  # share of draws nearer to rows that trees grew on than to others, at most
+_NEARER = 0.0355  # share of draws, above ½, nearer to rows that trees grew on than to others, at most
 _APART, _SAME = 0.97, 0.01  # their distance over that of rows, at least; that of equal rows
-_TRIED_ROWS, _TRIED_COLUMNS = 3_000, 60  # that choose how fine trees are; of rows, twice as many
+_TRIED_ROWS, _TRIED_COLUMNS = 6_000, 60  # that choose how fine trees are; of rows, twice as many
+_MANY, _DRAWS = 3_000, 3  # rows of a part, at least, and draws of each
+_LEVELS = 12  # values of a number, at most, that count as levels
 _FEWEST = 40  # fewer rows than these do not choose
 _FEW, _NEAR = 1_000, (8, 12, 18, 27, 40, 60, 90, 135)  # rows of which near ones are tried, and how many
 _COMPARED = 600  # rows that compare neighbours with trees: few are halved often
+_TOLD, _LEVEL = 0.8, 500  # AUC of a tree that tells a label, and rows of each level, at least
+_LOOKED_AT = 10_000  # rows that say so, about
 _CHOICE = Seed(0).child("detail")  # random numbers of all that is chosen
 
-Points = tuple[Tensor, Tensor]  # numbers of rows, and positions of their other columns
+
+def choose_ways(table: Table) -> tuple[Way, ...]:
+    """How each column of the chain is drawn."""
+    before, seed = np.array(table.order, dtype=np.int64), Seed(0).child("ways")
+    label, ways = _label(table), list[Way]()
+    for k, c in enumerate(table.order):
+        found = choose_way(table.columns, table.z, c, before[:k], seed.child(k).key)
+        ways.append("apart" if c == label else found)
+    return tuple(ways)
+
+
+def _label(table: Table) -> int | None:
+    """The only category of a table of numbers, if it has two frequent levels, and numbers tell it well."""
+    labels, numbers = (
+        [c for c in table.order if table.columns[c].is_number == is_number]
+        for is_number in (False, True)
+    )
+    if len(labels) != 1 or not table.columns[labels[0]].is_label or len(table.z) > 2 * MOST_ROWS:
+        return None
+    counts = np.unique(table.z[:, labels[0]], return_counts=True)[1]
+    if len(counts) != 2 or counts.min() < _LEVEL or not numbers:
+        return None
+    some = table.z[:: max(1, len(table.z) // _LOOKED_AT)]
+    how = {"cv": StratifiedKFold(2), "scoring": "roc_auc"}
+    tree, x = DecisionTreeClassifier(min_samples_leaf=50, random_state=0), some[:, numbers]
+    return labels[0] if cross_val_score(tree, x, some[:, labels[0]], **how).mean() >= _TOLD else None
 
 
 def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
@@ -57,27 +88,18 @@ def may_be_near(table: Table, ways: Sequence[Way]) -> bool:
 def _choose_trees(table: Table, ways: Sequence[Way]) -> Detail:
     """The finest trees whose draws copy no rows.
 
-    Of many rows, chains are grown on two parts: hardly more than half of their draws may be nearer to
-    their own. Of few, a chain is grown on all: its draws must be about as far from rows as these are.
-    A straight line from trees in the middle to the finest, or to the coarsest, says which these are.
+    Those of few rows must be about as far from these as they are from each other. A straight line from
+    trees in the middle to the finest, or to the coarsest, says which trees these are.
     """
     n = len(table.z)
     if n < _FEWEST or not table.order:
         return Detail.at(1).of_rows(n)
-    size = _TRIED_ROWS if n >= 2 * _TRIED_ROWS else n
-    mixed = table.z[generator(_CHOICE).permutation(n)[: 2 * size]]
-    parts = [part for part in (mixed[:size], mixed[size:]) if len(part)]
-    known = [_points(table, part) for part in parts]
-    apart = _nearest(known[0], known[0], 2) if len(parts) == 1 else None
+    if n >= 2 * _MANY:
+        return Detail.at(_fineness(table, ways)).of_rows(n)
+    apart = _closest(table, table.z, table.z, others=True)
 
     def excess(t: float) -> float:
-        """How much nearer to rows draws are than they may be."""
-        new = [_points(table, _drawn(table, rows, 2 * len(rows), Detail.at(t), ways)) for rows in parts]
-        if apart is not None:
-            return _excess(new[0], known[0], apart)
-        to = [[_nearest(z, rows) for rows in known] for z in new]
-        gaps = torch.cat((to[0][1] - to[0][0], to[1][0] - to[1][1]))
-        return 0.5 + float(gaps.sign().mean()) / 2 - _NEARER
+        return _excess(table, Detail.at(t), ways, apart)
 
     middle = excess(0.5)
     there = excess(end := 0.0 if middle <= 0 else 1.0)
@@ -86,16 +108,28 @@ def _choose_trees(table: Table, ways: Sequence[Way]) -> Detail:
     return Detail.at(end).of_rows(n)
 
 
+def _fineness(table: Table, ways: Sequence[Way]) -> float:
+    """The t of `Detail.at` with which hardly more than half of draws are nearer to their rows than to others.
+
+    Chains of two parts of the rows say how many are with t = ½. What exceeds a half falls like exp(−0.8·t),
+    and with the number of rows like n^−0.1 (measured on five tables).
+    """
+    n, nearer = len(table.z), list[Tensor]()
+    size = min(_TRIED_ROWS, n // 2)
+    parts = np.split(table.z[generator(_CHOICE).permutation(n)[: 2 * size]], 2)
+    for own, others in (parts, parts[::-1]):
+        z = _drawn(table, own, _DRAWS * size, Detail.at(0.5), ways)
+        nearer.append((_closest(table, z, others) - _closest(table, z, own)).sign())
+    found = float(torch.cat(nearer).mean()) / 2 * (size / n) ** 0.1
+    return min(1.0, max(0.0, 0.5 + math.log(max(found, 1e-6) / _NEARER) / 0.8))
+
+
 def _least_near(table: Table, trees: Detail, ways: Sequence[Way]) -> int:
-    z, known = table.z, _points(table, table.z)
-    apart = _nearest(known, known, 2)
-
-    def is_apart(k: int) -> bool:
-        draws = _drawn(table, z, 2 * len(z), trees._replace(near=k), ways)
-        return _excess(_points(table, draws), known, apart) <= 0
-
-    tried = [k for k in _NEAR if 2 * k <= len(z)]
-    return (*tried, 0)[bisect_left(tried, True, key=is_apart)]
+    apart = _closest(table, table.z, table.z, others=True)
+    tried = [k for k in _NEAR if 2 * k <= len(table.z)]
+    details = [trees._replace(near=k) for k in tried]
+    at = bisect_left(details, True, key=lambda detail: _excess(table, detail, ways, apart) <= 0)
+    return (*tried, 0)[at]
 
 
 def _drawn(table: Table, rows: np.ndarray, n: int, detail: Detail, ways: Sequence[Way]) -> np.ndarray:
@@ -106,9 +140,10 @@ def _drawn(table: Table, rows: np.ndarray, n: int, detail: Detail, ways: Sequenc
     return z
 
 
-def _excess(new: Points, known: Points, apart: Tensor) -> float:
-    """How much nearer draws are to rows than rows are to each other, and may be."""
-    logs = [(d + _SAME).log().mean() for d in (_nearest(new, known), apart)]
+def _excess(table: Table, detail: Detail, ways: Sequence[Way], apart: Tensor) -> float:
+    """How much nearer to all rows draws are than these are to each other (`apart`), and may be."""
+    new = _drawn(table, table.z, 2 * len(table.z), detail, ways)
+    logs = [(d + _SAME).log().mean() for d in (_closest(table, new, table.z), apart)]
     return float(logs[1] - logs[0]) + math.log(_APART)
 
 
@@ -121,20 +156,18 @@ def _seen(rows: np.ndarray, draws: np.ndarray) -> float:
     return float(cross_val_score(judge, x, y, cv=folds, scoring="roc_auc").mean())
 
 
-def _points(table: Table, z: np.ndarray) -> Points:
-    """The numbers of rows by their range, and the positions of other columns."""
+def _closest(table: Table, z: np.ndarray, rows: np.ndarray, others: bool = False) -> Tensor:
+    """Distances (m,) to the closest row, or other row: Σ|xᵢ − yᵢ| of numbers, and 2 for each other level."""
     some = table.order[:_TRIED_COLUMNS]
-    numbers = [c for c in some if table.columns[c].is_number]
-    x = np.full((len(z), len(numbers)), -0.5)  # missing
-    for i, column, at in ((i, table.columns[c], z[:, c]) for i, c in enumerate(numbers)):
-        scaled = (column.numbers(at) - column.values[0]) / (np.ptp(column.values) or 1)
-        x[at >= 0, i] = scaled[at >= 0]
-    others = [c for c in some if c not in numbers]
-    return torch.from_numpy(x).float(), torch.from_numpy(z[:, others]).float()
-
-
-def _nearest(points: Points, rows: Points, k: int = 1) -> Tensor:
-    """Distances to the k-th closest record: Σ|xᵢ − yᵢ| of numbers, and 2 for each other level."""
-    blocks = zip(*(torch.split(part, 1_000) for part in points), strict=True)
-    away = (torch.cdist(x, rows[0], p=1) + 2 * torch.cdist(a, rows[1], p=0) for x, a in blocks)
-    return torch.cat([each.topk(k, largest=False).values[:, -1] for each in away])
+    scaled = [table.columns[c].is_number and len(table.columns[c].order) > _LEVELS for c in some]
+    points = []
+    for at in (z[:, some], rows[:, some]):
+        x = 2 * at.astype(np.float32)
+        for i in np.flatnonzero(scaled):
+            column = table.columns[some[i]]
+            share = (column.numbers(at[:, i]) - column.values[0]) / np.ptp(column.values)
+            x[:, i] = np.where(at[:, i] >= 0, share, -0.5)  # missing
+        points.append(torch.from_numpy(x))
+    most = torch.tensor([math.inf if by_range else 2.0 for by_range in scaled])
+    found: Tensor = for_device("cpu").closest(*points, most, others)
+    return found

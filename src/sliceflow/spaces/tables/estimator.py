@@ -15,6 +15,7 @@ from sliceflow.errors import is_int, is_real, need
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
+from sliceflow.spaces.tables.chain import LINES
 from sliceflow.spaces.tables.choosing import may_be_near
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
@@ -113,9 +114,10 @@ class TableFlow(FlowEstimator):
             space = self._space()
             table = Table.understand(model.rows, space.kinds, space.constraints)
             plan, order = fitted.plan, table.order
-            along = [c for c, way in zip(order, plan.ways, strict=False) if way != "leaves"]
+            pairs = [(way, table.columns[c]) for c, way in zip(order, plan.ways, strict=False)]
             fits = len(plan.ways) == len(order) and plan.order == tuple(table.names[c] for c in order)
-            fits = fits and all(table.columns[c].has_room for c in along)
+            fits = fits and all(of.has_room for way, of in pairs if way in LINES)
+            fits = fits and all(of.is_label for way, of in pairs if way == "apart")
             if not fits or (plan.near and not may_be_near(table, plan.ways)):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)

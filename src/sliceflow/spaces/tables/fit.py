@@ -21,11 +21,10 @@ from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import MOST_ROWS, Detail, Link, Way
-from sliceflow.spaces.tables.choosing import choose_detail, may_be_near
+from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Detail, Way
+from sliceflow.spaces.tables.choosing import choose_detail, choose_ways, may_be_near
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.near import Near
-from sliceflow.spaces.tables.table import Table, choose_ways, draw_rows, grow_chain
+from sliceflow.spaces.tables.table import AnyLink, Table, draw_rows, grow_chain
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 
@@ -37,7 +36,7 @@ class TablePlan(Plan):
     n_rows: Count
     n_columns: Count
     order: tuple[Label, ...]  # the columns in the order in which they are drawn,
-    ways: tuple[Way, ...]  # and how: from leaves, or along a regression of numbers or of logarithms
+    ways: tuple[Way, ...]  # and how
     leaf: Count  # rows of a leaf, at least,
     cost: Annotated[float, Between(0)]  # and what a split must gain, relative to one of noise
     near: Count = 0  # rows from which smooth numbers are drawn
@@ -57,14 +56,16 @@ class TablePlan(Plan):
         return self.detail if missing else self.detail._replace(near=0)
 
     def lines(self) -> Sequence[tuple[str, object]]:
-        along = [name for name, way in zip(self.order, self.ways, strict=True) if way != "leaves"]
+        pairs = [*zip(self.order, self.ways, strict=True)]
+        label = [f"each level of {name} has trees of its own" for name, way in pairs if way == "apart"]
         near = f"smooth numbers from the {self.near} rows nearest to a random one" if self.near else ""
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
             ("near rows", near),
             ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
-            ("lines", shown(along)),
+            ("lines", shown([name for name, way in pairs if way in LINES])),
+            ("apart", "".join(label)),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -78,16 +79,16 @@ class FittedTable:
     plan: TablePlan
     seed: Seed
     table: Any = field(default=None, metadata={"saved": False})  # a `Table`
-    grown: tuple[Link | Near, ...] | None = field(default=None, metadata={"saved": False})
+    grown: tuple[AnyLink, ...] | None = field(default=None, metadata={"saved": False})
 
     needs_rows, condition, codes = True, None, None
     device = torch.device("cpu")
 
     @cached_property
-    def links(self) -> tuple[Link | Near, ...]:
+    def links(self) -> tuple[AnyLink, ...]:
         return self.grown or tuple(self.grow())
 
-    def grow(self, missing: bool = True) -> Iterator[Link | Near]:
+    def grow(self, missing: bool = True) -> Iterator[AnyLink]:
         """The links of all columns."""
         plan = self.plan
         return grow_chain(self.table, self.table.z, (), self.seed, plan.detail_for(missing), plan.ways)
@@ -163,7 +164,7 @@ class TablePart:
     """The growth of a chain. It has no particles; a step is a column."""
 
     fitted: FittedTable
-    links: list[Link | Near] = field(default_factory=list)
+    links: list[AnyLink] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
     name, stages, first = "", (), 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
-from sliceflow.spaces.tables.chain import Detail, Link, Way, choose_way, equal_columns, grow
+from sliceflow.spaces.tables.chain import LINES, Apart, Detail, Link, Way, equal_columns, grow
 from sliceflow.spaces.tables.columns import Column, understand
 from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
 from sliceflow.spaces.tables.lines import Line
@@ -21,6 +21,8 @@ from sliceflow.spaces.tables.near import Near
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
 _EQUAL = 0.02  # share of rows in which a number equals another one, from which on that is no accident
+
+AnyLink = Link | Apart | Near
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -68,7 +70,7 @@ class Table:
     def order(self) -> list[int]:
         """The columns of the chain: of two categories first, so that all others see what a label says."""
         columns = [(c, of) for c, of in enumerate(self.columns) if of.modelled]
-        columns.sort(key=lambda pair: not (pair[1].is_category and len(pair[1].order) < 3))
+        columns.sort(key=lambda pair: not pair[1].is_label)
         return self.rules.order([c for c, _ in columns])
 
     def together(self, ways: Sequence[Way], fixed: Sequence[int] = ()) -> list[int]:
@@ -82,7 +84,7 @@ class Table:
         for k, (c, way) in enumerate(zip(self.order, ways, strict=True)):
             own, rows = self.columns[c], self.z[self.z[:, c] >= 0]
             follows = (equal_columns(self.columns, self.z, c, np.array(out))[1] > 0).mean() > _EQUAL
-            if way != "leaves" and not follows:
+            if way in LINES and not follows:
                 line = Line.fit(way, self.columns, rows, c, order[:k])
                 follows = line is not None and line.is_exact(own, rows, c)
             if c not in fixed and (own.is_category or (own.is_smooth and not follows)):
@@ -121,29 +123,28 @@ class Table:
 
 def grow_chain(  # many: rows, their order, and how trees grow
     table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
-) -> Iterator[Link | Near]:
+) -> Iterator[AnyLink]:
     """The links of a chain of rows z (n, d), but of `fixed` columns; `ways` has all columns."""
+    label = next((c for c, way in zip(table.order, ways, strict=True) if way == "apart"), None)
     detail, before = detail.of_rows(len(z)), list[int]()
     if detail.near and (before := table.together(ways, fixed)):
         yield Near.fit(table.columns, z, before, detail.near)
     done = {*fixed, *before}
     for c, way in zip(table.order, ways, strict=True):
         if c not in done:
-            key = seed.child("tree", len(before)).key
-            yield grow(table.columns, z, c, np.array(before, dtype=np.int64), key, detail, way)
+            known, key = np.array(before, dtype=np.int64), seed.child("tree", len(before)).key
+            if label is not None and label in before:
+                parts = {level: z[z[:, label] == level] for level in np.unique(z[:, label]).tolist()}
+                how = known, key, detail, way
+                yield Apart(label, {k: grow(table.columns, of, c, *how) for k, of in parts.items()})
+            else:
+                yield grow(table.columns, z, c, known, key, detail, way)
             before.append(c)
-
-
-def choose_ways(table: Table) -> tuple[Way, ...]:
-    """How each column of the chain is drawn."""
-    before, seed = np.array(table.order, dtype=np.int64), Seed(0).child("ways")
-    pairs = enumerate(table.order)
-    return tuple(choose_way(table.columns, table.z, c, before[:k], seed.child(k).key) for k, c in pairs)
 
 
 def draw_rows(  # many: what is drawn, from what, and what must hold
     table: Table,
-    links: Sequence[Link | Near],
+    links: Sequence[AnyLink],
     n: int,
     seed: Seed,
     fixed: Mapping[int, float],
@@ -164,7 +165,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
         out[rest[ok]] = z[ok]
         if attempt < _NOT_COPIED:
             ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-            for c in (link.column for link in links if isinstance(link, Link) and link.along):
+            for c in (link.column for link in links if not isinstance(link, Near) and link.along):
                 ok &= (z[:, c] != 0) & (z[:, c] != len(columns[c].order) - 1)
         rest, z = rest[~ok], z[~ok]
         if not len(rest):
