@@ -121,9 +121,7 @@ def split(data: Data, share: float) -> tuple[Data, Data | None]:
 def estimator(settings: Settings, data: Data) -> Any:
     """The estimator for these data, with the parameters that the flags set."""
     import sliceflow
-    from sliceflow.devices import resolve_device
 
-    resolve_device(settings.device)
     common: dict[str, Any] = {"device": settings.device, "random_state": settings.seed}
     if data.kind == TABLE:
         kinds, rules = kinds_of(settings.column, settings.drop), tuple(settings.constraint or ())
@@ -136,11 +134,6 @@ def estimator(settings: Settings, data: Data) -> Any:
     common |= {"n_particles": settings.particles, "keep_rows": settings.keep_rows, "observed": observed}
     common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror}
     return sliceflow.ImageFlow(quality=quality, **common)
-
-
-def labels_of(settings: Settings, data: Data) -> np.ndarray | None:
-    """The labels that condition the flow."""
-    return data.labels if settings.conditional else None
 
 
 def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
