@@ -121,7 +121,9 @@ def split(data: Data, share: float) -> tuple[Data, Data | None]:
 def estimator(settings: Settings, data: Data) -> Any:
     """The estimator for these data, with the parameters that the flags set."""
     import sliceflow
+    from sliceflow.devices import resolve_device
 
+    resolve_device(settings.device)
     common: dict[str, Any] = {"device": settings.device, "random_state": settings.seed}
     if data.kind == TABLE:
         kinds, rules = kinds_of(settings.column, settings.drop), tuple(settings.constraint or ())

@@ -84,7 +84,7 @@ class Seed:
         self, rows: int, columns: int, *, start: int = 0, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu", part: slice | None = None,
     ) -> Tensor:  # fmt: skip
-        """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
+        """(rows, columns), or a `part` of these, of numbers in (0, 1), in steps of 2^-32."""
         most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0  # it would round the largest up to 1
 
         def convert(words: Tensor) -> Tensor:
