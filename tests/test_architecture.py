@@ -33,17 +33,17 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # The most lines of .py, blank ones and docstrings included: today's, rounded up. A comment names the goal
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
-    "engine": 2_495,
+    "engine": 2_405,
     "kernels": 1_955,
-    "neighbours": 750,  # goal 700
-    "models": 2_330,  # goal 2,200
-    "spaces/vectors": 1_205,  # goal 1,000
-    "spaces/pictures": 2_420,  # goal 2,300
+    "neighbours": 730,  # goal 700
+    "models": 2_325,  # goal 2,200
+    "spaces/vectors": 1_200,  # goal 1,000
+    "spaces/pictures": 2_405,  # goal 2,300
     "spaces/tables": 2_785,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
-    "cli": 2_000,
-    "app": 630,  # goal 600
+    "cli": 1_985,
+    "app": 620,  # goal 600
     "beside the folders": 550,
 }
 WHOLE = {

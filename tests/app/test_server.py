@@ -390,10 +390,6 @@ class TestPictures:
         Image.fromarray(np.zeros((64, 64), np.uint8)).save(stream := io.BytesIO(), "PNG")
         assert "exceeds limit" in with_runs.error("picture", stream.getvalue(), words="run=0")
 
-    def test_without_runs_it_says_what_to_do(self, here):
-        assert here.said("runs") == {"runs": []}
-        assert "make one with sliceflow fit digits" in here.error("about", {"run": 0})
-
 
 WORDS = ("went", "home", "and", "slept", "well")
 CSV = "age,city,visits,note\n" + "".join(

@@ -5,8 +5,7 @@ import ot
 import pytest
 import torch
 
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.distances import sliced_distance
+from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
 
 

@@ -14,7 +14,7 @@ from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
+from sliceflow.engine.transports import Histogram, Interpolated, Sorted
 from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks
 
 
@@ -81,7 +81,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
 
 def test_one_rank_is_a_plain_fit_and_several_count():
     stages = [
-        Stage("a", Orthogonal(), 2, Shrunk(Auto(n_bins=32), 1.0, (0.1,))),
+        Stage("a", Orthogonal(), 2, Shrunk(Histogram(32), 1.0, (0.1,))),
         Stage("b", Axis(), 2, Sorted(), exact=True),
     ]
     flow = Flow(stages, Seed(0))

@@ -19,15 +19,6 @@ from sliceflow.app.server import Request
 _MOST, _FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 100, 32, 5, 8, 8
 
 
-def known_part(flow: Any) -> np.ndarray | None:
-    """(h, w) booleans, True where a model that completes one part knows the pixels; None for others."""
-    from sliceflow.spaces.pictures.layout import part_of
-
-    if getattr(flow, "observed", None) is None:
-        return None
-    return np.asarray(part_of(flow.observed, flow.plan_.layout))
-
-
 def class_named(flow: Any, label: str, name: str) -> Any:
     """The class of a model that is written like `label`."""
     classes = {str(c): c for c in getattr(flow, "classes_", ())}
@@ -69,8 +60,6 @@ def _of_a_run(answer: _Answer) -> _Answer:
 
     @wraps(answer)
     def locked(self: Gallery, request: Request) -> dict[str, Any]:
-        if not self.runs:
-            raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
         with self.lock:
             self.open(request.whole("run", len(self.runs) - 1))
             return answer(self, request)
@@ -109,7 +98,9 @@ class Gallery:
     @_of_a_run
     def about(self, request: Request) -> dict[str, Any]:
         """Size, classes and known part of a model, and some pictures that it can complete."""
-        observed, layout, examples = known_part(self.flow), self.flow.plan_.layout, np.empty(0)
+        from sliceflow.spaces.pictures.layout import part_of
+
+        observed, layout, examples = self.flow.observed, self.flow.plan_.layout, np.empty(0)
         if self.data is not None:
             train, test = self.data
             x = (train if test is None else test).x
@@ -118,7 +109,7 @@ class Gallery:
             "width": layout.width,
             "height": layout.height,
             "classes": [str(c) for c in getattr(self.flow, "classes_", ())],
-            "observed": None if observed is None else observed.astype(int).tolist(),
+            "observed": None if observed is None else part_of(observed, layout).astype(int).tolist(),
             "examples": _shown(self.flow, examples),
             "data": self.missing,
         }

@@ -138,11 +138,6 @@ def estimator(settings: Settings, data: Data) -> Any:
     return sliceflow.ImageFlow(quality=quality, **common)
 
 
-def labels_of(settings: Settings, data: Data) -> np.ndarray | None:
-    """The labels that condition the flow."""
-    return data.labels if settings.conditional else None
-
-
 def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
     """(h, w) booleans, True where the picture in a file is white."""
     from PIL import Image, UnidentifiedImageError

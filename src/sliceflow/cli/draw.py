@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.app.pictures import as_bytes, class_named, known_part, single
+from sliceflow.app.pictures import as_bytes, class_named, single
 from sliceflow.cli.data import read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import check_new, load_model
@@ -87,11 +87,9 @@ def inpaint(  # many: a parameter for each flag
         again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
         raise Failed(str(error).partition(";")[0], again) from error
     if out.suffix.lower() == ".png":  # a grid shows the given picture first
-        where = known_part(flow) if known is None else part_of(known, layout)
+        grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
         hidden = pictures.astype(done.dtype)  # a copy
-        hidden[:, ~np.asarray(where)] = (
-            0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
-        )
+        hidden[:, ~part_of(flow.observed if known is None else known, layout)] = grey
         shown = np.concatenate((hidden[:, None], done), axis=1)
         write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
     else:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import progress, report
-from sliceflow.cli.data import Data, estimator, labels_of, read
+from sliceflow.cli.data import Data, estimator, read
 from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution, write_picture
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -98,7 +98,7 @@ def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn
     if flow.observed is not None:
         given = _spread(train.x if test is None else test.x, _MOST_PICTURES)
         return np.asarray(flow.inpaint(given, random_state=seed))[:, 0], None
-    labels = labels_of(settings, train)
+    labels = train.labels if settings.conditional else None
     labels = None if labels is None else _spread(labels, _MOST_PICTURES)
     return np.asarray(flow.sample(min(n, _MOST_PICTURES), y=labels, random_state=seed)), labels
 

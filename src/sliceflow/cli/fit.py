@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.cli import evaluate, progress
-from sliceflow.cli.data import Data, estimator, labels_of, read
+from sliceflow.cli.data import Data, estimator, read
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.info import CORE, installed
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -31,11 +31,9 @@ _PACKAGES = ("sliceflow", *CORE, "Pillow", "pandas")
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is fitted, and where to; under torchrun, by which ranks."""
+    """What is fitted, and to which data."""
 
     settings: Settings
-    folder: RunFolder
-    ranks: Ranks | None
     train: Data
     test: Data | None
     prepared: PreparedFit
@@ -55,7 +53,7 @@ def fit(
         first = ranks is None or ranks.first
         say = say if first else Say(silent=True, progress=False)
         if dry_run:
-            job = _prepare(settings, folder, ranks, say)
+            job = _prepare(settings, ranks, say)
             return _cost(job) if first else None
         with folder.locked(force=force, resume=resume) if first else nullcontext():
             return _fit(settings, folder, ranks, say, resume=resume, force=force)
@@ -74,11 +72,11 @@ def _fit(
         say(f"note: the fit in {folder.path} has ended; measuring it now")
         flow = load_model(folder.path, settings.device)
         return _finish(settings, folder, flow, read(settings), say)
-    job = _prepare(settings, folder, ranks, say)
+    job = _prepare(settings, ranks, say)
     if resume and not folder.has_checkpoint:
         say("note: there is no checkpoint yet; the fit starts from the beginning")
     try:
-        _run(job, say, replace=force)
+        _run(job, folder, say, replace=force)
     except BaseException as error:
         if first:
             folder.remove_failed()
@@ -91,7 +89,7 @@ def _fit(
     return _finish(settings, folder, flow, data, say) if first else None
 
 
-def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say) -> _Job:
+def _prepare(settings: Settings, ranks: Ranks | None, say: Say) -> _Job:
     """Read the data, choose the estimator, and plan its fit."""
     say(f"reading {settings.source}")
     train, test = read(settings)
@@ -100,7 +98,7 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
     say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
     for note in train.notes:  # even if silent: data are missing from here on
         say(f"note: {note}", always=ranks is None or ranks.first)
-    x, labels = train.all_rows, labels_of(settings, train)
+    x, labels = train.all_rows, train.labels if settings.conditional else None
     completes = settings.observed or settings.mask
     if train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
@@ -110,7 +108,7 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
     began = time.perf_counter()
     with rows_of_the_file() if train.kind == TABLE else nullcontext():
         prepared = estimator(settings, train).prepare(x, labels, ranks=ranks)
-    return _Job(settings, folder, ranks, train, test, prepared, began)
+    return _Job(settings, train, test, prepared, began)
 
 
 def _cost(job: _Job) -> tuple[dict[str, Any], str]:
@@ -134,35 +132,41 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _run(job: _Job, say: Say, *, replace: bool) -> None:
+def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     from sliceflow.devices import resolve_device
 
-    train, ranks, config = job.train, job.ranks, _config(job)
-    first = ranks is None or ranks.first
-    if first:
-        job.folder.begin(config, replace=replace)
-    if ranks is not None:
-        ranks.broadcast("the folder is ready")
+    ranks = job.prepared.ranks
+    config: dict[str, Any] = {  # everything needed to repeat the run
+        "command": job.settings.command,
+        "settings": asdict(job.settings),
+        "data": job.train.about(job.test),
+        "versions": installed(*_PACKAGES),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "started": _now(),
+    }
+    if ranks.first:
+        folder.begin(config, replace=replace)
+    ranks.broadcast("the folder is ready")
     listeners: list[Any] = []
     if say.progress:
         stages = getattr(job.prepared.plan, "stages", ())  # of pictures: their steps differ in cost
         named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
         listeners.append(progress.Progress(named))
     flow, every = job.prepared.estimator, job.settings.checkpoint_every
-    how: Any = dict(checkpoint_dir=job.folder.checkpoint, checkpoint_every=every)
+    how: Any = dict(checkpoint_dir=folder.checkpoint, checkpoint_every=every)
     flow.fit(job.prepared, listeners=listeners, **how)
-    if not first:
+    if not ranks.first:
         return
-    if train.kind == TABLE:
+    if job.train.kind == TABLE:
         say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
-    flow.save(job.folder / "model.sliceflow")
+    flow.save(folder / "model.sliceflow")
     device, seconds = str(resolve_device(flow.device)), time.perf_counter() - job.began
     config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
     config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
     config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
-    job.folder.write_json("config.json", config)
-    job.folder.remove_checkpoint()
+    folder.write_json("config.json", config)
+    folder.remove_checkpoint()
 
 
 def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> Failed | None:
@@ -195,18 +199,6 @@ def _finish(
     out = {"run": str(folder.path), "files": files, **folder.read_json("config.json"), **measures}
     said = f"wrote {folder.path}: {', '.join(files)}\nopen {folder / 'report.html'} in a browser"
     return out, f"{text}\n{said}"
-
-
-def _config(job: _Job) -> dict[str, Any]:
-    """Everything needed to repeat the run."""
-    return {
-        "command": job.settings.command,
-        "settings": asdict(job.settings),
-        "data": job.train.about(job.test),
-        "versions": installed(*_PACKAGES),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "started": _now(),
-    }
 
 
 def _now() -> str:

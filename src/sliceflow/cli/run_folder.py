@@ -17,7 +17,6 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.models.atomic import write_atomically
 
 LOCK = ".lock"
-_AGAIN = "fit the run again"
 
 
 class RunFolder:
@@ -120,13 +119,13 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any]:
         try:
             value = json.loads((self / name).read_text(encoding="utf-8"))
+            if not isinstance(value, dict):
+                raise ValueError("it is not an object")
         except FileNotFoundError as error:
             fact = f"{self.path} has no {name}: it is not a finished run"
             raise WrongUsage(fact, "make one with sliceflow fit") from error
         except ValueError as error:
-            raise Failed(f"{self / name} is damaged: {error}", _AGAIN) from error
-        if not isinstance(value, dict):
-            raise Failed(f"{self / name} is damaged: it is not an object", _AGAIN)
+            raise Failed(f"{self / name} is damaged: {error}", "fit the run again") from error
         return value
 
     def check_fitted(self) -> None:

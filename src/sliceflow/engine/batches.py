@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -88,11 +88,10 @@ class Target:
             data = self.draw(*key)
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
-        batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
+        batch = self.batches.at(step.turn, data.y)
         if step.flow.apart and batch.runs is None:  # of whole clouds
-            assert runs[0] is not None
-            assert runs[1] is not None
-            batch = replace(batch, runs=(runs[0], runs[1]))
+            runs: Any = step.particles.runs, data.runs
+            batch = replace(batch, runs=runs)
         return data, batch
 
 
@@ -101,11 +100,10 @@ def divide(
     device: torch.device | str = "cpu",
 ) -> Batches:  # fmt: skip
     """Batches of at most `most` of m particles and of n data, by their conditions if they have any."""
-    conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
         return weighted_batches(codes_q, codes_p, slice(None), device)
     p = _parts(m, most)
-    groups = None if conditions is None else row_groups(*conditions)
+    groups = None if codes_p is None or codes_q is None else row_groups(codes_q, codes_p)
     order = seed.child("order").permutation(n)
     q: list[Columns]
     if groups is None:

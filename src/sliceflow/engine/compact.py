@@ -18,11 +18,6 @@ from sliceflow import kernels
 from sliceflow.engine.transports import GridTable, KnotTable, Table
 from sliceflow.fields import FLOATS, Array, Between, Count
 
-__all__ = [
-    "JUMPS", "MOST_BINS", "MOST_KNOTS", "CompactTable", "ModelStep", "at_bends", "map_bytes",
-    "thin_grid", "thin_knots", "thinned",
-]  # fmt: skip
-
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
@@ -53,7 +48,6 @@ class CompactTable:
     n_all: Count = 0
 
     def check(self) -> None:
-        """Raise a ValueError if these maps cannot be applied."""
         at, k = self.at, self.at.shape[1]
         if not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
             raise ValueError(f"compact maps have {k} knots of {self.dtype}")
@@ -121,7 +115,6 @@ class ModelStep:
     theta: Annotated[Tensor, Array("h d", FLOATS)] | None = None
 
     def check(self) -> None:
-        """Raise a ValueError if fitted directions are not orthonormal."""
         if self.theta is None:
             return
         one = torch.eye(len(self.theta), dtype=self.theta.dtype, device=self.theta.device)

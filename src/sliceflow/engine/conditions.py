@@ -22,12 +22,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
 from sliceflow.fields import Array, Label
 
-__all__ = [
-    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "as_array", "default_particles", "even_rows",
-    "extra_codes", "format_label", "infer", "label_key", "proportional", "repeated", "row_groups",
-    "row_weights", "shifted",
-]  # fmt: skip
-
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
 ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
 _OF_A_CLASS = 200  # the least of a class that shares its maps with others,
@@ -59,7 +53,6 @@ class Labels:
     hidden: bool = False  # clusters, which the user did not pass
 
     def check(self) -> None:
-        """Raise a ValueError unless the labels are distinct."""
         if not 0 < len(set(map(label_key, self.classes.tolist()))) == self.width:
             raise ValueError(f"there are no labels, or not all {self.width} are distinct")
 
@@ -109,7 +102,6 @@ class Columns:
     hidden = False
 
     def check(self) -> None:
-        """Raise a ValueError unless the scales of all columns are positive."""
         if not (self.scale > 0).all() or not self.width:
             raise ValueError("a condition has no columns, or a scale that is not positive")
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,10 +18,7 @@ from torch import Tensor
 
 from sliceflow.errors import need
 
-__all__ = [
-    "Event", "History", "Listener", "Listeners", "Progress", "closing", "joined",
-    "listening", "now", "relayed", "tell",
-]  # fmt: skip
+__all__ = ["Event", "History", "Listener", "Listeners", "Progress"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,6 @@ class Event:
 
 Listener = Callable[[Event], bool | None]
 Listeners = Listener | Iterable[Listener] | None
-
-
 _COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
 
 
@@ -120,26 +115,6 @@ def listening(listeners: Listeners) -> tuple[Listener, ...]:
 def tell(listeners: Sequence[Listener], event: Event) -> bool:
     """Call all listeners; whether any of them ends the stage."""
     return any([listener(event) for listener in listeners])  # noqa: C419, all of them must hear it
-
-
-def relayed(
-    listeners: Sequence[Listener], name: str, *, stages_before: int, steps_before: int,
-    steps_after: int, seconds: float,
-) -> Listener:  # fmt: skip
-    """One listener that tells others of the steps of the fit `name` as steps of several fits."""
-
-    def relay(event: Event) -> bool:
-        overall = replace(
-            event,
-            stage=f"{name}: {event.stage}",
-            stage_index=stages_before + event.stage_index,
-            steps_done=steps_before + event.steps_done,
-            steps_total=steps_before + event.steps_total + steps_after,
-            seconds=seconds + event.seconds,
-        )
-        return tell(listeners, overall)
-
-    return relay
 
 
 @contextmanager

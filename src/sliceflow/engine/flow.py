@@ -82,11 +82,6 @@ class Flow:
         """The width of the condition if maps are shared by all conditions, else 0."""
         return self.n_conditions if self.conditional and not self.apart else 0
 
-    @property
-    def n_steps(self) -> int:
-        """Steps of all stages."""
-        return sum(stage.n_steps for stage in self.stages)
-
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
         most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
@@ -211,7 +206,8 @@ class Run:
         self.seconds, left = now() - self.began, stage.n_steps - self.step
         moving, distance = fit.moving, fit.cost.mean().sqrt()
         still = moving is not None and self.step % _LOOK == 0 and float(moving) <= STILL
-        total = step.flow.n_steps - self.spared - (left if still else 0)
+        planned = sum(stage.n_steps for stage in step.flow.stages)
+        total = planned - self.spared - (left if still else 0)
         at = stage.name, step.number, step.k, self.done, total
         event = Event(*at, distance, self.seconds, step.particles.x, moving, stage.n_steps)
         if tell(listeners, event) or still:

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Columns
     from sliceflow.engine.transports import Table
 
-__all__ = [
-    "AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random",
-    "SavedFrame", "condition_directions", "count_directions", "frame_bytes", "releasing", "rotation",
-    "rotation_bytes", "step_uniform",
-]  # fmt: skip
+__all__ = ["AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random"]
 
 _MAX_FRESH = 16  # up to this dimension each step draws its own rotation
 _POOL = 8

@@ -26,16 +26,7 @@ _CHUNK = 1 << 22  # numbers per chunk: bounds the int64 temporaries to some 100 
 
 @dataclass(frozen=True)
 class Seed:
-    """A node of the seed tree.
-
-    Examples
-    --------
-    >>> root = Seed(7)
-    >>> root.child("frame", 0).normal(2, 3).shape
-    torch.Size([2, 3])
-    >>> bool((root.child("noise").normal(5, 3)[2:] == root.child("noise").normal(3, 3, start=2)).all())
-    True
-    """
+    """A node of the seed tree."""
 
     entropy: int
     path: tuple[str | int, ...] = ()
@@ -78,46 +69,41 @@ class Seed:
 
     def _numbers(
         self, convert: Callable[[Tensor], Tensor], rows: int, columns: int, start: int,
-        dtype: torch.dtype, device: torch.device | str,
+        dtype: torch.dtype, device: torch.device | str, part: slice | None = None,
     ) -> Tensor:  # fmt: skip
-        """Words converted to numbers, (rows, columns), in blocks of rows to bound the memory."""
-        out = torch.empty((rows, columns), dtype=dtype, device=device)
+        """Words converted to numbers, in `part` of (rows, columns), by blocks of rows to bound the memory."""
+        part = part or slice(0, columns)
+        out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
         block = max(1, _CHUNK // max(1, columns))
         for lo in range(0, rows, block):
             n = min(block, rows - lo)
-            out[lo : lo + n] = convert(self._words(n, columns, start + lo, device))[:, :columns]
+            out[lo : lo + n] = convert(self._words(n, columns, start + lo, device))[:, part]
         return out
 
     def uniform(
         self, rows: int, columns: int, *, start: int = 0, dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "cpu", part: slice | None = None,
     ) -> Tensor:  # fmt: skip
-        """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
+        """(rows, columns), or a `part` of these, of numbers in (0, 1), in steps of 2^-32."""
         most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0  # it would round the largest up to 1
 
         def convert(words: Tensor) -> Tensor:
             return ((words.double() + 0.5) / 2**32).clamp_(max=most)
 
-        return self._numbers(convert, rows, columns, start, dtype, device)
+        return self._numbers(convert, rows, columns, start, dtype, device, part)
 
     def uniform_part(
         self, rows: int, columns: int, part: slice, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Tensor:  # fmt: skip
         """``uniform(rows, columns)[:, part]``, without storing the rest."""
-        if part == slice(0, columns):
-            return self.uniform(rows, columns, dtype=dtype, device=device)
+        # On a GPU a call per row would cost more than the unused numbers.
+        if part == slice(0, columns) or torch.device(device).type != "cpu":
+            return self.uniform(rows, columns, dtype=dtype, device=device, part=part)
         quads, first, end = -(-columns // 4), part.start // 4, -(-part.stop // 4)
-        out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
-        if out.device.type != "cpu":  # a call per row would cost more than the unused numbers
-            block = max(1, _CHUNK // columns)
-            for row in range(0, rows, block):
-                n = min(block, rows - row)
-                whole = self.uniform(n, columns, start=row, dtype=dtype, device=device)
-                out[row : row + n] = whole[:, part]
-            return out
+        out = torch.empty((rows, part.stop - part.start), dtype=dtype)
         for row in range(rows):  # a run of quads out of each row
-            run = self.uniform(end - first, 4, start=row * quads + first, dtype=dtype, device=device)
+            run = self.uniform(end - first, 4, start=row * quads + first, dtype=dtype)
             out[row] = run.view(-1)[part.start - 4 * first : part.stop - 4 * first]
         return out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -11,20 +10,12 @@ from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.transports import Auto, Transport
 
 
-class Space(Protocol):
-    """The space that a stage moves particles in: a subspace of the particles' own space.
+class Space:
+    """The space that a stage moves particles in: the particles' own, or a subspace of it.
 
     `down` gives the coordinates of columns x (d, n), x itself if the space is the whole one; `up` the
     columns of coordinates. `finish` does in place what remains to be done at the end of the stage.
     """
-
-    def down(self, x: Tensor) -> Tensor: ...
-    def up(self, coordinates: Tensor) -> Tensor: ...
-    def finish(self, x: Tensor) -> None: ...
-
-
-class Whole:
-    """The particles' own space."""
 
     def down(self, x: Tensor) -> Tensor:
         return x
@@ -36,7 +27,7 @@ class Whole:
         pass
 
 
-_AUTO, WHOLE = Auto(), Whole()
+_AUTO, WHOLE = Auto(), Space()
 
 
 @dataclass(frozen=True)

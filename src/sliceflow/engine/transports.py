@@ -146,7 +146,8 @@ class Sorted:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        _need_columns(self.most)
+        ok = self.most is None or is_int(self.most, 1)
+        need(ok, "most", self.most, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
         k = kernels.for_tensor(z_p)
@@ -163,7 +164,7 @@ class Sorted:
 
 
 @dataclass(frozen=True)
-class Interpolated:
+class Interpolated(Sorted):
     """The paper's transport: both CDFs are linear interpolations between the sorted samples.
 
     With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘ F_p, where
@@ -185,11 +186,6 @@ class Interpolated:
     >>> z_p + Interpolated().fit(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
     tensor([[20., 10., 15., 20.]])
     """
-
-    most: int | None = None
-
-    def __post_init__(self) -> None:
-        _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
@@ -276,7 +272,7 @@ class Histogram:
 
     def __post_init__(self) -> None:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        _need_columns(self.most)
+        Sorted(self.most)  # checks it
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
         if batch.runs is None:
@@ -361,7 +357,3 @@ def choose_transport(
 
 # Files hold these transports only.
 SavedTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
-
-
-def _need_columns(most: int | None) -> None:
-    need(most is None or is_int(most, 1), "most", most, "None or an int of at least 1")

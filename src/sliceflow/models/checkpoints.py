@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
@@ -54,15 +53,6 @@ class _State:
     done: Count
     spared: Count
     seconds: Annotated[float, Between()]
-
-
-class Running(NamedTuple):
-    """What changes while a flow runs. `first` is the number of this rank's first particle."""
-
-    run: Run
-    particles: Cloud
-    history: events.History
-    first: int = 0
 
 
 @contextmanager
@@ -120,16 +110,17 @@ class Checkpoints:
         return state
 
     @contextmanager
-    def running(self, flow: Running) -> Iterator[Callable[[], None]]:
+    def running(self, *flow: Any) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
+        `flow` is its `Run`, its moving particles, as a part's `begin` gives them, and its `History`.
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends removes its
         checkpoint, but for one of several flows: calling what this gives keeps its state until
         `remove`.
         """
         if self.resumes:
-            self._restore(flow)
-        written, ranks, run = events.now(), self._ranks, flow.run
+            self._restore(*flow)
+        written, ranks, run = events.now(), self._ranks, flow[0]
         try:
             with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
 
@@ -139,14 +130,14 @@ class Checkpoints:
                     due = events.now() - written >= self._every
                     wish = ranks.maximum(2 if ctrl_c.is_set() else int(due))
                     if wish == 2:
-                        self._write(flow)
+                        self._write(*flow)
                         self._stop(run)
                     if wish == 1:
-                        self._write_or_warn(flow)
+                        self._write_or_warn(*flow)
                         written = events.now()
 
                 run.after = after
-                yield lambda: self._write_or_warn(flow) if self._part else None
+                yield lambda: self._write_or_warn(*flow) if self._part else None
         except LostRank as error:
             last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             advice = last if self._path.exists() else "there is no checkpoint yet: start it again"
@@ -168,20 +159,20 @@ class Checkpoints:
         fact = f"the fit was stopped after {run.done} steps{which}"
         raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
-    def _write_or_warn(self, flow: Running) -> None:
+    def _write_or_warn(self, *flow: Any) -> None:
         try:
-            self._write(flow)
+            self._write(*flow)
         except OSError as error:  # a full disk is no reason to lose the run
             fact = f"no checkpoint could be written to {self._path} ({error})"
             warnings.warn(f"{fact}; the fit continues with the last one", RuntimeWarning, stacklevel=3)
 
-    def _write(self, flow: Running) -> None:
-        run, failure = flow.run, ""
-        clouds: Any = (self._gathered(flow.particles.x), self._gathered(run.coordinates))
+    def _write(self, run: Run, moving: Any, history: events.History) -> None:
+        failure = ""
+        clouds: Any = (self._gathered(moving.particles.x), self._gathered(run.coordinates))
         if self._ranks.first:
-            history = SavedHistory(**flow.history.as_columns())
+            saved = SavedHistory(**history.as_columns())
             position = (getattr(run, name) for name in _POSITION)
-            state = _State(self._identity, self.seed, tuple(run.model), history, *clouds, *position)
+            state = _State(self._identity, self.seed, tuple(run.model), saved, *clouds, *position)
             try:
                 save(self._path, state)
             except OSError as error:
@@ -197,12 +188,12 @@ class Checkpoints:
         parts = [part.cpu() if first else part[:, :0].cpu() for _, part in self._ranks.columns(t)]
         return torch.cat(parts, 1).numpy()
 
-    def _restore(self, flow: Running) -> None:
-        run, x, state = flow.run, flow.particles.x, self._read(flow.particles.x.device)
-        own = slice(flow.first, flow.first + x.shape[1])
+    def _restore(self, run: Run, moving: Any, history: events.History) -> None:
+        x, state = moving.particles.x, self._read(moving.particles.x.device)
+        own = slice(moving.first, moving.first + x.shape[1])
         x.copy_(torch.from_numpy(state.x)[:, own])
         if state.coordinates is not None:
             run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
         for name in _POSITION:
             setattr(run, name, getattr(state, name))
-        run.model, flow.history.before = list(state.model), state.history.columns()
+        run.model, history.before = list(state.model), state.history.columns()

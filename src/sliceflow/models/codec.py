@@ -244,7 +244,6 @@ class _Array:
             raise at.error(f"holds values below {about.ge}")
 
 
-@dataclass(frozen=True)
 class _Labels:
     """Arrays of labels: their dtype, and the labels as Python's objects, dates as integers."""
 
@@ -286,7 +285,7 @@ def _as_labels(array: np.ndarray) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Class:
-    """Objects of one dataclass, whose method `check`, if it has one, says what is wrong."""
+    """Objects of one dataclass; its method `check`, if it has one, raises a ValueError if one is wrong."""
 
     tag: str
     cls: Any

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory, resolve_device
 from sliceflow.engine import conditions, events
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.distances import sliced_distance
+from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, is_int, need
 from sliceflow.models.checkpoints import Checkpoints

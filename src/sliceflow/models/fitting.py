@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from sliceflow.engine import events
 from sliceflow.engine.flow import Run
-from sliceflow.models.checkpoints import Checkpoints, Running
+from sliceflow.models.checkpoints import Checkpoints
 
 
 def run_parts(
@@ -33,15 +34,7 @@ def run_parts(
     results: list[Any] = []
     histories: list[dict[str, list[Any]]] = []
     for i, part in enumerate(parts):
-        heard = listeners
-        if len(parts) > 1:  # the steps of a part as steps of all
-            before: Any = dict(
-                stages_before=sum(len(part.stages) for part in parts[:i]),
-                steps_before=sum(len(history["step"]) for history in histories),
-                steps_after=sum(stage.n_steps for part in parts[i + 1 :] for stage in part.stages),
-                seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
-            )
-            heard = [events.relayed(listeners, part.name, **before)]
+        heard = listeners if len(parts) == 1 else [_relayed(listeners, parts, i, histories)]
         history = events.History()
         results.append(_run(part, history, heard, checkpoints[i] if checkpoints else None))
         histories.append(history.as_columns())
@@ -52,12 +45,34 @@ def run_parts(
     return results, events.joined(histories, [part.name for part in parts])
 
 
+def _relayed(
+    listeners: Sequence[events.Listener], parts: Sequence[Any], i: int, histories: Sequence[Any]
+) -> events.Listener:
+    """One listener that tells others of the steps of part i as steps of all parts."""
+    stages_before = sum(len(part.stages) for part in parts[:i])
+    steps_before = sum(len(history["step"]) for history in histories)
+    steps_after = sum(stage.n_steps for part in parts[i + 1 :] for stage in part.stages)
+    seconds = sum(history["seconds"][-1] for history in histories if history["seconds"])
+
+    def relay(event: events.Event) -> bool:
+        overall = replace(
+            event,
+            stage=f"{parts[i].name}: {event.stage}",
+            stage_index=stages_before + event.stage_index,
+            steps_done=steps_before + event.steps_done,
+            steps_total=steps_before + event.steps_total + steps_after,
+            seconds=seconds + event.seconds,
+        )
+        return events.tell(listeners, overall)
+
+    return relay
+
+
 def _run(
     part: Any, history: events.History, heard: Sequence[events.Listener], keeper: Checkpoints | None
 ) -> Any:
     begun, run = part.begin(), Run()
-    state = Running(run, begun.particles, history, begun.first)
-    with nullcontext() if keeper is None else keeper.running(state) as keep:
+    with nullcontext() if keeper is None else keeper.running(run, begun, history) as keep:
         begun.move(run, [history, *heard])
         if keep is not None:
             keep()

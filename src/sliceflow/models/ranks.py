@@ -29,11 +29,9 @@ from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.events import Listener, tell
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
+from sliceflow.engine.transports import Counts, Fit, Histogram, Transport
 
-__all__ = [
-    "LostRank", "Place", "Ranks", "SharedHistogram", "across_ranks", "joined", "under_torchrun",
-]  # fmt: skip
+__all__ = ["LostRank", "Ranks", "joined", "under_torchrun"]
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
 
@@ -278,8 +276,6 @@ def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
 def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
     if isinstance(transport, Shrunk):
         return replace(transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum)
-    if isinstance(transport, Auto):
-        transport = Histogram(transport.n_bins)
     if exact and not isinstance(transport, Histogram):
         transport = Histogram(_FINE)
     if not isinstance(transport, Histogram):

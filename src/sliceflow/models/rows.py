@@ -53,7 +53,6 @@ class Conditions:
         return Conditions(self.condition, classes, columns)
 
     def check(self) -> None:
-        """Raise a ValueError unless classes and numbers fit the condition."""
         kind, classes, numbers = self.condition, self.classes, self.numbers
         labels, columns = getattr(kind, "labels", kind), getattr(kind, "columns", kind)
         has = isinstance(labels, conditions.Labels), isinstance(columns, conditions.Columns)

@@ -20,14 +20,8 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array, Between, Count
 from sliceflow.neighbours.draws import COMPONENTS, MEASURED, NEAR, Adjusted, adjust, centred, draw_near
-from sliceflow.neighbours.search import (
-    build_search,
-    choose_spread,
-    find_nearest,
-    inverse_deviation,
-    kernel_weights,
-)
-from sliceflow.neighbours.views import View, moments, project, relevance, ridge
+from sliceflow.neighbours.search import build_search, choose_spread, find_nearest, kernel_weights
+from sliceflow.neighbours.views import View, inverse_deviation, moments, project, relevance, ridge
 
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that are tried
 _TRIED = 150  # rows whose likelihood chooses k,

@@ -48,12 +48,6 @@ def pick(weight: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(ends, u * ends[:, -1:]).clamp(max=weight.shape[1] - 1)
 
 
-def inverse_deviation(y: Tensor) -> Tensor:
-    """1 over the standard deviation of each column; 1 for columns of one value."""
-    scale = y.std(0, correction=0)
-    return 1 / torch.where(scale > 1e-12 * y.abs().amax(0), scale, 1)
-
-
 def choose_spread(clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]) -> float:
     """The least h whose draws are no closer to rows than rows are to each other; 0 if all are equal.
 

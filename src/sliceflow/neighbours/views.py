@@ -15,7 +15,6 @@ from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.search import inverse_deviation
 
 _KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
@@ -31,6 +30,12 @@ def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
     distance = np.abs(column - middle)
     typical = float(np.median(distance[distance > 0])) if distance.any() else math.inf
     return (middle, typical) if math.inf > distance.max() / typical > _HEAVY else None
+
+
+def inverse_deviation(y: Tensor) -> Tensor:
+    """1 over the standard deviation of each column; 1 for columns of one value."""
+    scale = y.std(0, correction=0)
+    return 1 / torch.where(scale > 1e-12 * y.abs().amax(0), scale, 1)
 
 
 @dataclass(frozen=True)

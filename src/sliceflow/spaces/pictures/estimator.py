@@ -144,9 +144,8 @@ class ImageFlow(FlowEstimator):
             condition, learnt = fitted.given.condition, fitted.given.codes[: len(like)]
             asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
             if len(asked) != len(pictures):
-                raise ValueError(
-                    f"y has {len(asked)} labels for {len(pictures)} pictures; pass one each"
-                )
+                fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
+                raise ValueError(f"{fact}; pass one each")
             codes = asked.numpy(), learnt.cpu().numpy()
         done = complete_pictures(fitted.layout, pictures, known, like, n=n, seed=seed, codes=codes)
         return torch.from_numpy(done) if fitted.layout.tensor else done

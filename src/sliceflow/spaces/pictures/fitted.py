@@ -43,7 +43,6 @@ class FittedPictures(Conditioned):
     needs_rows = False  # mosaics keep their own pictures
 
     def check(self) -> None:
-        """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, layout, codes = self.plan, self.plan.layout, self.codes
         check_labels(self.given)
         if (width := self.n_conditions) != plan.n_conditions:
@@ -51,9 +50,8 @@ class FittedPictures(Conditioned):
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")
         if self.observed is not None and self.observed.shape != layout.shape[1:]:
-            raise ValueError(
-                f"observed pixels have shape {self.observed.shape}, not {layout.shape[1:]}"
-            )
+            shape = self.observed.shape
+            raise ValueError(f"observed pixels have shape {shape}, not {layout.shape[1:]}")
         if (self.pixels is not None) != (plan.n_summed > 0):
             raise ValueError("the kept pictures and the start of the plan do not fit")
         if self.pixels is not None:

@@ -31,7 +31,6 @@ _TONES, _TONE_ROWS = 2_001, 200  # quantiles of the monotone map, and pictures t
 _DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side by side say the same
 _COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
 
-
 Codes = tuple[np.ndarray, np.ndarray] | None  # class numbers of pictures to complete, and to learn from
 
 
@@ -175,7 +174,6 @@ class _Seam:
 
 
 def _components(rows: np.ndarray, most: int) -> PCA:
-    """The leading principal components."""
     with np.errstate(invalid="ignore"):  # rows that are all alike
         return PCA(min(most, len(rows) - 1, rows.shape[1]), random_state=0).fit(rows)
 

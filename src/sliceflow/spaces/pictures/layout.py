@@ -37,7 +37,6 @@ class Layout:
     tensor: bool = False
 
     def check(self) -> None:
-        """Raise a ValueError unless the type can hold the pixels."""
         if self.dtype not in _DTYPES or self.dtype.startswith("float") != (self.n_pixel_values is None):
             raise ValueError(f"pictures of {self.n_pixel_values} pixel values cannot be {self.dtype!r}")
 

@@ -64,7 +64,6 @@ class PicturePlan(Plan):
     options: PictureOptions  # as given; those above are resolved
 
     def check(self) -> None:
-        """Raise a ValueError for stages that are larger than the pictures."""
         if any(v.h > self.layout.height or v.w > self.layout.width for v in self.stages):
             raise ValueError(f"a stage is larger than pictures of {self.layout.shape}")
 
@@ -75,7 +74,6 @@ class PicturePlan(Plan):
 
     @property
     def shared(self) -> bool:
-        """Whether classes share maps."""
         return 0 < self.amplifier < math.inf
 
     @property

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
+from sliceflow.engine.schedule import Space
 
 _CACHE_BYTES = 1 << 25  # bytes of cached bases
 _CHUNK = 1 << 28  # values that are resampled at a time
@@ -58,7 +59,7 @@ def _product(a: Tensor, image: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Subspace:
+class Subspace(Space):
     """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n).
 
     If `clip`, a stage at this level ends with all pixels in [−1, 1].
@@ -103,11 +104,11 @@ class Subspace:
             return x
         return self._apply(x, *(u.T for u in self._bases(x)))
 
-    def up(self, coefficients: Tensor) -> Tensor:
+    def up(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_full_resolution:
-            return coefficients
-        return self._apply(coefficients, *self._bases(coefficients))
+            return coordinates
+        return self._apply(coordinates, *self._bases(coordinates))
 
     def finish(self, x: Tensor) -> None:
         """Clip pictures at the end of a stage."""

@@ -36,7 +36,6 @@ class PictureRows(GivenRows):
     _names = ("pixels", "labels")
 
     def check(self) -> None:
-        """Raise a ValueError unless the pixels fit the layout and the labels."""
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         check_labels(self.given)

@@ -25,14 +25,11 @@ from sliceflow.spaces.pictures.pyramid import upsampled
 _NUMBERS = 1 << 22  # values of random patches that are placed at a time
 
 
-@dataclass(frozen=True)
-class TileFrame:
+@dataclass(frozen=True, kw_only=True)
+class TileFrame(Frame):
     """The tiles of one step: `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates each tile."""
 
-    theta: Tensor
-    theta_y: Tensor | None  # (directions, l)
     geometry: Geometry
-    kept: None = None  # a model keeps nothing of it
 
     @property
     def n_directions(self) -> int:
@@ -62,7 +59,7 @@ class TileFrame:
             maps, tiles = (table.lo, table.hi, table.values), (self.theta, self.geometry)
             kernels.for_tensor(x).move_tiles(x, *tiles, *maps, size, *self._shift(cloud), starts)
         else:
-            x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
+            super().move(cloud, table, size)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,6 @@ class Tiles:
         return self._geometry(1 - 1e-9, 1 - 1e-9).n_directions
 
     def geometry(self, seed: Seed, step: int) -> Geometry:
-        """The tiles of `step`."""
         return self._geometry(*step_uniform(seed.child("offset"), step, 2))
 
     def _geometry(self, down: float, right: float) -> Geometry:
@@ -92,7 +88,6 @@ class Tiles:
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
     def count(self, seed: Seed, step: int) -> int:
-        """The number of directions in the frame of `step`."""
         return self.geometry(seed, step).n_directions
 
     def draw(
@@ -107,7 +102,7 @@ class Tiles:
             theta = rotation(seed, step, geometry.side, device, dtype, side)
         h = geometry.n_directions
         theta_y = condition_directions(seed.child(step), h, n_conditions, device, dtype)
-        return TileFrame(theta, theta_y, geometry)
+        return TileFrame(theta, theta_y, geometry=geometry)
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,6 @@ class RandomPatches:
     full: tuple[int, int] | None = None  # size of the picture; None if the level has it
 
     def count(self, seed: Seed, step: int) -> int:
-        """H."""
         return self.n_directions
 
     def draw(

@@ -79,7 +79,6 @@ class FittedVectors(Conditioned):
         return [] if codes is None else [(x[at], own) for _, at, own in self._by_model(codes)]
 
     def check(self) -> None:
-        """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, d = self.plan, self.plan.n_columns
         flows = {"local": 0, "per class": plan.n_conditions}.get(plan.method, 1)
         if len(self.models) != flows or self.needs_rows != (plan.method == "local"):

@@ -100,7 +100,6 @@ class Units:
     width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
 
     def check(self) -> None:
-        """Raise a ValueError unless all scales are positive."""
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")
 
@@ -131,7 +130,6 @@ class Units:
 
     @property
     def heavy_tailed(self) -> np.ndarray:
-        """Which columns have heavy tails."""
         return self.width > 0
 
     def encode(self, X: np.ndarray) -> Tensor:
