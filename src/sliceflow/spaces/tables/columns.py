@@ -122,7 +122,7 @@ class Column:
         if self.is_category:
             levels = np.arange(min(_AXES, len(self.order)))
             return np.asarray((positions[:, None] == levels) / np.sqrt(2))
-        return np.asarray(np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None])
+        return _at(self._scores, positions + 1)[:, None]
 
     @property
     def is_number(self) -> bool:
@@ -145,8 +145,7 @@ class Column:
         """The number at each position, NaN where it is missing."""
         if len(self.values) == 0:
             return np.full(len(positions), np.nan)
-        found = np.interp(positions, np.arange(len(self.values)), self.values)
-        return np.where(positions < 0, np.nan, found)
+        return np.where(positions < 0, np.nan, _at(self.values, positions))
 
     def positions_of(self, numbers: np.ndarray) -> np.ndarray:
         """The positions of numbers within the range of the column; NaN outside it, −1 for NaN."""
@@ -277,6 +276,15 @@ class Column:
         counts = np.bincount(self.cells.codes[~self.cells.missing])
         once, n = int((counts == 1).sum()), int(counts.sum())
         return self.is_category and n >= identifiers.FEWEST and 2 * once > n
+
+
+def _at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Values at positions, or on a line between two of them. Whole positions, as most are, are quick."""
+    with np.errstate(invalid="ignore"):
+        whole = positions.astype(np.int64)
+    if (whole == positions).all():
+        return np.asarray(values[np.clip(whole, 0, len(values) - 1)], dtype=np.float64)
+    return np.asarray(np.interp(positions, np.arange(len(values)), values))
 
 
 def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = None) -> Column:
