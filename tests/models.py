@@ -68,9 +68,14 @@ def saved(flow: Any, **options: Any) -> bytes:
         return Path(folder, "model").read_bytes()
 
 
-def interrupt(event: Any) -> None:
-    """A listener that ends a fit as Ctrl-C does."""
+def interrupt(*_: Any, **__: Any) -> None:
+    """A listener, or anything else, that ends what calls it as Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+def full_disk(*_: Any) -> None:
+    """A function of `os` that finds no space."""
+    raise OSError(28, "No space left on device")
 
 
 def table() -> Any:

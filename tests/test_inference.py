@@ -108,7 +108,6 @@ def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):
     found = line.calibrate(theta, theta + noise, n_samples=150)  # as many samples as conditions
     assert found.ranks.shape == (150, 1)
     assert found.verdict.startswith("calibrated")
-    assert "biased" in line.calibrate(theta + 1, theta + noise).verdict or found.p_values.min() > 0.01
     assert line.calibrate(theta + 1, theta + noise).p_values.max() < 1e-4
     with pytest.raises(ValueError, match="5 of 5 simulations made this posterior; simulate fresh ones"):
         line.calibrate(line.theta[:5], line.x[:5])

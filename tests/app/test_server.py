@@ -22,6 +22,7 @@ pytest.importorskip("typer")
 
 from PIL import Image
 
+from models import interrupt
 from running import command, environment
 from sliceflow import ImageFlow
 from sliceflow.app import server as serving
@@ -191,17 +192,13 @@ class TestWhatIsRefused:
         [("../../evil.csv", ".csv"), ("..\\..\\evil.tsv", ".tsv"), ("/etc/passwd.txt", ".txt"),
          ("C:\\x.csv", ".csv"), ("a\0b.csv", ".csv")],
     )  # fmt: skip
-    def test_the_name_of_a_file_says_only_its_ending(self, tmp_path, monkeypatch, name, ending):
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        tab = quiet_tab(monkeypatch)
+    def test_the_name_of_a_file_says_only_its_ending(self, tab, tmp_path, name, ending):
         shown = tab.upload(serving.Request({"name": name}, b"a,b\n1,2\n"))
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
         assert file.name == f"table{ending}"
         assert file.parent.parent == tmp_path
         assert "/" not in shown["name"]
         assert "\\" not in shown["name"]
-        tab.close()
-        assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("name", ["", "x", "x.exe", ".csv/..", "x.csv.html", "x.parquet"])
     def test_other_files_are_refused(self, here, name):
@@ -230,11 +227,16 @@ class Silent:
         return self.said.pop(0)
 
 
-def quiet_tab(monkeypatch):
+@pytest.fixture
+def tab(monkeypatch, tmp_path):
+    """The table of a page without its process, with its files in `tmp_path`."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tab = TableTab(TableWork, ("wine.csv", b"a\n1\n"))
     tab._pipe, tab._next = Silent(), None
     monkeypatch.setattr(tab, "_end", lambda: None)
-    return tab
+    yield tab
+    tab.close()
+    assert not list(tmp_path.iterdir())
 
 
 class TestManyConnections:
@@ -456,8 +458,7 @@ class TestTables:
         here.said("table/fit", {"columns": {"note": "drop"}})
         self.until(here, "fitted")
 
-    def test_a_second_file_waits_its_turn(self, monkeypatch):
-        tab = quiet_tab(monkeypatch)
+    def test_a_second_file_waits_its_turn(self, tab):
         tab.upload(serving.Request({"name": "a.csv"}, b"a\n1\n"))
         shown = tab.upload(serving.Request({"name": "b.csv"}, b"b\n2\n"))
         assert (shown["name"], shown["next"], shown["state"]) == ("a.csv", "b.csv", "reading")
@@ -466,10 +467,8 @@ class TestTables:
         assert (shown["name"], shown["state"]) == ("b.csv", "reading")
         assert "next" not in shown
         assert [job for job, _ in tab._pipe.sent] == ["read", "read"]
-        tab.close()
 
-    def test_whoever_waits_for_rows_is_told_that_none_will_come(self, monkeypatch):
-        tab = quiet_tab(monkeypatch)
+    def test_whoever_waits_for_rows_is_told_that_none_will_come(self, tab):
         fitted = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
         tab._shown = fitted
         with pytest.raises(ValueError, match="ended by itself"):
@@ -477,7 +476,6 @@ class TestTables:
         tab._shown = fitted
         tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
         assert tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
-        tab.close()
 
     def test_there_is_a_table_at_first(self):
         asked = Asked()
@@ -508,14 +506,12 @@ class TestTables:
         assert "'oops' in row 10 of the file" in error
         assert error.endswith("; fix the cells, or choose category for a")
 
-    def test_a_fit_needs_a_table(self, monkeypatch):
-        tab = quiet_tab(monkeypatch)
+    def test_a_fit_needs_a_table(self, tab):
         with pytest.raises(ValueError, match="there is no table to fit; drop a file first"):
             tab.fit(serving.Request({}, b"{}"))
         for body in (b'{"columns": [1]}', b'{"constraints": "a"}', b'{"constraints": [1]}'):
             with pytest.raises(ValueError, match="columns is no object"):
                 tab.fit(serving.Request({}, body))
-        tab.close()
 
 
 class TestCommand:
@@ -523,11 +519,7 @@ class TestCommand:
         opened = queue.Queue()
         monkeypatch.setattr("webbrowser.open", opened.put)
         monkeypatch.setattr("sliceflow.cli.play._warm", lambda gallery: None)
-
-        def serve(self):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", serve)
+        monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", interrupt)
         play([], no_browser=True, device="cpu")
         play([], no_browser=False, device="cpu")
         address = opened.get(timeout=10)

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("typer")
 
+from models import interrupt
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
 from sliceflow.cli import evaluate
@@ -255,9 +256,6 @@ def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
 
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(ImageFlow, "fit", interrupt)
     words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
     refused(inside(*words), 1, "stopped before its first checkpoint", "again")

@@ -103,7 +103,6 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     table, p = bent(256)
-    assert at_bends(table, 12, 8.0).at.shape == (20, 12)
     assert thinned(table, 12, 8.0, shared=False).at.shape == (20, 12)
     assert thinned(table, 12, 8.0, shared=True).at.shape == (20, 96)
     assert isinstance(thinned(table, 256, 8.0, shared=False), GridTable)

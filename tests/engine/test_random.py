@@ -13,10 +13,9 @@ from sliceflow.engine.random import Seed
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 1000))
 def test_a_row_does_not_depend_on_the_rows_around_it(rows, columns, start):
     seed = Seed(3).child("x")
-    whole = seed.normal(start + rows, columns)
-    assert torch.equal(whole[start:], seed.normal(rows, columns, start=start))
-    whole = seed.uniform(start + rows, columns)
-    assert torch.equal(whole[start:], seed.uniform(rows, columns, start=start))
+    for draw in (seed.normal, seed.uniform):
+        whole = draw(start + rows, columns)
+        assert torch.equal(whole[start:], draw(rows, columns, start=start))
 
 
 def test_chunks_leave_no_seam(monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import PARTS, saved
+from models import PARTS, full_disk, saved
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import OtherFitError
 from sliceflow.models.file import ModelFileError
@@ -170,12 +170,8 @@ def test_bad_intervals_are_refused(every, tmp_path):
 def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(tmp_path, monkeypatch, fitted):
     path = stopped(tmp_path)
     before = path.read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", full)
+        patched.setattr(os, "replace", full_disk)
         with pytest.warns(RuntimeWarning, match=r"no checkpoint could be written .*No space left"):
             stopped(tmp_path, 1)
     assert path.read_bytes() == before

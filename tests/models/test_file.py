@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 import sliceflow
+from models import full_disk
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import ModelStep, at_bends
 from sliceflow.engine.flow import Flow
@@ -285,11 +286,7 @@ def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(path, mo
 
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, half)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         put(path)
     assert path.read_bytes() == before

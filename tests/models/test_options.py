@@ -111,15 +111,13 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert len(pictures(**settings, quality=np.int64(1)).fit(PICTURES).particles_) == 40
 
 
-def test_options_are_compared_cloned_and_searched_like_any_parameter(tmp_path):
+def test_options_are_compared_cloned_and_searched_like_any_parameter():
     for make, kind, data in ((vectors, VectorOptions, X), (pictures, PictureOptions, PICTURES)):
         options = kind(taper=0.25, n_knots=16)
         assert make(options=None).plan(data) == make(options=kind()).plan(data)
         flow = clone(make(options=options))
         assert flow.options == options
-        flow.fit(data).save(tmp_path / "model")
-        assert sliceflow.load(tmp_path / "model", device="cpu").options == options
-        before = flow.sample(5, random_state=0)
+        before = flow.fit(data).sample(5, random_state=0)
         flow.set_params(options=kind(taper=1.0))  # changed after the fit, it does not change samples
         assert np.array_equal(flow.sample(5, random_state=0), before)
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -27,10 +27,6 @@ def frame(odd):
     return pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "odd": odd})
 
 
-def label(value):
-    return [*WORDS[:4], value, *WORDS[5:]]
-
-
 def hidden(array):
     return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) == 7)
 
@@ -55,9 +51,7 @@ ROWS = {
         "one-dimensional, or three": refused(
             "Expected 2D|dim 3", lambda: fit(X[:, 0]), lambda: fit(X[None])
         ),
-        "no rows or no columns": refused(
-            "0 (sample|feature)", lambda: fit(X[:0]), lambda: fit(X[:, :0])
-        ),
+        "no rows": refused("0 sample", lambda: fit(X[:0])),
         "text, also text that says numbers": refused(
             r"X contains (the )?text.*with X.astype\(float\), and encode any other",
             *(lambda x=x: fit(x) for x in (X.astype(str), X.astype("S"), X.astype(str).astype(object))),
@@ -70,14 +64,10 @@ ROWS = {
             lambda: fit(dated.astype("M8[D]")),
             lambda: fit(dated.astype("m8[D]")),
         ),
-        "complex numbers": refused("Complex data not supported", lambda: fit(X + 1j)),
         "sparse": refused(
             r"Use '\.toarray\(\)'", lambda: fit(scipy.sparse.csr_array(X)), error=TypeError
         ),
         "a column too large to standardise": refused("column 1 of X", lambda: fit(having(1e300))),
-        "integers, booleans, half precision, objects that are numbers": legal(
-            *(lambda k=k: fit(X.astype(k)) for k in (int, bool, np.float16, object))
-        ),
     },
     "X as a DataFrame": {
         "a column of text, categories, dates or durations": refused(
@@ -109,7 +99,6 @@ ROWS = {
         "integers, booleans": legal(lambda: fit(frame(Y)), lambda: fit(frame(Y == 1))),
     },
     "y": {
-        "another length than X": refused("X has 30 rows but y has 29", lambda: fit(X, Y[:-1])),
         "infinity": refused(
             r"y contains inf at \[4(, 1)?\]",
             lambda: fit(X, having(np.inf)),
@@ -119,10 +108,6 @@ ROWS = {
         "three-dimensional, or no columns": refused(
             "y has", lambda: fit(X, X[..., None]), lambda: fit(X, X[:, :0])
         ),
-        "a label with one row": legal(lambda: fit(X, label("alone"))),
-        "labels of mixed kinds, tuples": legal(
-            lambda: fit(X, label(1)), lambda: fit(X, label(("a", None)))
-        ),
         'text of numbers, `"1"`': legal(lambda: fit(X, Y.astype(str)).sample(2, y="1")),
     },
     "sample": {
@@ -131,7 +116,6 @@ ROWS = {
             lambda: fit(X, Y).sample(30, y=hidden(Y)),
             lambda: fit(X, X).sample(30, y=hidden(X)),
         ),
-        "a continuous y far from those seen": legal(lambda: fit(X, X).sample(1, y=[1e3, 0, 0])),
     },
 }
 
@@ -148,7 +132,7 @@ def test_what_is_wrong_is_refused_and_the_rest_is_legal(section, row):
 
 
 def test_what_is_legal_has_the_result_that_is_said():
-    for kind in (bool, np.float16, object):
+    for kind in (int, bool, np.float16, object):
         assert fit(X.astype(kind)).sample(2).dtype == np.float64
     nothing_hidden = fit(np.ma.masked_array(X), np.ma.masked_array(Y))
     assert np.array_equal(nothing_hidden.particles_, fit(X, Y).particles_)
