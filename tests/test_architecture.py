@@ -39,7 +39,7 @@ BUDGETS = {
     "models": 2_330,  # goal 2,200
     "spaces/vectors": 1_200,  # goal 1,000
     "spaces/pictures": 2_405,  # goal 2,300
-    "spaces/tables": 2_880,  # goal 1,600
+    "spaces/tables": 2_890,  # goal 1,600
     "inference.py metrics": 1_500,  # goal 1,400
     "datasets": 500,
     "cli": 1_985,
@@ -47,7 +47,7 @@ BUDGETS = {
     "beside the folders": 550,
 }
 WHOLE = {
-    "src/sliceflow": 19_050,  # goal 17,500; it was 29,600
+    "src/sliceflow": 19_060,  # goal 17,500; it was 29,600
     "tests": 14_000,  # it was 23,500
     "benchmarks": 4_500,
 }
