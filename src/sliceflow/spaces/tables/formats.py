@@ -24,7 +24,8 @@ TICKS: dict[Any, str] = {Fraction(1, 1000**k): tick for k, tick in enumerate(("s
 TICKS[Fraction(86_400)] = "D"
 _UNITS = {tick: unit for unit, tick in TICKS.items()}
 _ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
-_COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # a date such as 20240131
+# A date such as 20240131; a column with missing cells may have it as a float.
+_COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\.0)?")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?")  # a time of day
 _END = re.compile(r"(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)?$")  # fractions of a second, offset from UTC
 
@@ -41,7 +42,9 @@ class DateText:
         """Times in UTC as datetime64; NaT for what is not written this way."""
         pd, how = pandas(), self.format
         stripped = pd.Series(texts, dtype="str").str.strip()
-        if how.startswith(_ISO[0]):
+        if how == "%Y%m%d":
+            stripped = stripped.str.removesuffix(".0")
+        elif how.startswith(_ISO[0]):
             stripped, how = stripped.where(stripped.str.match(_ISO[1])), "ISO8601"
         found = pd.to_datetime(stripped, format=how, errors="coerce", utc=True)
         unit = "ns" if self.digits > 6 else "us"
