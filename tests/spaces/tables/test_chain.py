@@ -6,10 +6,9 @@ import pytest
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import chain
+from sliceflow.spaces.tables import chain, choosing
 from sliceflow.spaces.tables.cells import read_frame
 from sliceflow.spaces.tables.chain import LINES, Apart, Detail, grow
-from sliceflow.spaces.tables.choosing import choose_ways
 from sliceflow.spaces.tables.table import Table
 
 
@@ -98,7 +97,7 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
 def test_a_line_must_be_much_better_than_leaves(rng):
     x, e = rng.normal(size=(2, 2000))
     for noise, way in ((0.15, "leaves"), (0.001, "numbers")):
-        assert choose_ways(read(pd.DataFrame({"x": x, "y": x + noise * e}))) == ("leaves", way)
+        assert choosing.choose_ways(read(pd.DataFrame({"x": x, "y": x + noise * e}))) == ("leaves", way)
 
 
 def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(rng, monkeypatch):
@@ -139,6 +138,9 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
         for level, of in link.links.items():
             own = flow._fitted_state().table.z
             assert np.array_equal(of.y, own[own[:, link.label] == level, link.column])
+    z, asked = flow._fitted_state().table.z, []
+    others[-1].draw(z, rng, lambda rows, at: asked.append(rows) or np.full(len(rows), True))
+    assert sorted(np.concatenate(asked)) == [*range(len(z))]  # of all rows, whatever their level
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()
     for kind, sign in (("a", -1), ("b", 1)):
@@ -151,13 +153,14 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     assert "apart" not in flow.forget(frame[:1500]).plan_.ways  # too few rows of each level
 
 
-@pytest.mark.parametrize("why", ["not told", "few", "another category", "cells are missing"])
-def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why):
+@pytest.mark.parametrize("why", ["not told", "few", "many", "another category", "cells are missing"])
+def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
+    monkeypatch.setattr(choosing, "MOST_ROWS", 1000 if why == "many" else 2000)
     frame = labelled(rng, 900 if why == "few" else 2400, 0 if why == "not told" else 3.0)
     if why == "another category":
         frame["other"] = rng.choice([*"pqr"], len(frame))
     if why == "cells are missing":
-        frame.loc[::7, "kind"] = None
+        frame.loc[::3, "kind"] = None
     if why == "not told":
         frame["y"] = frame["x"]
-    assert "apart" not in choose_ways(read(frame))
+    assert "apart" not in choosing.choose_ways(read(frame))
