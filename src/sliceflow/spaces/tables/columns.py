@@ -283,7 +283,7 @@ def _at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         whole = positions.astype(np.int64)
     if (whole == positions).all():
-        return np.asarray(values[np.clip(whole, 0, len(values) - 1)], dtype=np.float64)
+        return np.asarray(values[whole], dtype=np.float64)
     return np.asarray(np.interp(positions, np.arange(len(values)), values))
 
 
