@@ -21,6 +21,7 @@ from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
 # Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
+# For what is never NaN: minima are vectorised.
 _no_nan: Any = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan"})
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
 

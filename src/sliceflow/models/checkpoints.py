@@ -110,17 +110,17 @@ class Checkpoints:
         return state
 
     @contextmanager
-    def running(self, *flow: Any) -> Iterator[Callable[[], None]]:
+    def running(self, run: Run, moving: Any, history: events.History) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
-        `flow` is its `Run`, its moving particles, as a part's `begin` gives them, and its `History`.
+        `moving` has its particles and the number of the first one here, as a part's `begin` gives them.
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends removes its
         checkpoint, but for one of several flows: calling what this gives keeps its state until
         `remove`.
         """
         if self.resumes:
-            self._restore(*flow)
-        written, ranks, run = events.now(), self._ranks, flow[0]
+            self._restore(run, moving, history)
+        written, ranks = events.now(), self._ranks
         try:
             with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
 
@@ -130,14 +130,14 @@ class Checkpoints:
                     due = events.now() - written >= self._every
                     wish = ranks.maximum(2 if ctrl_c.is_set() else int(due))
                     if wish == 2:
-                        self._write(*flow)
+                        self._write(run, moving, history)
                         self._stop(run)
                     if wish == 1:
-                        self._write_or_warn(*flow)
+                        self._write_or_warn(run, moving, history)
                         written = events.now()
 
                 run.after = after
-                yield lambda: self._write_or_warn(*flow) if self._part else None
+                yield lambda: self._write_or_warn(run, moving, history) if self._part else None
         except LostRank as error:
             last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             advice = last if self._path.exists() else "there is no checkpoint yet: start it again"
@@ -159,9 +159,9 @@ class Checkpoints:
         fact = f"the fit was stopped after {run.done} steps{which}"
         raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
-    def _write_or_warn(self, *flow: Any) -> None:
+    def _write_or_warn(self, run: Run, moving: Any, history: events.History) -> None:
         try:
-            self._write(*flow)
+            self._write(run, moving, history)
         except OSError as error:  # a full disk is no reason to lose the run
             fact = f"no checkpoint could be written to {self._path} ({error})"
             warnings.warn(f"{fact}; the fit continues with the last one", RuntimeWarning, stacklevel=3)

@@ -66,10 +66,15 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
 
     Half of the rows say that: a detector tells them from draws of the other half.
     """
-    trees, gains, some = _choose_trees(table, ways), list[float](), table.order
-    enough = len(table.z) >= _FEWEST and may_be_near(table, ways)
-    near = _least_near(table, trees, ways) if enough else 0
-    for seed in range(max(1, _COMPARED // len(table.z)) if near else 0):
+    n, gains, some = len(table.z), list[float](), table.order
+    if n < _FEWEST or not some:
+        return Detail.at(1).of_rows(n)
+    if n >= 2 * _MANY:
+        return Detail.at(_fineness(table, ways)).of_rows(n)
+    apart = _closest(table, table.z, table.z, others=True)
+    trees = _choose_trees(table, ways, apart)
+    near = _least_near(table, trees, ways, apart) if may_be_near(table, ways) else 0
+    for seed in range(max(1, _COMPARED // n) if near else 0):
         a, b = np.array_split(generator(_CHOICE.child("near", seed)).permutation(table.z), 2)
         for rows, others in ((a, b), (b, a)):
             both = (trees._replace(near=k) for k in (0, near // 2))
@@ -85,18 +90,11 @@ def may_be_near(table: Table, ways: Sequence[Way]) -> bool:
     return few and not table.rules.rules and bool(table.together(ways))
 
 
-def _choose_trees(table: Table, ways: Sequence[Way]) -> Detail:
-    """The finest trees whose draws copy no rows.
+def _choose_trees(table: Table, ways: Sequence[Way], apart: Tensor) -> Detail:
+    """The finest trees of few rows whose draws are about as far from rows as these are from each other.
 
-    Those of few rows must be about as far from these as they are from each other. A straight line from
-    trees in the middle to the finest, or to the coarsest, says which trees these are.
+    A straight line from trees in the middle to the finest, or to the coarsest, says which these are.
     """
-    n = len(table.z)
-    if n < _FEWEST or not table.order:
-        return Detail.at(1).of_rows(n)
-    if n >= 2 * _MANY:
-        return Detail.at(_fineness(table, ways)).of_rows(n)
-    apart = _closest(table, table.z, table.z, others=True)
 
     def excess(t: float) -> float:
         return _excess(table, Detail.at(t), ways, apart)
@@ -105,7 +103,7 @@ def _choose_trees(table: Table, ways: Sequence[Way]) -> Detail:
     there = excess(end := 0.0 if middle <= 0 else 1.0)
     if (middle <= 0) != (there <= 0):
         end = 0.5 + (end - 0.5) * middle / (middle - there)
-    return Detail.at(end).of_rows(n)
+    return Detail.at(end).of_rows(len(table.z))
 
 
 def _fineness(table: Table, ways: Sequence[Way]) -> float:
@@ -124,8 +122,7 @@ def _fineness(table: Table, ways: Sequence[Way]) -> float:
     return min(1.0, max(0.0, 0.5 + math.log(max(found, 1e-6) / _NEARER) / 0.8))
 
 
-def _least_near(table: Table, trees: Detail, ways: Sequence[Way]) -> int:
-    apart = _closest(table, table.z, table.z, others=True)
+def _least_near(table: Table, trees: Detail, ways: Sequence[Way], apart: Tensor) -> int:
     tried = [k for k in _NEAR if 2 * k <= len(table.z)]
     details = [trees._replace(near=k) for k in tried]
     at = bisect_left(details, True, key=lambda detail: _excess(table, detail, ways, apart) <= 0)

@@ -309,7 +309,7 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in CATEGORIES):
         last = cells.levels.iloc[present[-1]]
-        dated = cells.form in ("int", "float") and (date_format or 19e6 < last < 21e6)  # 20240131
+        dated = cells.form in ("int", "float") and (date_format or 19e6 < last < 21e6)  # as 20240131
         writing = _writing(cells, present, kind, date_format) if dated or cells.form == "str" else None
         if kind == "datetime" and writing is None and cells.form in ("int", "float", "Decimal"):
             fact = f"column {cells.name!r} holds {last}, which is a number, not a time"

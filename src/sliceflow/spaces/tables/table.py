@@ -125,18 +125,20 @@ def grow_chain(  # many: rows, their order, and how trees grow
     table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed, detail: Detail, ways: Sequence[Way]
 ) -> Iterator[AnyLink]:
     """The links of a chain of rows z (n, d), but of `fixed` columns; `ways` has all columns."""
-    label = next((c for c, way in zip(table.order, ways, strict=True) if way == "apart"), None)
+    pairs, levels = [*zip(table.order, ways, strict=True)], dict[float, np.ndarray]()
+    label = next((c for c, way in pairs if way == "apart" and c not in fixed), None)
+    if label is not None:
+        levels = {level: z[z[:, label] == level] for level in np.unique(z[:, label]).tolist()}
     detail, before = detail.of_rows(len(z)), list[int]()
     if detail.near and (before := table.together(ways, fixed)):
         yield Near.fit(table.columns, z, before, detail.near)
     done = {*fixed, *before}
-    for c, way in zip(table.order, ways, strict=True):
+    for c, way in pairs:
         if c not in done:
             known, key = np.array(before, dtype=np.int64), seed.child("tree", len(before)).key
             if label is not None and label in before:
-                parts = {level: z[z[:, label] == level] for level in np.unique(z[:, label]).tolist()}
                 how = known, key, detail, way
-                yield Apart(label, {k: grow(table.columns, of, c, *how) for k, of in parts.items()})
+                yield Apart(label, {k: grow(table.columns, of, c, *how) for k, of in levels.items()})
             else:
                 yield grow(table.columns, z, c, known, key, detail, way)
             before.append(c)
