@@ -71,7 +71,7 @@ def test_the_plan_and_the_history(flow):
     assert {event.measure for event in seen} == {"unexplained share"}
 
 
-@pytest.mark.parametrize(("n", "limit"), [(600, "_APART"), (8_000, "_NEARER")])
+@pytest.mark.parametrize(("n", "limit"), [(600, "_AS_FAR"), (8_000, "_NEARER")])
 def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     x = rng.normal(size=n)
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
@@ -79,7 +79,7 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     for value in (0.01, 9.0):
         monkeypatch.setattr(choosing, limit, value)
         leaves.append(TableFlow().plan(frame).leaf)
-    assert leaves == ([5, 20] if limit == "_APART" else [20, 5])
+    assert leaves == ([5, 20] if limit == "_AS_FAR" else [20, 5])
     monkeypatch.undo()
     noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).leaf
     assert 5 < noise < (21 if n == 600 else 20)  # of many rows, neither the finest nor the coarsest

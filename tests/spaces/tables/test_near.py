@@ -105,7 +105,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
     assert TableFlow().plan(pd.DataFrame(x)).near == 0
-    monkeypatch.setattr(choosing, "_APART", 99.0)  # all draws are too near
+    monkeypatch.setattr(choosing, "_AS_FAR", 99.0)  # all draws are too near
     assert TableFlow().plan(smooth).near == 0
 
 

@@ -22,7 +22,7 @@ from sliceflow.spaces.tables.chain import MOST_ROWS, Detail, Way, choose_way
 from sliceflow.spaces.tables.table import Table, generator, grow_chain
 
 _NEARER = 0.0355  # share of draws, above ½, nearer to rows that trees grew on than to others, at most
-_APART, _SAME = 0.97, 0.01  # their distance over that of rows, at least; that of equal rows
+_AS_FAR, _SAME = 0.97, 0.01  # their distance over that of rows, at least; that of equal rows
 _TRIED_ROWS, _TRIED_COLUMNS = 6_000, 60  # that choose how fine trees are; of rows, twice as many
 _MANY, _DRAWS = 3_000, 3  # rows of a part, at least, and draws of each
 _LEVELS = 12  # values of a number, at most, that count as levels
@@ -71,9 +71,9 @@ def choose_detail(table: Table, ways: Sequence[Way]) -> Detail:
         return Detail.at(1).of_rows(n)
     if n >= 2 * _MANY:
         return Detail.at(_fineness(table, ways)).of_rows(n)
-    apart = _closest(table, table.z, table.z, others=True)
-    trees = _choose_trees(table, ways, apart)
-    near = _least_near(table, trees, ways, apart) if may_be_near(table, ways) else 0
+    between = _closest(table, table.z, table.z, others=True)
+    trees = _choose_trees(table, ways, between)
+    near = _least_near(table, trees, ways, between) if may_be_near(table, ways) else 0
     for seed in range(max(1, _COMPARED // n) if near else 0):
         a, b = np.array_split(generator(_CHOICE.child("near", seed)).permutation(table.z), 2)
         for rows, others in ((a, b), (b, a)):
@@ -90,14 +90,14 @@ def may_be_near(table: Table, ways: Sequence[Way]) -> bool:
     return few and not table.rules.rules and bool(table.together(ways))
 
 
-def _choose_trees(table: Table, ways: Sequence[Way], apart: Tensor) -> Detail:
+def _choose_trees(table: Table, ways: Sequence[Way], between: Tensor) -> Detail:
     """The finest trees of few rows whose draws are about as far from rows as these are from each other.
 
     A straight line from trees in the middle to the finest, or to the coarsest, says which these are.
     """
 
     def excess(t: float) -> float:
-        return _excess(table, Detail.at(t), ways, apart)
+        return _excess(table, Detail.at(t), ways, between)
 
     middle = excess(0.5)
     there = excess(end := 0.0 if middle <= 0 else 1.0)
@@ -122,10 +122,10 @@ def _fineness(table: Table, ways: Sequence[Way]) -> float:
     return min(1.0, max(0.0, 0.5 + math.log(max(found, 1e-6) / _NEARER) / 0.8))
 
 
-def _least_near(table: Table, trees: Detail, ways: Sequence[Way], apart: Tensor) -> int:
+def _least_near(table: Table, trees: Detail, ways: Sequence[Way], between: Tensor) -> int:
     tried = [k for k in _NEAR if 2 * k <= len(table.z)]
     details = [trees._replace(near=k) for k in tried]
-    at = bisect_left(details, True, key=lambda detail: _excess(table, detail, ways, apart) <= 0)
+    at = bisect_left(details, True, key=lambda detail: _excess(table, detail, ways, between) <= 0)
     return (*tried, 0)[at]
 
 
@@ -137,11 +137,11 @@ def _drawn(table: Table, rows: np.ndarray, n: int, detail: Detail, ways: Sequenc
     return z
 
 
-def _excess(table: Table, detail: Detail, ways: Sequence[Way], apart: Tensor) -> float:
-    """How much nearer to all rows draws are than these are to each other (`apart`), and may be."""
+def _excess(table: Table, detail: Detail, ways: Sequence[Way], between: Tensor) -> float:
+    """How much nearer to all rows draws are than these are to each other (`between`), and may be."""
     new = _drawn(table, table.z, 2 * len(table.z), detail, ways)
-    logs = [(d + _SAME).log().mean() for d in (_closest(table, new, table.z), apart)]
-    return float(logs[1] - logs[0]) + math.log(_APART)
+    logs = [(d + _SAME).log().mean() for d in (_closest(table, new, table.z), between)]
+    return float(logs[1] - logs[0]) + math.log(_AS_FAR)
 
 
 def _seen(rows: np.ndarray, draws: np.ndarray) -> float:
