@@ -36,14 +36,18 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
     assert 0.87 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.93
 
 
-def test_rows_with_holes_teach_as_much_as_others(rng):
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_with_holes_teach_as_much_as_others(seed):
+    """Whatever the table: the choice between lines and leaves once fell to leaves on one in six."""
+    rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.normal(size=(300, 1)) + 0.05 * rng.normal(size=(300, 3)), columns=[*"abc"])
     gone = rng.random((300, 3)) < 0.4
     gone[gone.all(1)] = False
     holes = frame.mask(gone)
     draws = [t.to_numpy() for t in fit(holes).impute(holes, n=9, random_state=0)]
     wrong = (np.median(draws, 0) - frame.to_numpy())[gone]
-    assert np.abs(wrong).mean() < 0.09  # 0.05 with the true model, 0.18 if they are not filled
+    # 0.05 with the true model, 0.18 if they are not filled; 40 tables gave 0.061 ± 0.003, at most 0.068
+    assert np.abs(wrong).mean() < 0.08
 
 
 def test_cells_that_determine_each_other_do_not_stay_where_they_began(rng):

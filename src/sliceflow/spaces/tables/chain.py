@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,8 +34,7 @@ _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlat
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _LINEAR = 12  # levels of a number from which on it is predicted
 _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
-_CLOSE = 0.05  # error of a line's predictions in ranks, at most,
-_BETTER = 0.8  # and score of its draws over that of draws from leaves
+_CLOSE = 0.05  # error of a line's predictions in ranks, at most
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
 # How a column is drawn: from leaves; as a label whose levels have trees of their own; or along a line.
@@ -264,41 +263,79 @@ def grow(  # many: rows, what of them, and how
 
 
 def choose_way(
-    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...]
+    columns: Sequence[Column],
+    z: np.ndarray,
+    column: int,
+    before: np.ndarray,
+    seed: tuple[int, ...],
+    margin: float = 1.0,
 ) -> Way:
-    """How a column is drawn best: along a line only if that is clearly better than from leaves.
+    """How a column is drawn best: along a line if its score is below `margin` times that of leaves.
 
-    Rows that were not fitted judge, by the continuous ranked probability score of ranks u,
-    E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with draws Y, Y′ for each y.
+    Each half of the rows judges what was fitted to the other. One half alone would choose by luck where
+    the two are close: the error of filled cells doubled on one table in six.
     """
-    own, rng, rows = columns[column], np.random.default_rng(seed), np.flatnonzero(z[:, column] >= 0)
+    own = columns[column]
     before = _related(z, column, before)
     if not own.has_room or len(own.order) < _LINEAR or not len(before):
         return "leaves"
-    fitted, judges = np.array_split(z[rows[rng.permutation(len(rows))[: 2 * _JUDGED]]], 2)
-    known = np.sort(fitted[:, column])
+    rng = np.random.default_rng(seed)
+    rows = np.flatnonzero(z[:, column] >= 0)
+    judged = rows[rng.permutation(len(rows))[: 2 * _JUDGED]]
+    first, second = np.array_split(z[judged], 2)
+    trials = [
+        _Trial(columns, column, before, first, second),
+        _Trial(columns, column, before, second, first),
+    ]
+    errors = {way: sum(trial.error(way) for trial in trials) / 2 for way in LINES}
+    best = min(LINES, key=lambda way: errors[way])
+    if errors[best] > _CLOSE:
+        return "leaves"
+    along_line = sum(trial.score(best, seed, rng) for trial in trials)
+    from_leaves = sum(trial.score("leaves", seed, rng) for trial in trials)
+    return best if along_line < margin * from_leaves else "leaves"
 
-    def ranks(positions: np.ndarray) -> np.ndarray:
-        low, high = (np.searchsorted(known, positions, side) for side in ("left", "right"))
-        return (low + high) / (2 * len(known))
 
-    truth = ranks(judges[:, column])
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Judges ways to draw a column, fitted to some rows, by other rows."""
 
-    def error(way: Way) -> float:
-        line = Line.fit(way, columns, fitted, column, before)
+    columns: Sequence[Column]  # of the table
+    column: int  # the number of the one that is drawn,
+    before: np.ndarray  # and of those that it is drawn from
+    fitted: np.ndarray  # (n, d), positions of the rows to fit
+    judges: np.ndarray  # (m, d), and of those that judge
+
+    def error(self, way: Way) -> float:
+        """The mean error in ranks of a line's predictions; infinite if there are too few rows for a line."""
+        line = Line.fit(way, self.columns, self.fitted, self.column, self.before)
         if line is None:
             return np.inf
-        found = line.position(own, line.at(judges))
-        return float(np.abs(ranks(found) - truth).mean())
+        predicted = line.position(self.columns[self.column], line.at(self.judges))
+        return float(np.abs(self._ranks(predicted) - self._truth).mean())
 
-    def score(way: Way) -> float:
-        link = grow(columns, fitted, column, before, seed, Detail.at(0).of_rows(len(fitted)), way)
-        a, b = (ranks(link.draw(judges, rng)) for _ in range(2))
-        return float(np.mean([np.abs(a - truth), np.abs(b - truth)]) - np.abs(a - b).mean() / 2)
+    def score(self, way: Way, seed: tuple[int, ...], rng: np.random.Generator) -> float:
+        """The continuous ranked probability score, E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u.
 
-    errors: dict[Way, float] = {"numbers": error("numbers"), "logs": error("logs")}
-    best = min(errors, key=lambda way: errors[way])
-    return "leaves" if errors[best] > _CLOSE or score(best) > _BETTER * score("leaves") else best
+        Y and Y′ are two draws for each y.
+        """
+        detail = Detail.at(0).of_rows(len(self.fitted))
+        link = grow(self.columns, self.fitted, self.column, self.before, seed, detail, way)
+        one = self._ranks(link.draw(self.judges, rng))
+        other = self._ranks(link.draw(self.judges, rng))
+        error = np.mean([np.abs(one - self._truth), np.abs(other - self._truth)])
+        return float(error - np.abs(one - other).mean() / 2)
+
+    @cached_property
+    def _truth(self) -> np.ndarray:
+        return self._ranks(self.judges[:, self.column])
+
+    def _ranks(self, positions: np.ndarray) -> np.ndarray:
+        """The ranks, from 0 to 1, of positions among those of the fitted rows."""
+        known = np.sort(self.fitted[:, self.column])
+        below = np.searchsorted(known, positions, "left")
+        up_to = np.searchsorted(known, positions, "right")
+        return (below + up_to) / (2 * len(known))
 
 
 def _features(
