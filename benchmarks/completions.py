@@ -38,7 +38,17 @@ from sliceflow.datasets import Pictures
 from sliceflow.devices import resolve_device
 from sliceflow.spaces.pictures.layout import MASKS
 
-HEADER = ("set", "method", "FD", "recognised", "NN ratio", "copies", "speckle", "seam", "seconds")
+HEADER = (
+    "set",
+    "method",
+    "FD",
+    "recognised",
+    "NN ratio",
+    "copies",
+    "speckle",
+    "seam",
+    "seconds",
+)
 KNOWN = {
     "digits": "top",
     "mnist": "top",
@@ -50,8 +60,12 @@ KNOWN = {
 
 def copied(X: np.ndarray, known: np.ndarray, like: np.ndarray) -> np.ndarray:
     """X with the hidden part of the picture whose known part is nearest."""
-    given, theirs = (torch.from_numpy(x[:, known].reshape(len(x), -1)).float() for x in (X, like))
-    near = torch.cat([torch.cdist(part, theirs).argmin(1) for part in given.split(200)]).numpy()
+    given, theirs = (
+        torch.from_numpy(x[:, known].reshape(len(x), -1)).float() for x in (X, like)
+    )
+    near = torch.cat(
+        [torch.cdist(part, theirs).argmin(1) for part in given.split(200)]
+    ).numpy()
     out = X.copy()
     out[:, ~known] = like[near][:, ~known]
     return out
@@ -61,7 +75,8 @@ def methods(
     train: Pictures, test: Pictures, args: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The name of every method, and a call that completes the test pictures."""
-    mask, x = KNOWN[train.name], test.images
+    mask = KNOWN[train.name]
+    x = test.images
     settings: dict[str, Any] = {
         "n_pixel_values": train.n_pixel_values,
         "random_state": args.seed,
@@ -88,7 +103,13 @@ def methods(
 def speckle(images: np.ndarray, hidden: np.ndarray) -> float:
     """Mean |Laplacian| at pixels that are hidden with all of their four neighbours."""
     x = images.astype(np.float32)
-    rough = 4 * x[:, 1:-1, 1:-1] - x[:, :-2, 1:-1] - x[:, 2:, 1:-1] - x[:, 1:-1, :-2] - x[:, 1:-1, 2:]
+    rough = (
+        4 * x[:, 1:-1, 1:-1]
+        - x[:, :-2, 1:-1]
+        - x[:, 2:, 1:-1]
+        - x[:, 1:-1, :-2]
+        - x[:, 1:-1, 2:]
+    )
     inside = hidden[1:-1, 1:-1] & hidden[:-2, 1:-1] & hidden[2:, 1:-1]
     inside &= hidden[1:-1, :-2] & hidden[1:-1, 2:]
     return float(np.abs(rough[:, inside]).mean())
@@ -99,15 +120,24 @@ def seam(images: np.ndarray, hidden: np.ndarray) -> float:
     x = images.astype(np.float32)
     down = np.abs(np.diff(x, axis=1))[:, hidden[1:] != hidden[:-1]]
     right = np.abs(np.diff(x, axis=2))[:, hidden[:, 1:] != hidden[:, :-1]]
-    return float(np.concatenate([a.reshape(len(a), -1) for a in (down, right)], 1).mean())
+    return float(
+        np.concatenate([a.reshape(len(a), -1) for a in (down, right)], 1).mean()
+    )
 
 
 def rows_of(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of a set as they come."""
     train, test = load_split(name, args.data_root, args.train)
     n = min(args.n, len(test.images) // 2)
-    given, others = first(test, n), first(test, None, n)
-    judge = Judge(train, others, args.device, cache=args.out.parent / "networks", epochs=args.epochs)
+    given = first(test, n)
+    others = first(test, None, n)
+    judge = Judge(
+        train,
+        others,
+        args.device,
+        cache=args.out.parent / "networks",
+        epochs=args.epochs,
+    )
     features = judge.network.features(others.images)
     hidden = ~MASKS[KNOWN[name]](*train.images.shape[1:3])
     theirs = train.images[:, hidden]
@@ -120,7 +150,9 @@ def rows_of(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "set": name,
             "method": method,
             "FD": frechet(judge.network.features(done), features),
-            "recognised": None if given.labels is None else judge.network.score(done, given.labels),
+            "recognised": None
+            if given.labels is None
+            else judge.network.score(done, given.labels),
             "NN ratio": nn_ratio(near, usual),
             "copies": copies(near, usual),
             "speckle": speckle(done, hidden) / speckle(given.images, hidden),
@@ -132,15 +164,27 @@ def rows_of(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Complete the test pictures of every set in every way."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     usual = [name for name in KNOWN if name != "digits"]
-    parser.add_argument("--sets", nargs="+", choices=tuple(KNOWN), default=usual, metavar="SET")
-    parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
-    parser.add_argument("--n", type=int, default=1_000, help="test pictures to complete")
-    parser.add_argument("--train", type=int, help="pictures to learn from; all unless set")
+    parser.add_argument(
+        "--sets", nargs="+", choices=tuple(KNOWN), default=usual, metavar="SET"
+    )
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA"
+    )
+    parser.add_argument(
+        "--n", type=int, default=1_000, help="test pictures to complete"
+    )
+    parser.add_argument(
+        "--train", type=int, help="pictures to learn from; all unless set"
+    )
     parser.add_argument("--quality", type=int, default=8, help="steps per stage")
     parser.add_argument("--epochs", type=int, help="of the network that judges")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/completions"))
     args = parser.parse_args(arguments)
@@ -151,7 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         try:
             for row in rows_of(name, args):
                 rows.append(row)
-                text = table(HEADER, [[number(row[key]) for key in HEADER] for row in rows])
+                text = table(
+                    HEADER, [[number(row[key]) for key in HEADER] for row in rows]
+                )
                 keep(args.out, text, rows, torch.device(args.device), command)
         except datasets.MissingSetError as error:
             print(f"skipped: {error}", flush=True)

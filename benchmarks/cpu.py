@@ -15,7 +15,13 @@ import os
 # Before numpy, torch and numba are imported: they read these once.
 os.environ.update(
     dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+        (
+            "OMP_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "NUMBA_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+        ),
+        "1",
     )
 )
 
@@ -62,7 +68,9 @@ def medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
     return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
 
 
-def pot_steps(x: Tensor, rows: Tensor, n_directions: int, orthogonal: bool, n_steps: int) -> None:
+def pot_steps(
+    x: Tensor, rows: Tensor, n_directions: int, orthogonal: bool, n_steps: int
+) -> None:
     """`n_steps` gradient steps of ½·SW₂² by POT and autograd, in place on x (m, d).
 
     The step size m·d makes it the same step as ours: the gradient of a particle carries its mass 1/m.
@@ -84,10 +92,16 @@ def pot_steps(x: Tensor, rows: Tensor, n_directions: int, orthogonal: bool, n_st
 
 
 def numpy_steps(
-    x: np.ndarray, rows: np.ndarray, n_directions: int, orthogonal: bool, n_steps: int, rng: Any
+    x: np.ndarray,
+    rows: np.ndarray,
+    n_directions: int,
+    orthogonal: bool,
+    n_steps: int,
+    rng: Any,
 ) -> None:
     """The barest exact steps in numpy, in place on x (d, m), for rows (d, n): no search, no ties."""
-    (d, m), n = x.shape, rows.shape[1]
+    d, m = x.shape
+    n = rows.shape[1]
     position = ((np.arange(m, dtype=np.float32) + 0.5) * (n / m) - 0.5).clip(0, n - 1)
     i = np.minimum(position.astype(np.int64), n - 2)
     f = position - i.astype(np.float32)
@@ -97,7 +111,8 @@ def numpy_steps(
         else:
             theta = rng.standard_normal((n_directions, d), dtype=np.float32)
             theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        z_p, z_q = theta @ x, theta @ rows
+        z_p = theta @ x
+        z_q = theta @ rows
         order = np.argsort(z_p, axis=1)
         z_q.sort(axis=1)
         left = z_q[:, i]
@@ -108,7 +123,11 @@ def numpy_steps(
 
 
 def our_steps(
-    x: Tensor, rows: Tensor, frame: frames.FrameKind, transport: transports.Transport, n_steps: int
+    x: Tensor,
+    rows: Tensor,
+    frame: frames.FrameKind,
+    transport: transports.Transport,
+    n_steps: int,
 ) -> None:
     """`n_steps` steps of the engine, in place on x (d, m), with all it does beside moving particles."""
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
@@ -117,18 +136,31 @@ def our_steps(
     simulate(flow, cloud, flow.target(cloud, Cloud(rows)), Noise(seed))
 
 
-def beside_others(orthogonal: bool, m: int, n_steps: int, repeats: int) -> list[dict[str, Any]]:
+def beside_others(
+    orthogonal: bool, m: int, n_steps: int, repeats: int
+) -> list[dict[str, Any]]:
     """A row for each method: seconds per step, and the distance that is left."""
     rows = (load_digits().data / 8 - 1).astype(np.float32)
-    d, begin, data = rows.shape[1], noise(rows.shape[1], m), torch.from_numpy(rows.T.copy())
+    d = rows.shape[1]
+    begin = noise(rows.shape[1], m)
+    data = torch.from_numpy(rows.T.copy())
     h = d if orthogonal else N_DIRECTIONS
     frame = frames.Orthogonal() if orthogonal else frames.Random(n_directions=h)
-    rng, x_pot, x_numpy = np.random.default_rng(0), begin.T.contiguous(), begin.numpy().copy()
-    x_sorted, x_histogram = begin.clone(), begin.clone()
+    rng = np.random.default_rng(0)
+    x_pot = begin.T.contiguous()
+    x_numpy = begin.numpy().copy()
+    x_sorted = begin.clone()
+    x_histogram = begin.clone()
     works: dict[str, Callable[[], object]] = {
-        "POT, autograd": lambda: pot_steps(x_pot, torch.from_numpy(rows), h, orthogonal, n_steps),
-        "numpy, argsort": lambda: numpy_steps(x_numpy, rows.T, h, orthogonal, n_steps, rng),
-        "sliceflow, sorted": lambda: our_steps(x_sorted, data, frame, transports.Sorted(), n_steps),
+        "POT, autograd": lambda: pot_steps(
+            x_pot, torch.from_numpy(rows), h, orthogonal, n_steps
+        ),
+        "numpy, argsort": lambda: numpy_steps(
+            x_numpy, rows.T, h, orthogonal, n_steps, rng
+        ),
+        "sliceflow, sorted": lambda: our_steps(
+            x_sorted, data, frame, transports.Sorted(), n_steps
+        ),
         "sliceflow, histogram": lambda: our_steps(
             x_histogram, data, frame, transports.Histogram(N_BINS), n_steps
         ),
@@ -152,13 +184,18 @@ def beside_others(orthogonal: bool, m: int, n_steps: int, repeats: int) -> list[
 def growth(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     """Seconds per step with few and many particles."""
     rows = torch.from_numpy((load_digits().data.T / 8 - 1).astype(np.float32))
-    histogram, out = transports.Histogram(N_BINS), []
+    histogram = transports.Histogram(N_BINS)
+    out = []
     for m in sizes:
         x = noise(len(rows), m)
         work = lambda x=x: our_steps(x, rows, frames.Orthogonal(), histogram, 3)  # noqa: E731
         seconds = medians({"ours": work}, repeats)["ours"] / 3
         out.append(
-            {"particles": m, "seconds per step": seconds, "ns per value": 1e9 * seconds / x.numel()}
+            {
+                "particles": m,
+                "seconds per step": seconds,
+                "ns per value": 1e9 * seconds / x.numel(),
+            }
         )
     return out
 
@@ -166,19 +203,28 @@ def growth(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Measure both parts."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--particles", type=int, default=2_000)
-    parser.add_argument("--quick", action="store_true", help="few of all, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few of all, to see that it runs"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/cpu"))
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    m, repeats, sizes = (200, 1, SIZES[:1]) if args.quick else (args.particles, 5, SIZES)
+    m, repeats, sizes = (
+        (200, 1, SIZES[:1]) if args.quick else (args.particles, 5, SIZES)
+    )
     steps = [beside_others(kind, m, n, repeats) for kind, n in ((False, 2), (True, 10))]
     parts = [steps[0] + steps[1], growth(sizes, repeats)]
     text = "\n\n".join(
         table(
             list(rows[0]),
-            [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows],
+            [
+                [f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()]
+                for row in rows
+            ],
         )
         for rows in parts
     )

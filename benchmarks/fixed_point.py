@@ -46,31 +46,45 @@ HEADER = ("set", "κ", "steps", "moved", "noise", "sliced", "NN ratio", "seconds
 SCORED = 2_000
 
 
-def rows_of(name: str, root: Path | None, n: int | None) -> tuple[np.ndarray, np.ndarray, Any]:
+def rows_of(
+    name: str, root: Path | None, n: int | None
+) -> tuple[np.ndarray, np.ndarray, Any]:
     """Rows to fit and to start from, rows held out, and the frames of a step."""
     if name == "moons":
         x = make_moons(6_000, noise=0.1, random_state=0)[0]
         return x[:4_000][:n], x[4_000:], Orthogonal()
     train, test = load_split(name, root, n)
     rows = [
-        p.images.reshape(len(p.images), p.images.shape[1], p.images.shape[2], -1) for p in (train, test)
+        p.images.reshape(len(p.images), p.images.shape[1], p.images.shape[2], -1)
+        for p in (train, test)
     ]
     channels, h, w = rows[0].shape[3], *rows[0].shape[1:3]
     scale = (train.n_pixel_values - 1) / 2
-    fitted, held = (x.transpose(0, 3, 1, 2).reshape(len(x), -1) / scale - 1 for x in rows)
+    fitted, held = (
+        x.transpose(0, 3, 1, 2).reshape(len(x), -1) / scale - 1 for x in rows
+    )
     return fitted, held, Tiles(channels, h, w, min(7, h))
 
 
 def moved(
-    particles: np.ndarray, data: np.ndarray, frame: Any, kappa: float, n_steps: int, device: str
+    particles: np.ndarray,
+    data: np.ndarray,
+    frame: Any,
+    kappa: float,
+    n_steps: int,
+    device: str,
 ) -> tuple[np.ndarray, int]:
     """The particles after a flow, and the steps it took; maps that all stand still end it."""
-    x, target = (torch.tensor(a.T, dtype=torch.float32, device=device) for a in (particles, data))
+    x, target = (
+        torch.tensor(a.T, dtype=torch.float32, device=device) for a in (particles, data)
+    )
     transport = Histogram(128) if max(len(particles), len(data)) > 8_000 else Auto()
     flow = Flow([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, noise_rates(len(particles), len(data)))
-    cloud, goal, done = Cloud(x.clone()), Cloud(target), 0
+    cloud = Cloud(x.clone())
+    goal = Cloud(target)
+    done = 0
 
     def count(_: Any) -> None:
         nonlocal done
@@ -87,10 +101,12 @@ def measured(name: str, kappa: float, args: argparse.Namespace) -> dict[str, Any
     data, before = (rows[part] for part in np.array_split(order, 2))
     began = time.perf_counter()
     after, steps = moved(before, data, frame, kappa, args.steps, args.device)
-    seconds, spread = time.perf_counter() - began, float(np.sqrt(data.var(0).mean()))
+    seconds = time.perf_counter() - began
+    spread = float(np.sqrt(data.var(0).mean()))
     usual = distances_to(held[:SCORED], data, device=args.device)
     near = [
-        nn_ratio(distances_to(x[:SCORED], data, device=args.device), usual) for x in (before, after)
+        nn_ratio(distances_to(x[:SCORED], data, device=args.device), usual)
+        for x in (before, after)
     ]
     sliced = [sliced_distance(x[:SCORED], held[:SCORED]) for x in (before, after)]
     return {
@@ -108,13 +124,19 @@ def measured(name: str, kappa: float, args: argparse.Namespace) -> dict[str, Any
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Measure every set without shrinkage and with it."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--sets", nargs="+", choices=SETS, default=["moons", "digits"])
     parser.add_argument("--kappa", type=float, nargs="+", default=[0.0, 2.0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=int, help="of the set; all unless set")
-    parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/fixed_point"))
     args = parser.parse_args(arguments)
     args.device = str(resolve_device(args.device))
@@ -124,10 +146,15 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for kappa in args.kappa:
             rows.append(measured(name, kappa, args))
             cells = [
-                [" → ".join(map(number, v)) if isinstance(v, list) else number(v) for v in row.values()]
+                [
+                    " → ".join(map(number, v)) if isinstance(v, list) else number(v)
+                    for v in row.values()
+                ]
                 for row in rows
             ]
-            keep(args.out, table(HEADER, cells), rows, torch.device(args.device), command)
+            keep(
+                args.out, table(HEADER, cells), rows, torch.device(args.device), command
+            )
     return rows
 
 

@@ -405,8 +405,8 @@ def pictures_grey() -> Outcome:
     """Digits without labels, and samples on their way."""
     X, _ = small_digits()
     flow, drawn = pictures_of(X)
-    way = flow.evolution(5, random_state=DRAW_SEED, n_frames=3)
-    return Outcome(flow, [*drawn, way])
+    strategy = flow.evolution(5, random_state=DRAW_SEED, n_frames=3)
+    return Outcome(flow, [*drawn, strategy])
 
 
 @case

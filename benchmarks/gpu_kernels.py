@@ -31,7 +31,9 @@ from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
 from sliceflow.kernels.geometry import Geometry
 
-CLASSES, KNOTS, EXPONENT = 10, 16, -12
+CLASSES = 10
+KNOTS = 16
+EXPONENT = -12
 PICTURES = {"MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
 PATCHES = (15, 9, 5, 3)
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
@@ -62,7 +64,9 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def own_seconds(work: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
+def own_seconds(
+    work: Callable[[], object], device: torch.device, repeats: int = 20
+) -> float:
     """Median seconds of one call on the device itself, the host's part left out."""
     for _ in range(3 if device.type == "cuda" else 1):
         work()
@@ -71,8 +75,12 @@ def own_seconds(work: Callable[[], object], device: torch.device, repeats: int =
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    torch.cuda._sleep(20_000_000)  # some 10 ms, in which the host queues all of the work
+    events = [
+        [torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)
+    ]
+    torch.cuda._sleep(
+        20_000_000
+    )  # some 10 ms, in which the host queues all of the work
     for begin, end in events:
         begin.record()
         work()
@@ -81,7 +89,9 @@ def own_seconds(work: Callable[[], object], device: torch.device, repeats: int =
     return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1_000
 
 
-def measured_rates(device: torch.device, n_bytes: int = 1 << 31, side: int = 4096) -> Rates:
+def measured_rates(
+    device: torch.device, n_bytes: int = 1 << 31, side: int = 4096
+) -> Rates:
     """Of a copy of `n_bytes`, and of a product of side × side matrices in half precision."""
     source = torch.randn(n_bytes // 4, device=device)
     target = torch.empty_like(source)
@@ -100,16 +110,21 @@ def _maps(k: Any, z: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def row_cases(k: Any, h: int, m: int, device: torch.device) -> Iterator[Case]:
     """Kernels that work on projections (h, m), and on the tables of h directions."""
-    z, size = torch.randn((h, m), device=device), f"{h:,} × {m:,}"
+    z = torch.randn((h, m), device=device)
+    size = f"{h:,} × {m:,}"
     for bins in (256, 1024):
         named = f"{size}, {bins} bins"
-        yield Case("histogram", named, 4 * h * (m + bins + 2), 0, partial(k.histogram, z, bins))
+        yield Case(
+            "histogram", named, 4 * h * (m + bins + 2), 0, partial(k.histogram, z, bins)
+        )
         maps = _maps(k, z, bins)
         moved = 8 * h * m + 4 * h * (bins + 3)
         yield Case("displace_grid", named, moved, 0, partial(k.displace_grid, z, *maps))
         counts, lo, hi = k.histogram(z, bins)
         compose = partial(k.compose, counts, lo, hi, counts, lo, hi)
-        yield Case("compose", f"{h:,} × {bins} bins", 4 * h * (3 * bins + 6), 0, compose)
+        yield Case(
+            "compose", f"{h:,} × {bins} bins", 4 * h * (3 * bins + 6), 0, compose
+        )
         keep_knots = partial(k.at_bends, *maps, counts, KNOTS, EXPONENT)
         read = h * (4 * (2 * bins + 3) + 6 * KNOTS + 16)
         yield Case("at_bends", f"{h:,} × {bins} bins", read, 0, keep_knots)
@@ -122,29 +137,50 @@ def row_cases(k: Any, h: int, m: int, device: torch.device) -> Iterator[Case]:
     add = partial(k.add_class_offsets, z, offsets, codes)
     yield Case("add_class_offsets", size, 8 * h * m + 4 * h * CLASSES + 8 * m, 0, add)
     n = 196 * m // 100
-    yield Case("philox", f"{n:,} × 4 words", 32 * n, 0, partial(k.philox, 0, n, Seed(0).key, device))
+    yield Case(
+        "philox",
+        f"{n:,} × 4 words",
+        32 * n,
+        0,
+        partial(k.philox, 0, n, Seed(0).key, device),
+    )
 
 
 def tile_cases(
-    k: Any, shape: tuple[int, int, int], name: str, patches: Sequence[int], m: int, device: torch.device
+    k: Any,
+    shape: tuple[int, int, int],
+    name: str,
+    patches: Sequence[int],
+    m: int,
+    device: torch.device,
 ) -> Iterator[Case]:
     """Projecting and moving m pictures cut into tiles, with 256 bins."""
     x = torch.rand((shape[0] * shape[1] * shape[2], m), device=device) * 2 - 1
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     for patch in patches:
         side = min(patch, shape[1])
-        offset = side // 2 if side < shape[1] else 0  # tiles as a step cuts them on average
+        offset = (
+            side // 2 if side < shape[1] else 0
+        )  # tiles as a step cuts them on average
         cut = Geometry(shape, (side, side), (offset, offset))
         theta = rotation(Seed(0), 0, cut.side, device, dtype, k.lanes(cut.side))
-        d, s, h = len(x), cut.side, cut.n_directions
+        d = len(x)
+        s = cut.side
+        h = cut.n_directions
         size = f"{name} [{side}], {h:,} × {m:,}"
         project = partial(k.project_tiles, x, theta, cut)
         least = 4 * d * m + 2 * s * s + 4 * h * m
         yield Case("project_tiles", size, least, 2 * s * d * m, project)
-        maps = _maps(k, project(), 256)  # steps of a thousandth leave the pictures nearly as they are
+        maps = _maps(
+            k, project(), 256
+        )  # steps of a thousandth leave the pictures nearly as they are
         least = 8 * d * m + 2 * s * s + 4 * h * 259
         yield Case(
-            "move_tiles", size, least, 4 * s * d * m, partial(k.move_tiles, x, theta, cut, *maps, 1e-3)
+            "move_tiles",
+            size,
+            least,
+            4 * s * d * m,
+            partial(k.move_tiles, x, theta, cut, *maps, 1e-3),
         )
 
 
@@ -167,7 +203,9 @@ def measured(case: Case, rates: Rates, device: torch.device) -> dict[str, Any]:
         "least seconds": max(case.bytes / rates.copy, case.operations / rates.products),
         "seconds": seconds,
         "of copy": case.bytes / seconds / rates.copy,
-        "of products": case.operations / seconds / rates.products if case.operations else None,
+        "of products": case.operations / seconds / rates.products
+        if case.operations
+        else None,
     }
 
 
@@ -192,9 +230,13 @@ def shown(rows: Sequence[dict[str, Any]], rates: Rates) -> str:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Measure every kernel."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--particles", type=int, default=100_000)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to see that it runs"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_kernels"))
     args = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

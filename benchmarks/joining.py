@@ -43,9 +43,14 @@ HEADER = (
 
 def both(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     """Digits with labels 0 to 9 and clothes with labels 10 to 19, fitted and held out."""
-    if args.data_root is None:  # the second half of the digits' classes stand for the clothes
+    if (
+        args.data_root is None
+    ):  # the second half of the digits' classes stand for the clothes
         return tuple(first(p, args.rows) for p in load_split("digits"))  # type: ignore[return-value]
-    sets = [load_split(name, args.data_root, args.rows) for name in ("mnist", "fashion-mnist")]
+    sets = [
+        load_split(name, args.data_root, args.rows)
+        for name in ("mnist", "fashion-mnist")
+    ]
     joined = []
     for digits, clothes in zip(*sets, strict=True):
         images = np.concatenate((digits.images, clothes.images))
@@ -64,11 +69,19 @@ def file_of(flow: ImageFlow) -> bytes:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Fit, add, refresh, forget; score after each."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data-root", type=Path, help="folder of the sets; digits without it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the sets; digits without it"
+    )
     parser.add_argument("--rows", type=int, help="pictures of each set; all unless set")
-    parser.add_argument("--quality", default="standard", help="a preset, or steps per stage")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--quality", default="standard", help="a preset, or steps per stage"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     parser.add_argument("--out", type=Path, default=Path("runs/joining"))
     args = parser.parse_args(arguments)
@@ -76,13 +89,20 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     command = shlex.join(["python", "benchmarks/joining.py", *arguments])
     quality = int(args.quality) if args.quality.isdigit() else args.quality
     train, test = both(args)
-    judge = Judge(train, test, args.device, cache=args.out.parent / "networks", epochs=args.epochs)
+    judge = Judge(
+        train, test, args.device, cache=args.out.parent / "networks", epochs=args.epochs
+    )
     classes = np.unique(train.labels)
-    settings: dict[str, Any] = {"quality": quality, "n_pixel_values": train.n_pixel_values}
+    settings: dict[str, Any] = {
+        "quality": quality,
+        "n_pixel_values": train.n_pixel_values,
+    }
     settings |= {"device": args.device, "random_state": 0, "keep_rows": True}
-    known, new = classes[: len(classes) // 2], classes[len(classes) // 2 :]
+    known = classes[: len(classes) // 2]
+    new = classes[len(classes) // 2 :]
     of = {c: train.images[train.labels == c] for c in classes}
-    flow, rows = ImageFlow(**settings), []
+    flow = ImageFlow(**settings)
+    rows = []
 
     def add(cs: Sequence[Any], how: Callable[..., object], **options: Any) -> None:
         how(
@@ -94,11 +114,23 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     def note(name: str, there: Sequence[Any], work: Callable[[], object]) -> None:
         began = time.perf_counter()
         work()
-        row = {"after": name, "classes": len(there), "pictures": sum(len(of[c]) for c in there)}
+        row = {
+            "after": name,
+            "classes": len(there),
+            "pictures": sum(len(of[c]) for c in there),
+        }
         row["seconds"] = time.perf_counter() - began
-        rows.append(row | judge.among(there).score(flow.particles_, flow.particle_conditions_))
+        rows.append(
+            row | judge.among(there).score(flow.particles_, flow.particle_conditions_)
+        )
         cells = [[number(r.get(key)) for key in HEADER] for r in rows]
-        keep(args.out, f"{table(HEADER, cells)}\n\n{judge}", rows, torch.device(args.device), command)
+        keep(
+            args.out,
+            f"{table(HEADER, cells)}\n\n{judge}",
+            rows,
+            torch.device(args.device),
+            command,
+        )
 
     def join() -> None:
         for c in new:

@@ -23,10 +23,14 @@ def first(pictures: Pictures, n: int | None, start: int = 0) -> Pictures:
     """Some of the pictures."""
     part = slice(start, None if n is None else start + n)
     labels = None if pictures.labels is None else pictures.labels[part]
-    return Pictures(pictures.images[part], labels, pictures.n_pixel_values, pictures.name)
+    return Pictures(
+        pictures.images[part], labels, pictures.n_pixel_values, pictures.name
+    )
 
 
-def load_split(name: str, root: Any = None, n: int | None = None) -> tuple[Pictures, Pictures]:
+def load_split(
+    name: str, root: Any = None, n: int | None = None
+) -> tuple[Pictures, Pictures]:
     """At most n pictures to fit, and pictures held out; of faces the last tenth, or 500, are."""
     from sliceflow.datasets import load
 
@@ -61,29 +65,47 @@ class Judge:
         mirror: bool = False,
         **small: int | None,
     ) -> None:
-        self.train, self.test, self.device, self.mirror = train, test, device, mirror
+        self.train = train
+        self.test = test
+        self.device = device
+        self.mirror = mirror
         self.fid_weights = fid_weights
-        self.network: Classifier = train_classifier(train, test, device=device, cache=cache, **small)
+        self.network: Classifier = train_classifier(
+            train, test, device=device, cache=cache, **small
+        )
 
     def __str__(self) -> str:
-        accuracy = "" if self.network.accuracy is None else f", {self.network.accuracy:.1%} accurate"
+        accuracy = (
+            ""
+            if self.network.accuracy is None
+            else f", {self.network.accuracy:.1%} accurate"
+        )
         return (
             f"FD in the features of a network that learnt {len(self.train.images):,} training "
             f"pictures{accuracy}; it is not FID."
         )
 
-    def score(self, images: np.ndarray, labels: np.ndarray | None = None) -> dict[str, Any]:
+    def score(
+        self, images: np.ndarray, labels: np.ndarray | None = None
+    ) -> dict[str, Any]:
         """FD and its floor, the share recognised, NN ratio and copies, FID-768 if there are weights."""
         n = min(MOST, len(images), len(self.test.images))
         out: dict[str, Any] = {"samples": len(images)}
-        out["FD"] = frechet(self.network.features(images[:n]), self._features, self.device)
+        out["FD"] = frechet(
+            self.network.features(images[:n]), self._features, self.device
+        )
         out["FD floor"] = self.floor(n)
         if labels is not None:
             out["recognised"] = self.network.score(images[:MOST], labels[:MOST])
         near = self._distances(images[:NEAREST])
-        out |= {"NN ratio": nn_ratio(near, self._usual), "copies": copies(near, self._usual)}
+        out |= {
+            "NN ratio": nn_ratio(near, self._usual),
+            "copies": copies(near, self._usual),
+        }
         if self._inception is not None:
-            out["FID-768"] = frechet(self._inception(images[:50_000]), self._real, self.device)
+            out["FID-768"] = frechet(
+                self._inception(images[:50_000]), self._real, self.device
+            )
         return out
 
     def among(self, classes: np.ndarray) -> Judge:
@@ -101,12 +123,16 @@ class Judge:
 
     def floor(self, n: int) -> float:
         """FD of n test pictures."""
-        return frechet(self.network.features(self.test.images[:n]), self._features, self.device)
+        return frechet(
+            self.network.features(self.test.images[:n]), self._features, self.device
+        )
 
     def _distances(self, images: np.ndarray) -> np.ndarray:
         near = distances_to(images, self.train.images, device=self.device)
         if self.mirror:
-            turned = distances_to(images[:, :, ::-1], self.train.images, device=self.device)
+            turned = distances_to(
+                images[:, :, ::-1], self.train.images, device=self.device
+            )
             near = np.minimum(near, turned)
         return near
 
@@ -120,7 +146,11 @@ class Judge:
 
     @cached_property
     def _inception(self) -> Any:
-        return None if self.fid_weights is None else inception768(self.fid_weights, self.device)
+        return (
+            None
+            if self.fid_weights is None
+            else inception768(self.fid_weights, self.device)
+        )
 
     @cached_property
     def _real(self) -> np.ndarray:

@@ -51,7 +51,8 @@ class Classifier:
 
     def _through(self, images: np.ndarray, last: bool) -> np.ndarray:
         body, head = self.network.children()
-        device, out = next(head.parameters()).device, []
+        device = next(head.parameters()).device
+        out = []
         with torch.inference_mode():
             for part in _tensor(images).split(1024):
                 x = body(_scaled(part.to(device), self.n_pixel_values))
@@ -79,7 +80,9 @@ def train_classifier(
     width : of the first layer; there are 8 times as many features. None is 16, 64 for colour
     cache : a folder, where the same call with the same pictures finds the trained network
     """
-    images, labels, n_pixel_values = train.images, train.labels, train.n_pixel_values
+    images = train.images
+    labels = train.labels
+    n_pixel_values = train.n_pixel_values
     colour = images.ndim == 4 and images.shape[3] > 1
     epochs = epochs or max(20 if colour else 10, -(-15_000 // len(images)))
     width = width or (64 if colour else 16)
@@ -89,21 +92,29 @@ def train_classifier(
         path = Path(cache).expanduser() / f"classifier-{key}.safetensors"
     if labels is None:
         images, labels = _turned(images)
-    shown = (test.images, test.labels) if train.labels is not None else _turned(test.images)
+    shown = (
+        (test.images, test.labels) if train.labels is not None else _turned(test.images)
+    )
     classes, codes = np.unique(labels, return_inverse=True)
     channels = images.shape[3] if images.ndim == 4 else 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _network(channels, min(images.shape[1:3]), width, len(classes)).to(device)
+        network = _network(channels, min(images.shape[1:3]), width, len(classes)).to(
+            device
+        )
     if path is not None and path.is_file():
         network.load_state_dict(load_file(path))
     else:
         _train(network, images, codes, n_pixel_values, epochs, colour, seed)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({k: v.contiguous() for k, v in network.state_dict().items()}, path)
+            save_file(
+                {k: v.contiguous() for k, v in network.state_dict().items()}, path
+            )
     trained = Classifier(network.eval(), classes, n_pixel_values)
-    return replace(trained, accuracy=None if shown[1] is None else trained.score(*shown))
+    return replace(
+        trained, accuracy=None if shown[1] is None else trained.score(*shown)
+    )
 
 
 class _Residual(nn.Module):
@@ -116,13 +127,18 @@ class _Residual(nn.Module):
 
 
 def _layer(i: int, o: int, pool: bool = False) -> list[nn.Module]:
-    out: list[nn.Module] = [nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU()]
+    out: list[nn.Module] = [
+        nn.Conv2d(i, o, 3, padding=1, bias=False),
+        nn.BatchNorm2d(o),
+        nn.ReLU(),
+    ]
     return [*out, nn.MaxPool2d(2)] if pool else out
 
 
 def _network(channels: int, side: int, width: int, n_classes: int) -> nn.Module:
     """Body and head; up to three poolings halve the picture, while at least two pixels are left."""
-    w, pools = width, [side >= 4, side >= 8, side >= 16]
+    w = width
+    pools = [side >= 4, side >= 8, side >= 16]
     body = nn.Sequential(
         *_layer(channels, w),
         *_layer(w, 2 * w, pools[0]),
@@ -154,14 +170,17 @@ def _train(
         optimiser, 4e-3, total_steps=epochs * per_epoch, pct_start=0.2
     )
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-    labels, pictures = torch.from_numpy(codes).to(device), _tensor(images).to(device)
+    labels = torch.from_numpy(codes).to(device)
+    pictures = _tensor(images).to(device)
     network.train()
     for _ in range(epochs):
         for chosen in np.array_split(rng.permutation(len(images)), per_epoch):
             rows = torch.from_numpy(chosen).to(device)
             x = _scaled(_shifted(pictures[rows], mirror, rng), n_pixel_values)
             optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            with torch.autocast(
+                device.type, torch.bfloat16, enabled=device.type == "cuda"
+            ):
                 value = loss(network(x), labels[rows])
             value.backward()
             optimiser.step()
@@ -172,8 +191,11 @@ def _shifted(images: Tensor, mirror: bool, rng: np.random.Generator) -> Tensor:
     """Each picture shifted by up to an eighth of its side, with repeated borders."""
     n, h, w = images.shape[:3]
     most = max(1, min(h, w) // 8)
-    rows, columns = (np.arange(side)[None] + rng.integers(-most, most + 1, (n, 1)) for side in (h, w))
-    rows, columns = rows.clip(0, h - 1), columns.clip(0, w - 1)
+    rows, columns = (
+        np.arange(side)[None] + rng.integers(-most, most + 1, (n, 1)) for side in (h, w)
+    )
+    rows = rows.clip(0, h - 1)
+    columns = columns.clip(0, w - 1)
     if mirror:
         columns = np.where(rng.random((n, 1)) < 0.5, columns[:, ::-1], columns)
     parts = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
@@ -183,7 +205,9 @@ def _shifted(images: Tensor, mirror: bool, rng: np.random.Generator) -> Tensor:
 def _tensor(images: np.ndarray) -> Tensor:
     """Bytes stay bytes, which copy to a GPU quickly."""
     kind = np.uint8 if images.dtype == np.uint8 else np.float32
-    return torch.from_numpy(np.require(images, kind, ["C", "W"]))  # torch warns of others
+    return torch.from_numpy(
+        np.require(images, kind, ["C", "W"])
+    )  # torch warns of others
 
 
 def _scaled(images: Tensor, n_pixel_values: int) -> Tensor:
@@ -200,7 +224,9 @@ def _turned(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _digest(images: np.ndarray, labels: np.ndarray | None, *settings: int) -> str:
     """For the name of a file."""
-    out = hashlib.sha256(json.dumps([images.shape, str(images.dtype), *settings]).encode())
+    out = hashlib.sha256(
+        json.dumps([images.shape, str(images.dtype), *settings]).encode()
+    )
     for part in (images, labels):
         if part is not None:
             out.update(np.ascontiguousarray(part).tobytes())
@@ -222,7 +248,11 @@ def inception768(
         out = []
         for part in _tensor(images).split(batch):
             x = part.to(device).float()
-            x = x[:, None].expand(-1, 3, -1, -1) if x.ndim == 3 else x.permute(0, 3, 1, 2)
+            x = (
+                x[:, None].expand(-1, 3, -1, -1)
+                if x.ndim == 3
+                else x.permute(0, 3, 1, 2)
+            )
             x = F.interpolate(x, (299, 299), mode="bilinear", align_corners=False)
             x = (x / 127.5 - 1).contiguous(memory_format=torch.channels_last)
             out.append(_inception(x, layers).cpu().numpy())
@@ -252,11 +282,19 @@ def _inception(x: Tensor, layers: dict[str, Tensor]) -> Tensor:
     x = pool(conv(conv(conv(x, "conv", 2, False), "conv_1", 1, False), "conv_2"))
     x = pool(conv(conv(x, "conv_3", 1, False), "conv_4", 1, False))
     for m in ("mixed", "mixed_1", "mixed_2"):
-        parts = [conv(x, f"{m}_conv"), chain(x, f"{m}_tower_conv", 2), chain(x, f"{m}_tower_1_conv", 3)]
+        parts = [
+            conv(x, f"{m}_conv"),
+            chain(x, f"{m}_tower_conv", 2),
+            chain(x, f"{m}_tower_1_conv", 3),
+        ]
         x = torch.cat([*parts, conv(averaged(x), f"{m}_tower_2_conv")], 1)
     tower = conv(chain(x, "mixed_3_tower_conv", 2), "mixed_3_tower_conv_2", 2, False)
     x = torch.cat([conv(x, "mixed_3_conv", 2, False), tower, pool(x)], 1)
     for m in ("mixed_4", "mixed_5", "mixed_6", "mixed_7"):
-        parts = [conv(x, f"{m}_conv"), chain(x, f"{m}_tower_conv", 3), chain(x, f"{m}_tower_1_conv", 5)]
+        parts = [
+            conv(x, f"{m}_conv"),
+            chain(x, f"{m}_tower_conv", 3),
+            chain(x, f"{m}_tower_1_conv", 5),
+        ]
         x = torch.cat([*parts, conv(averaged(x), f"{m}_tower_2_conv")], 1)
     return x.mean((2, 3))

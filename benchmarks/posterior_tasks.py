@@ -54,7 +54,9 @@ def _uniform(low: float, high: float, d: int) -> Callable[[int, Rng], Array]:
     return lambda n, rng: rng.uniform(low, high, (n, d))
 
 
-def _until(n: int, draw: Callable[[int], Array], inside: Callable[[Array], Array]) -> Array:
+def _until(
+    n: int, draw: Callable[[int], Array], inside: Callable[[Array], Array]
+) -> Array:
     """n draws that are inside."""
     kept: list[Array] = []
     while sum(map(len, kept)) < n:
@@ -69,14 +71,20 @@ def _rejected(propose: Callable[[int], tuple[Array, Array]], n: int, rng: Rng) -
     `propose(m)` gives m draws and the logarithms of their weights. The largest weight seen is that
     which is always kept; earlier draws are thinned when a larger one comes.
     """
-    kept, log_u, top = np.empty(0), np.empty(0), -np.inf  # log_u: of weight minus a uniform's logarithm
+    kept = np.empty(0)
+    log_u = np.empty(0)
+    top = -np.inf  # log_u: of weight minus a uniform's logarithm
     m = 4 * n
     while True:
         draws, log_weight = propose(m)
         level = log_weight - np.log(rng.random(m))
         fits = level >= max(top, log_weight.max())
         top = max(top, float(log_weight.max()))
-        kept = np.concatenate((kept[log_u >= top], draws[fits])) if len(kept) else draws[fits]
+        kept = (
+            np.concatenate((kept[log_u >= top], draws[fits]))
+            if len(kept)
+            else draws[fits]
+        )
         log_u = np.concatenate((log_u[log_u >= top], level[fits]))
         if len(kept) >= n:
             return kept[rng.permutation(len(kept))[:n]]
@@ -85,12 +93,15 @@ def _rejected(propose: Callable[[int], tuple[Array, Array]], n: int, rng: Rng) -
 
 # Two moons: a crescent in x, two of them in the posterior.
 def _crescent(n: int, rng: Rng) -> Array:
-    a, r = rng.uniform(-np.pi / 2, np.pi / 2, n), rng.normal(0.1, 0.01, n)
+    a = rng.uniform(-np.pi / 2, np.pi / 2, n)
+    r = rng.normal(0.1, 0.01, n)
     return np.stack((r * np.cos(a) + 0.25, r * np.sin(a)), 1)
 
 
 def _moons(theta: Array, rng: Rng) -> Array:
-    turned = np.stack((-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]), 1) / np.sqrt(2)
+    turned = np.stack((-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]), 1) / np.sqrt(
+        2
+    )
     return _crescent(len(theta), rng) + turned
 
 
@@ -98,7 +109,8 @@ def _moons_posterior(x0: Array, n: int, rng: Rng) -> Array:
     def draw(m: int) -> Array:
         q = x0 - _crescent(m, rng)
         q = q[q[:, 0] <= 0]
-        plus, minus = q[:, 0] * rng.choice([-1.0, 1.0], len(q)), q[:, 1]
+        plus = q[:, 0] * rng.choice([-1.0, 1.0], len(q))
+        minus = q[:, 1]
         return np.stack((plus - minus, plus + minus), 1) / np.sqrt(2)
 
     return _until(n, draw, lambda t: (np.abs(t) < 1).all(1))
@@ -111,7 +123,11 @@ def _around(centre: Array, rng: Rng) -> Array:
 
 
 def _mixture_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    return _until(n, lambda m: _around(np.tile(x0, (m, 1)), rng), lambda t: (np.abs(t) < 10).all(1))
+    return _until(
+        n,
+        lambda m: _around(np.tile(x0, (m, 1)), rng),
+        lambda t: (np.abs(t) < 10).all(1),
+    )
 
 
 # SLCP: four points of a Gaussian whose covariance is written in squares.
@@ -132,7 +148,8 @@ def _slcp(theta: Array, rng: Rng) -> Array:
 def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
     """Scales by rejection; then the mean is Gaussian, and is drawn again while outside the box."""
     points = x0.reshape(4, 2)
-    mean, count = points.mean(0), 4
+    mean = points.mean(0)
+    count = 4
     scatter = (points - mean).T @ (points - mean)
 
     def scales(m: int) -> tuple[Array, Array]:
@@ -140,9 +157,13 @@ def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
         s1, s2, rho = _slcp_scales(theta)
         rest = 1 - rho**2
         square = (
-            scatter[0, 0] / s1**2 - 2 * rho * scatter[0, 1] / (s1 * s2) + scatter[1, 1] / s2**2
+            scatter[0, 0] / s1**2
+            - 2 * rho * scatter[0, 1] / (s1 * s2)
+            + scatter[1, 1] / s2**2
         ) / rest
-        return theta, -(count - 1) * (np.log(s1 * s2) + 0.5 * np.log(rest)) - 0.5 * square
+        return theta, -(count - 1) * (
+            np.log(s1 * s2) + 0.5 * np.log(rest)
+        ) - 0.5 * square
 
     def draw(m: int) -> Array:
         made = _rejected(scales, m, rng)
@@ -156,12 +177,15 @@ def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
 
 
 # Bernoulli GLM: spikes of a neuron with a smooth filter of nine weights.
-_BINS, _FILTER = 100, 9
+_BINS = 100
+_FILTER = 9
 
 
 def _glm_design() -> Array:
     stimulus = np.random.RandomState(42).normal(size=_BINS)
-    lagged = [np.concatenate((np.zeros(j), stimulus[: _BINS - j])) for j in range(_FILTER)]
+    lagged = [
+        np.concatenate((np.zeros(j), stimulus[: _BINS - j])) for j in range(_FILTER)
+    ]
     return np.stack((np.ones(_BINS), *lagged), 1)
 
 
@@ -170,15 +194,19 @@ def _glm_root() -> Array:
     second = np.diag(np.ones(_FILTER)) - np.diag(np.ones(_FILTER - 1), -1)
     f = second @ second + np.diag(np.sqrt(np.arange(_FILTER) / _FILTER))
     root = np.zeros((_FILTER + 1, _FILTER + 1))
-    root[0, 0], root[1:, 1:] = np.sqrt(2), np.linalg.inv(f)
+    root[0, 0] = np.sqrt(2)
+    root[1:, 1:] = np.linalg.inv(f)
     return root
 
 
-_DESIGN, _ROOT = _glm_design(), _glm_root()
+_DESIGN = _glm_design()
+_ROOT = _glm_root()
 
 
 def _glm_raw(theta: Array, rng: Rng) -> Array:
-    return (rng.random((len(theta), _BINS)) < 1 / (1 + np.exp(-theta @ _DESIGN.T))).astype(float)
+    return (
+        rng.random((len(theta), _BINS)) < 1 / (1 + np.exp(-theta @ _DESIGN.T))
+    ).astype(float)
 
 
 def _glm_summary(theta: Array, rng: Rng) -> Array:
@@ -189,12 +217,16 @@ def _glm_posterior(x0: Array, n: int, rng: Rng) -> Array:
     """By rejection from a Student t with eight degrees of freedom around the mode."""
     summary = x0 if len(x0) == _FILTER + 1 else x0 @ _DESIGN
     precision = np.linalg.inv(_ROOT @ _ROOT.T)
-    mode, d = np.zeros(len(precision)), len(precision)
+    mode = np.zeros(len(precision))
+    d = len(precision)
     for _ in range(50):  # Newton's steps, halved
         p = 1 / (1 + np.exp(-_DESIGN @ mode))
         hessian = precision + (_DESIGN * (p * (1 - p))[:, None]).T @ _DESIGN
-        mode = mode + 0.5 * np.linalg.solve(hessian, summary - _DESIGN.T @ p - precision @ mode)
-    root, dof = np.linalg.inv(np.linalg.cholesky(hessian)).T, 8
+        mode = mode + 0.5 * np.linalg.solve(
+            hessian, summary - _DESIGN.T @ p - precision @ mode
+        )
+    root = np.linalg.inv(np.linalg.cholesky(hessian)).T
+    dof = 8
 
     def propose(m: int) -> tuple[Array, Array]:
         e = rng.normal(size=(m, d)) / np.sqrt(rng.chisquare(dof, (m, 1)) / dof)
@@ -207,13 +239,15 @@ def _glm_posterior(x0: Array, n: int, rng: Rng) -> Array:
 
 
 # Lotka–Volterra: hares and lynxes at ten times, counted with ten per cent error.
-_LV_MEAN, _LV_SCALE = np.array([-0.125, -3.0, -0.125, -3.0]), 0.5
+_LV_MEAN = np.array([-0.125, -3.0, -0.125, -3.0])
+_LV_SCALE = 0.5
 
 
 def _populations(theta: Array) -> Array:
     """(n, 20): both populations at ten times, by Runge and Kutta's fourth-order method."""
     a, b, c, d = theta.T
-    state, h = np.stack((np.full(len(theta), 30.0), np.ones(len(theta)))), 0.1
+    state = np.stack((np.full(len(theta), 30.0), np.ones(len(theta))))
+    h = 0.1
     out = [state]
 
     def slope(s: Array) -> Array:
@@ -227,7 +261,12 @@ def _populations(theta: Array) -> Array:
         state = np.clip(state, 1e-10, 1e4)
         if step % 21 == 0:
             out.append(state)
-    return np.stack(out, 2).reshape(2, len(theta), -1).transpose(1, 0, 2).reshape(len(theta), -1)
+    return (
+        np.stack(out, 2)
+        .reshape(2, len(theta), -1)
+        .transpose(1, 0, 2)
+        .reshape(len(theta), -1)
+    )
 
 
 def _lotka_volterra(theta: Array, rng: Rng) -> Array:
@@ -259,7 +298,9 @@ def _lotka_volterra_posterior(x0: Array, n: int, rng: Rng) -> Array:
             temper /= 1.5
         w /= w.sum()
         mean = w @ z
-        root = np.linalg.cholesky((z - mean).T @ ((z - mean) * w[:, None]) * 1.2 + 1e-12 * np.eye(4))
+        root = np.linalg.cholesky(
+            (z - mean).T @ ((z - mean) * w[:, None]) * 1.2 + 1e-12 * np.eye(4)
+        )
     return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * _rejected(propose, n, rng)))
 
 
@@ -278,7 +319,15 @@ def _lv_prior(n: int, rng: Rng) -> Array:
 TASKS = {
     task.name: task
     for task in (
-        Task("two moons", "two_moons", _uniform(-1, 1, 2), _moons, _moons_posterior, -1, 1),
+        Task(
+            "two moons",
+            "two_moons",
+            _uniform(-1, 1, 2),
+            _moons,
+            _moons_posterior,
+            -1,
+            1,
+        ),
         Task(
             "Gaussian linear",
             "gaussian_linear",
@@ -296,7 +345,9 @@ TASKS = {
             10,
         ),
         Task("SLCP", "slcp", _uniform(-3, 3, 5), _slcp, _slcp_posterior, -3, 3),
-        Task("Bernoulli GLM", "bernoulli_glm", _glm_prior, _glm_summary, _glm_posterior),
+        Task(
+            "Bernoulli GLM", "bernoulli_glm", _glm_prior, _glm_summary, _glm_posterior
+        ),
         Task(
             "Bernoulli GLM, raw",
             "bernoulli_glm",
@@ -305,7 +356,13 @@ TASKS = {
             _glm_posterior,
             file="observation_raw.csv",
         ),
-        Task("Lotka–Volterra", "lotka_volterra", _lv_prior, _lotka_volterra, _lotka_volterra_posterior),
+        Task(
+            "Lotka–Volterra",
+            "lotka_volterra",
+            _lv_prior,
+            _lotka_volterra,
+            _lotka_volterra_posterior,
+        ),
     )
 }
 

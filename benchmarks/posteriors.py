@@ -53,14 +53,20 @@ PUBLISHED = {  # NPE: those of sbibm's paper, and of its rerun with sbi 0.23 in 
 METHODS = ("local", "rejection", "adjusted")
 
 
-def rejection(theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: bool) -> np.ndarray:
+def rejection(
+    theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: bool
+) -> np.ndarray:
     """ABC: n draws (q, n, d) from the nearest simulations, adjusted by a weighted regression or not."""
     kept = max(200, len(x) // 10) if linear else max(100, len(x) // 100)
-    scale, rng = x.std(0) + 1e-12, np.random.default_rng(0)
-    distances, rows = NearestNeighbors(n_neighbors=kept).fit(x / scale).kneighbors(x0 / scale)
+    scale = x.std(0) + 1e-12
+    rng = np.random.default_rng(0)
+    distances, rows = (
+        NearestNeighbors(n_neighbors=kept).fit(x / scale).kneighbors(x0 / scale)
+    )
     out = []
     for distance, near, at in zip(distances, rows, x0, strict=True):
-        weight, made = np.full(kept, 1 / kept), theta[near]
+        weight = np.full(kept, 1 / kept)
+        made = theta[near]
         if linear:
             weight = 1 - (distance / (distance[-1] * (1 + 1e-9))) ** 2
             weight /= weight.sum()
@@ -72,7 +78,9 @@ def rejection(theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: 
     return np.stack(out)
 
 
-def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+def made(
+    task: Task, n: int, x0: np.ndarray, true: np.ndarray
+) -> tuple[dict[str, Any], np.ndarray]:
     """What n simulations give at the observations x0, and the samples of all methods: (3, q, m, d)."""
     theta, x = task.draw(n, seed=1_000 + n)
     began = time.perf_counter()
@@ -96,14 +104,21 @@ def judged(
 ) -> dict[str, list[float]]:
     """C2ST of our samples at all observations; of the others, and as *z*, at the first `compared`."""
     few = true[:compared]
-    mean, unit = few.mean(1, keepdims=True), few.std(1, keepdims=True)
+    mean = few.mean(1, keepdims=True)
+    unit = few.std(1, keepdims=True)
     pairs = {
         "local": (samples[0], true),
         "z": ((samples[0][:compared] - mean) / unit, (few - mean) / unit),
     }
-    pairs |= {m: (made[:compared], few) for m, made in zip(METHODS[1:], samples[1:], strict=True)}
+    pairs |= {
+        m: (made[:compared], few)
+        for m, made in zip(METHODS[1:], samples[1:], strict=True)
+    }
     if device != "cpu":
-        ours, theirs = (torch.from_numpy(np.concatenate(a)) for a in zip(*pairs.values(), strict=True))
+        ours, theirs = (
+            torch.from_numpy(np.concatenate(a))
+            for a in zip(*pairs.values(), strict=True)
+        )
         found = c2st_many(ours, theirs, 1, epochs, device)
         parts = found.split([len(ours) for ours, _ in pairs.values()])
         return {name: part.tolist() for name, part in zip(pairs, parts, strict=True)}
@@ -114,7 +129,13 @@ def judged(
 
 
 def row_of(
-    task: str, n: int, x0: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
+    task: str,
+    n: int,
+    x0: np.ndarray,
+    true: np.ndarray,
+    compared: int,
+    device: str,
+    epochs: int,
 ) -> dict[str, Any]:
     """A row of the table."""
     torch.set_num_threads(1)
@@ -122,7 +143,9 @@ def row_of(
     return row | judged(samples, true, compared, device, epochs)
 
 
-def observations(name: str, sbibm: Path | None, q: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+def observations(
+    name: str, sbibm: Path | None, q: int, m: int
+) -> tuple[np.ndarray, np.ndarray]:
     """q observations of a task and m draws of the posterior of each."""
     task = TASKS[name]
     if sbibm is not None:
@@ -141,7 +164,9 @@ def shown(rows: list[dict[str, Any]]) -> str:
 
     cells = []
     for row in rows:
-        known = dict(zip(SIMULATIONS, PUBLISHED.get(row["task"], (None,) * 3), strict=True))
+        known = dict(
+            zip(SIMULATIONS, PUBLISHED.get(row["task"], (None,) * 3), strict=True)
+        )
         npe = known.get(row["simulations"])
         cells.append(
             [
@@ -166,13 +191,23 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--simulations", nargs="+", type=int, default=list(SIMULATIONS))
     parser.add_argument("--observations", type=int, default=10)
-    parser.add_argument("--compared", type=int, help="observations of ABC and z; all unless set")
+    parser.add_argument(
+        "--compared", type=int, help="observations of ABC and z; all unless set"
+    )
     parser.add_argument("--samples", type=int, default=1_000)
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="the most of the classifier")
-    parser.add_argument("--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/")
+    parser.add_argument(
+        "--epochs", type=int, default=EPOCHS, help="the most of the classifier"
+    )
+    parser.add_argument(
+        "--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the rows that --out has already"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/posteriors"))
     chosen = parser.parse_args(argv)
     compared = min(chosen.compared or chosen.observations, chosen.observations)
@@ -182,12 +217,20 @@ def main(argv: list[str] | None = None) -> None:
     if chosen.resume and (kept := chosen.out.with_suffix(".json")).exists():
         known_rows = json.loads(kept.read_text(encoding="utf-8"))["rows"]
         rows = {(row["task"], row["simulations"]): row for row in known_rows}
-    cells = [(name, n) for n in chosen.simulations for name in chosen.tasks if (name, n) not in rows]
+    cells = [
+        (name, n)
+        for n in chosen.simulations
+        for name in chosen.tasks
+        if (name, n) not in rows
+    ]
     known = {
         name: observations(name, chosen.sbibm, chosen.observations, chosen.samples)
         for name in {name for name, _ in cells}
     }
-    tasks = [(*cell, *known[cell[0]], compared, chosen.device, chosen.epochs) for cell in cells]
+    tasks = [
+        (*cell, *known[cell[0]], compared, chosen.device, chosen.epochs)
+        for cell in cells
+    ]
     for row in _rows(tasks, chosen.jobs):
         row |= {"samples": chosen.samples, "epochs": chosen.epochs}
         rows[row["task"], row["simulations"]] = row

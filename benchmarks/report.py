@@ -24,10 +24,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     def line(cells: Sequence[str]) -> str:
         first, *others = (cell.ljust(w) for cell, w in zip(cells, widths, strict=True))
-        others = [cell.strip().rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
+        others = [
+            cell.strip().rjust(w) for cell, w in zip(others, widths[1:], strict=True)
+        ]
         return "| " + " | ".join((first, *others)) + " |"
 
-    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:])]) + "|"
+    rule = (
+        "|"
+        + "|".join(["-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:])])
+        + "|"
+    )
     return "\n".join([line(header), rule, *map(line, rows)])
 
 
@@ -57,11 +63,15 @@ def facts(device: torch.device) -> dict[str, str]:
 
 def signature(about: dict[str, str], command: str) -> str:
     """The sentences below every table, from `facts`."""
-    versions = ", ".join(f"{k} {v}" for k, v in about.items() if k not in ("date", "machine"))
+    versions = ", ".join(
+        f"{k} {v}" for k, v in about.items() if k not in ("date", "machine")
+    )
     return f"{about['date']}, one {about['machine']}. {versions}. Command: `{command}`."
 
 
-def keep(path: Path, text: str, rows: list[Any], device: torch.device, command: str) -> None:
+def keep(
+    path: Path, text: str, rows: list[Any], device: torch.device, command: str
+) -> None:
     """Write a table with its signature to `path`.md and the rows to `path`.json; print the former."""
     about = facts(device)
     text = f"{text}\n\n{signature(about, command)}\n"

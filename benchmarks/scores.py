@@ -35,17 +35,29 @@ def _rows(x: Any, device: str) -> Tensor:
 
 
 def distances_to(
-    x: np.ndarray, data: np.ndarray, k: int = 1, *, device: str = "cpu", itself: bool = False
+    x: np.ndarray,
+    data: np.ndarray,
+    k: int = 1,
+    *,
+    device: str = "cpu",
+    itself: bool = False,
 ) -> np.ndarray:
     """Distance of each row to its k-th nearest row of `data`; `itself`: x are the data, skip i for i."""
     reference = _rows(data, device).float()
     centre = reference.mean(0)
     reference = reference - centre
-    norms, out = reference.square().sum(1), []
+    norms = reference.square().sum(1)
+    out = []
     for part in _rows(x, device).split(_BLOCK):
         rows = part.float() - centre
-        near = torch.addmm(norms[None], rows, reference.T, alpha=-2).topk(k + itself, 1, False).indices
-        exact = (rows[:, None].double() - reference[near].double()).square().sum(2).sqrt()
+        near = (
+            torch.addmm(norms[None], rows, reference.T, alpha=-2)
+            .topk(k + itself, 1, False)
+            .indices
+        )
+        exact = (
+            (rows[:, None].double() - reference[near].double()).square().sum(2).sqrt()
+        )
         out.append(exact.sort(1).values[:, k + itself - 1])
     return torch.cat(out).cpu().numpy()
 
@@ -60,7 +72,9 @@ def copies(of_samples: np.ndarray, of_test: np.ndarray) -> float:
     return float(np.mean(of_samples <= np.quantile(of_test, _NEAREST_SHARE)))
 
 
-def coverage(samples: np.ndarray, real: np.ndarray, *, k: int = 5, device: str = "cpu") -> float:
+def coverage(
+    samples: np.ndarray, real: np.ndarray, *, k: int = 5, device: str = "cpu"
+) -> float:
     """Share of real rows with a sample nearer than their k-th real neighbour (Naeem et al. 2020)."""
     radii = distances_to(real, real, k, device=device, itself=True)
     return float(np.mean(distances_to(real, samples, device=device) <= radii))
@@ -78,29 +92,37 @@ def sliced_distance(a: np.ndarray, b: np.ndarray, n_directions: int = 200) -> fl
 def _quantiles(x: np.ndarray, n: int = 1_000) -> np.ndarray:
     """n quantiles of each column."""
     at = (np.arange(n) + 0.5) / n * (len(x) - 1)
-    low, x = at.astype(int), np.sort(x, axis=0)
+    low = at.astype(int)
+    x = np.sort(x, axis=0)
     part = (at - low)[:, None]
     return np.asarray(x[low] * (1 - part) + x[np.minimum(low + 1, len(x) - 1)] * part)
 
 
-def c2st(samples: np.ndarray, real: np.ndarray, most: int = 2_000, n_trees: int = 100) -> float:
+def c2st(
+    samples: np.ndarray, real: np.ndarray, most: int = 2_000, n_trees: int = 100
+) -> float:
     """Accuracy of a random forest that tells samples from as many real rows; ½ is ideal."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
-    rng, n = np.random.default_rng(0), min(len(samples), len(real), most)
+    rng = np.random.default_rng(0)
+    n = min(len(samples), len(real), most)
     x = np.concatenate([a[rng.permutation(len(a))[:n]] for a in (samples, real)])
     forest = RandomForestClassifier(n_trees, random_state=0)
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     return float(cross_val_score(forest, x, np.repeat([0, 1], n), cv=folds).mean())
 
 
-def vector_scores(samples: np.ndarray, train: np.ndarray, test: np.ndarray) -> dict[str, float]:
+def vector_scores(
+    samples: np.ndarray, train: np.ndarray, test: np.ndarray
+) -> dict[str, float]:
     """Of rows, in standard deviations of the training rows."""
-    mean, spread = train.mean(0), train.std(0)
+    mean = train.mean(0)
+    spread = train.std(0)
     spread = np.where(spread > 0, spread, 1)
     samples, train, test = ((x - mean) / spread for x in (samples, train, test))
-    ours, theirs = distances_to(samples, train), distances_to(test, train)
+    ours = distances_to(samples, train)
+    theirs = distances_to(test, train)
     return {
         "sliced": sliced_distance(samples, test),
         "c2st": c2st(samples, test),
@@ -112,7 +134,8 @@ def vector_scores(samples: np.ndarray, train: np.ndarray, test: np.ndarray) -> d
 def frechet(a: np.ndarray, b: np.ndarray, device: str = "cpu") -> float:
     """Fréchet distance of two sets of features, as if they were Gaussian."""
     x, y = (torch.as_tensor(t, device=device).double() for t in (a, b))
-    first, second = torch.cov(x.T), torch.cov(y.T)
+    first = torch.cov(x.T)
+    second = torch.cov(y.T)
     values, vectors = torch.linalg.eigh(first)
     root = vectors * values.clamp_min(0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
@@ -124,24 +147,31 @@ def thumbnails(images: np.ndarray, side: int = 8) -> np.ndarray:
     """Pictures averaged over squares, to about `side` pixels a side."""
     n, h, w = images.shape[:3]
     step = max(1, min(h, w) // side)
-    x = images[:, : h - h % step, : w - w % step].reshape(n, h // step, step, w // step, step, -1)
+    x = images[:, : h - h % step, : w - w % step].reshape(
+        n, h // step, step, w // step, step, -1
+    )
     return x.mean((2, 4), dtype=np.float32).reshape(n, -1)
 
 
 # --- tables -------------------------------------------------------------------------------------------
 
 
-def table_scores(train: Any, test: Any, made: Any, target: str, seed: int = 0) -> dict[str, float]:
+def table_scores(
+    train: Any, test: Any, made: Any, target: str, seed: int = 0
+) -> dict[str, float]:
     """Of a synthetic DataFrame against held-out rows, by the names that `today.py` explains."""
     from pandas.api.types import is_numeric_dtype
 
-    frames = [frame[list(train)].reset_index(drop=True) for frame in (train, test, made)]
+    frames = [
+        frame[list(train)].reset_index(drop=True) for frame in (train, test, made)
+    ]
     categories = {}
     for name in train:
         kinds = [frame[name].dtype for frame in frames]
         dated = any(str(kind).startswith("datetime") for kind in kinds)
         categories[name] = not dated and (
-            any(not is_numeric_dtype(kind) for kind in kinds) or frames[0][name].dtype == bool
+            any(not is_numeric_dtype(kind) for kind in kinds)
+            or frames[0][name].dtype == bool
         )
     tr, te, sy = _as_numbers(frames, categories)
     points = _points([tr, te, sy], categories)
@@ -149,7 +179,9 @@ def table_scores(train: Any, test: Any, made: Any, target: str, seed: int = 0) -
     spread = np.abs(_association(te, categories) - _association(sy, categories))
     return {
         "detection": _detection(te, sy, list(categories.values()), seed),
-        "shape": float(np.mean([_shape(te[c], sy[c], categories[c]) for c in categories])),
+        "shape": float(
+            np.mean([_shape(te[c], sy[c], categories[c]) for c in categories])
+        ),
         "trend": float(np.mean(spread)),
         "utility": _utility(sy, te, categories, target, seed),
         "utility_real": _utility(tr, te, categories, target, seed),
@@ -167,7 +199,8 @@ def _as_numbers(frames: list[Any], categories: dict[str, bool]) -> list[Any]:
         own = [frame[name] for frame in frames]
         if category:
             texts = [
-                column.astype(object).where(column.notna(), None).map(str, "ignore") for column in own
+                column.astype(object).where(column.notna(), None).map(str, "ignore")
+                for column in own
             ]
             levels = sorted(set().union(*(set(t.dropna()) for t in texts)))
             code = {level: float(i) for i, level in enumerate(levels)}
@@ -185,8 +218,11 @@ def _detection(test: Any, made: Any, categories: list[bool], seed: int) -> float
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
 
-    rng, n = np.random.default_rng(seed), min(len(test), len(made))
-    x = np.vstack([f.iloc[rng.permutation(len(f))[:n]].to_numpy(float) for f in (test, made)])
+    rng = np.random.default_rng(seed)
+    n = min(len(test), len(made))
+    x = np.vstack(
+        [f.iloc[rng.permutation(len(f))[:n]].to_numpy(float) for f in (test, made)]
+    )
     y = np.repeat([0, 1], n)
     few = [c and np.nanmax(x[:, i], initial=0) < 250 for i, c in enumerate(categories)]
     found = []
@@ -203,13 +239,15 @@ def _detection(test: Any, made: Any, categories: list[bool], seed: int) -> float
 
 def _shape(test: Any, made: Any, category: bool) -> float:
     """1 − the largest difference of distribution functions, or the total variation of categories."""
-    a, b = test.dropna(), made.dropna()
+    a = test.dropna()
+    b = made.dropna()
     if not len(a) or not len(b):
         return float(len(a) == len(b))
     if category:
         shares = [x.value_counts(normalize=True) for x in (a, b)]
         return 1 - 0.5 * float(shares[0].sub(shares[1], fill_value=0).abs().sum())
-    a, b = np.sort(a.to_numpy()), np.sort(b.to_numpy())
+    a = np.sort(a.to_numpy())
+    b = np.sort(b.to_numpy())
     at = np.concatenate((a, b))
     below = [np.searchsorted(x, at, "right") / len(x) for x in (a, b)]
     return 1 - float(np.abs(below[0] - below[1]).max())
@@ -219,14 +257,20 @@ def _association(frame: Any, categories: dict[str, bool]) -> np.ndarray:
     """Pearson's r, the correlation ratio or Cramér's V of each pair of columns."""
     import pandas as pd
 
-    names, out = list(categories), []
+    names = list(categories)
+    out = []
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            both, value = frame[[a, b]].dropna(), 0.0
+            both = frame[[a, b]].dropna()
+            value = 0.0
             if len(both) > 2 and both[a].nunique() > 1 and both[b].nunique() > 1:
                 if categories[a] and categories[b]:
                     count = pd.crosstab(both[a], both[b]).to_numpy(float)
-                    fair = count.sum(1, keepdims=True) * count.sum(0, keepdims=True) / count.sum()
+                    fair = (
+                        count.sum(1, keepdims=True)
+                        * count.sum(0, keepdims=True)
+                        / count.sum()
+                    )
                     chi = ((count - fair) ** 2 / fair).sum() / count.sum()
                     value = np.sqrt(chi / (min(count.shape) - 1))
                 elif categories[a] or categories[b]:
@@ -239,25 +283,36 @@ def _association(frame: Any, categories: dict[str, bool]) -> np.ndarray:
     return np.array(out)
 
 
-def _utility(fit: Any, test: Any, categories: dict[str, bool], target: str, seed: int) -> float:
+def _utility(
+    fit: Any, test: Any, categories: dict[str, bool], target: str, seed: int
+) -> float:
     """R², or AUC of a category, on held-out rows of boosted trees that learnt from `fit`."""
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.ensemble import (
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+    )
     from sklearn.metrics import r2_score, roc_auc_score
 
     features = [c for c in categories if c != target]
-    fit, test = fit.dropna(subset=[target]), test.dropna(subset=[target])
+    fit = fit.dropna(subset=[target])
+    test = test.dropna(subset=[target])
     options: dict[str, Any] = {
-        "categorical_features": [categories[c] and fit[c].max() < 250 for c in features],
+        "categorical_features": [
+            categories[c] and fit[c].max() < 250 for c in features
+        ],
         "random_state": seed,
         "max_iter": 150,
         "min_samples_leaf": min(20, max(2, len(fit) // 40)),
     }
-    x, y, at = fit[features].to_numpy(float), fit[target], test[features].to_numpy(float)
+    x = fit[features].to_numpy(float)
+    y = fit[target]
+    at = test[features].to_numpy(float)
     if not categories[target]:
         trees = HistGradientBoostingRegressor(**options).fit(x, y)
         return float(r2_score(test[target], trees.predict(at)))
     known = np.unique(test[target])
-    x, y = x[y.isin(known)], y[y.isin(known)]
+    x = x[y.isin(known)]
+    y = y[y.isin(known)]
     if y.nunique() < len(known):  # a level that nobody learnt cannot be scored
         return float("nan")
     said = HistGradientBoostingClassifier(**options).fit(x, y).predict_proba(at)
@@ -275,7 +330,8 @@ def _points(frames: list[Any], categories: dict[str, bool]) -> list[np.ndarray]:
             for part, x in zip(parts, own, strict=True):
                 part.append((x[:, None] == levels) / np.sqrt(2))
         else:
-            middle, scale = np.nanmedian(own[0]), np.nanstd(own[0]) or 1.0
+            middle = np.nanmedian(own[0])
+            scale = np.nanstd(own[0]) or 1.0
             for part, x in zip(parts, own, strict=True):
                 part.append(np.nan_to_num((x - middle) / scale)[:, None])
         if any(np.isnan(x).any() for x in own):

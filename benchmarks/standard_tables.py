@@ -35,14 +35,30 @@ from sliceflow import TableFlow
 
 SETS = ("adult", "default", "shoppers", "magic", "beijing")
 ADULT = [
-    "age", "workclass", "fnlwgt", "education", "education.num", "marital.status", "occupation", "relationship",
-    "race", "sex", "capital.gain", "capital.loss", "hours.per.week", "native.country", "income",
-]  # fmt: skip
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education.num",
+    "marital.status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital.gain",
+    "capital.loss",
+    "hours.per.week",
+    "native.country",
+    "income",
+]
 MAGIC = "Length,Width,Size,Conc,Conc1,Asym,M3Long,M3Trans,Alpha,Dist,class".split(",")  # noqa: SIM905
 NUMBERS = {
-    "adult": [0, 2, 4, 10, 11, 12], "default": [0, 4, *range(11, 23)], "shoppers": [*range(10)],
-    "magic": [*range(10)], "beijing": [5, 6, 7, 9, 10, 11],
-}  # fmt: skip
+    "adult": [0, 2, 4, 10, 11, 12],
+    "default": [0, 4, *range(11, 23)],
+    "shoppers": [*range(10)],
+    "magic": [*range(10)],
+    "beijing": [5, 6, 7, 9, 10, 11],
+}
 TARGET = {"adult": 14, "default": 23, "shoppers": 17, "magic": 10, "beijing": 4}
 PUBLISHED = {  # the published C2ST, by the same script
     "TabSyn": (0.794, 0.402, 0.655, 0.760, 0.527),
@@ -62,11 +78,16 @@ def read(root: Path, file: str, **how: object) -> pd.DataFrame:
 def whole_table(root: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """All rows in UCI's order; of Adult the test rows apart."""
     if name == "adult":
-        parts = [read(root, file, keep_default_na=False) for file in ("adult.data", "adult.test")]
+        parts = [
+            read(root, file, keep_default_na=False)
+            for file in ("adult.data", "adult.test")
+        ]
         for part in parts:
             part.columns = ADULT
             texts = [c for c in part if not pd.api.types.is_numeric_dtype(part[c])]
-            part[texts] = part[texts].apply(lambda column: column.str.strip().str.strip("."))
+            part[texts] = part[texts].apply(
+                lambda column: column.str.strip().str.strip(".")
+            )
         return parts[0], parts[1]
     if name == "default":
         return read(root, "default.csv").drop(columns="ID"), None
@@ -85,29 +106,37 @@ class Split:
 
     def __init__(self, root: Path, name: str, half: bool = False) -> None:
         frame, test = whole_table(root, name)
-        self.name, self.numbers, self.target = name, NUMBERS[name], TARGET[name]
+        self.name = name
+        self.numbers = NUMBERS[name]
+        self.target = TARGET[name]
         self.regression = name == "beijing"
         fixed = set(self.numbers) | {self.target}
         features = [c for c in range(frame.shape[1]) if c not in fixed]
         if half and test is not None:
-            frame, test = pd.concat([frame, test], ignore_index=True), None
+            frame = pd.concat([frame, test], ignore_index=True)
+            test = None
         if test is None:
             frame, test = _divide(frame, features, 0.5 if half else 0.9)
         self.num = self.numbers + [self.target] * self.regression
         self.cat = features + [self.target] * (not self.regression)
         single = {frame.columns[c]: np.float32 for c in self.numbers}
-        self.train, self.test = (part.astype(single).reset_index(drop=True) for part in (frame, test))
+        self.train, self.test = (
+            part.astype(single).reset_index(drop=True) for part in (frame, test)
+        )
 
 
 def _divide(
     frame: pd.DataFrame, categories: list[int], share: float
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    index, n = np.arange(len(frame)), int(len(frame) * share)
+    index = np.arange(len(frame))
+    n = int(len(frame) * share)
     for seed in range(1234, 2234):
         np.random.seed(seed)  # noqa: NPY002 - as TabDiff
         np.random.shuffle(index)  # noqa: NPY002
         train = frame.loc[index[:n]]
-        if all(train.iloc[:, c].nunique() == frame.iloc[:, c].nunique() for c in categories):
+        if all(
+            train.iloc[:, c].nunique() == frame.iloc[:, c].nunique() for c in categories
+        ):
             return train, frame.loc[index[n:]]
     raise ValueError("no split has all categories")
 
@@ -129,19 +158,28 @@ def detection(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
     from sklearn.model_selection import StratifiedKFold
     from xgboost import XGBClassifier
 
-    frames = [frame.iloc[:, split.num + split.cat] for frame in (split.train, new, split.test)]
+    frames = [
+        frame.iloc[:, split.num + split.cat] for frame in (split.train, new, split.test)
+    ]
     x = pd.get_dummies(pd.concat(frames, ignore_index=True)).to_numpy(np.float32)
-    n, held = len(split.train) + len(new), x[len(split.train) + len(new) :]
+    n = len(split.train) + len(new)
+    held = x[len(split.train) + len(new) :]
     y = np.repeat([1, 0], [len(split.train), len(new)])
-    trained, heldout = [], []
-    for fit, rest in StratifiedKFold(3, shuffle=True, random_state=seed).split(x[:n], y):
+    trained = []
+    heldout = []
+    for fit, rest in StratifiedKFold(3, shuffle=True, random_state=seed).split(
+        x[:n], y
+    ):
         model = XGBClassifier(random_state=0, n_jobs=1).fit(x[fit], y[fit])
         said = model.predict_proba(x[rest])[:, 1]
         trained.append(max(0.5, roc_auc_score(y[rest], said)))
         fakes = said[y[rest] == 0]
         both = np.concatenate([model.predict_proba(held)[:, 1], fakes])
         heldout.append(roc_auc_score(np.repeat([1, 0], [len(held), len(fakes)]), both))
-    return {"c2st": 2 * (1 - float(np.mean(trained))), "heldout": float(np.mean(heldout))}
+    return {
+        "c2st": 2 * (1 - float(np.mean(trained))),
+        "heldout": float(np.mean(heldout)),
+    }
 
 
 def quality(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
@@ -155,7 +193,9 @@ def quality(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
     kinds = ["numerical"] * len(split.num) + ["categorical"] * len(split.cat)
     report = QualityReport()
     report.generate(
-        *frames, {"columns": {i: {"sdtype": kind} for i, kind in enumerate(kinds)}}, verbose=False
+        *frames,
+        {"columns": {i: {"sdtype": kind} for i, kind in enumerate(kinds)}},
+        verbose=False,
     )
     shape, trend = report.get_properties()["Score"]
     return {"shape": float(shape), "trend": float(trend)}
@@ -175,12 +215,16 @@ def precision_recall(split: Split, new: pd.DataFrame, seed: int) -> dict[str, fl
     away = np.linalg.norm(fake - real.mean(0), axis=1)
     radii = np.quantile(np.linalg.norm(real - real.mean(0), axis=1), levels)
     to_real = NearestNeighbors(n_neighbors=2).fit(real).kneighbors(real)[0][:, 1]
-    to_fake, at = (a[:, 0] for a in NearestNeighbors(n_neighbors=1).fit(fake).kneighbors(real))
+    to_fake, at = (
+        a[:, 0] for a in NearestNeighbors(n_neighbors=1).fit(fake).kneighbors(real)
+    )
     closest = np.linalg.norm(fake[at.astype(int)] - fake.mean(0), axis=1)
     around = np.quantile(closest, levels)
     precision = np.array([np.mean(away <= r) for r in radii])
     recall = np.array([np.mean((to_fake <= to_real) & (closest <= r)) for r in around])
-    found = [1 - np.abs(levels - curve).sum() / levels.sum() for curve in (precision, recall)]
+    found = [
+        1 - np.abs(levels - curve).sum() / levels.sum() for curve in (precision, recall)
+    ]
     return {"alpha": float(found[0]), "beta": float(found[1])}
 
 
@@ -192,17 +236,29 @@ def utility(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
     columns = [c for c in range(new.shape[1]) if c != split.target]
     texts = [new.columns[c] for c in columns if c not in split.numbers]
     both = pd.concat([new, split.test], ignore_index=True)
-    x = pd.get_dummies(both.iloc[:, columns].astype(dict.fromkeys(texts, str))).to_numpy(np.float32)
+    x = pd.get_dummies(
+        both.iloc[:, columns].astype(dict.fromkeys(texts, str))
+    ).to_numpy(np.float32)
     y = both.iloc[:, split.target]
     if split.regression:
         y = np.log(np.clip(y.to_numpy(float), 1, 20_000))
     else:
         y = (y.astype(str) == sorted(y.astype(str).unique())[1]).to_numpy(int)
-    order, n, best = np.random.default_rng(seed).permutation(len(new)), len(new), (-np.inf, np.nan)
+    order = np.random.default_rng(seed).permutation(len(new))
+    n = len(new)
+    best = (-np.inf, np.nan)
     valid, fit = np.split(order, [n // 9])
     kind = XGBRegressor if split.regression else XGBClassifier
-    for weight, depth, gamma in [(w, d, g) for w in (1, 10) for d in (5, 10, 20) for g in (0.0, 1.0)]:
-        model = kind(n_estimators=100, min_child_weight=weight, max_depth=depth, gamma=gamma, n_jobs=1)
+    for weight, depth, gamma in [
+        (w, d, g) for w in (1, 10) for d in (5, 10, 20) for g in (0.0, 1.0)
+    ]:
+        model = kind(
+            n_estimators=100,
+            min_child_weight=weight,
+            max_depth=depth,
+            gamma=gamma,
+            n_jobs=1,
+        )
         model.fit(x[fit], y[fit])
         for trees in (10, 50, 100):  # the beginnings of a model with 100
             within = {"iteration_range": (0, trees)}
@@ -213,8 +269,14 @@ def utility(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
                     root_mean_squared_error(y[n:], said[1]),
                 ]
             else:
-                said = [model.predict_proba(part, **within)[:, 1] for part in (x[valid], x[n:])]
-                found = [roc_auc_score(y[valid], said[0]), roc_auc_score(y[n:], said[1])]
+                said = [
+                    model.predict_proba(part, **within)[:, 1]
+                    for part in (x[valid], x[n:])
+                ]
+                found = [
+                    roc_auc_score(y[valid], said[0]),
+                    roc_auc_score(y[n:], said[1]),
+                ]
             best = max(best, (found[0], found[1]))
     return {"mle": float(best[1])}
 
@@ -243,7 +305,11 @@ def _nearest(a_num, a_cat, b_num, b_cat, start):
 
 
 def distances(
-    split: Split, rows: pd.DataFrame, to: pd.DataFrame, scale: np.ndarray, cat: list[int]
+    split: Split,
+    rows: pd.DataFrame,
+    to: pd.DataFrame,
+    scale: np.ndarray,
+    cat: list[int],
 ) -> np.ndarray:
     """The distance of each row to the nearest row of another table."""
     scale = np.where(scale > 0, scale, 1)
@@ -261,43 +327,64 @@ def closeness(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
     """tabpc leaves out the categories of Beijing, which are hours that no two rows share."""
     scale = split.train.iloc[:, split.num].to_numpy(float).std(0)
     cat = [] if split.regression else split.cat
-    fake, held = (distances(split, frame, split.train, scale, cat) for frame in (new, split.test))
+    fake, held = (
+        distances(split, frame, split.train, scale, cat) for frame in (new, split.test)
+    )
     known = set(map(tuple, split.train.astype(str).to_numpy()))
     exact = [
         100 * np.mean([tuple(row) in known for row in frame.astype(str).to_numpy()])
         for frame in (new, split.test)
     ]
     copies = 100 * np.mean(fake < np.quantile(held, 0.01))
-    return {"copies": float(copies), "exact": float(exact[0]), "exact_test": float(exact[1])}
+    return {
+        "copies": float(copies),
+        "exact": float(exact[0]),
+        "exact_test": float(exact[1]),
+    }
 
 
 def dcr(split: Split, seed: int) -> dict[str, float]:
     """Here `split` are halves, which are also exchanged: one split's share has luck of ± .006."""
-    found, halves = {}, (split.train, split.test)
+    found = {}
+    halves = (split.train, split.test)
     for key, (own, other) in {"dcr": halves, "dcr_exchanged": halves[::-1]}.items():
         new, _ = sample(own, seed)
         scale = np.ptp(own.iloc[:, split.num].to_numpy(float), 0)
-        near, far = (distances(split, new, frame, scale, split.cat) for frame in (own, other))
+        near, far = (
+            distances(split, new, frame, scale, split.cat) for frame in (own, other)
+        )
         found[key] = float(np.mean(near < far))
     return found
 
 
 MEASURES = {
-    "detection": detection, "quality": quality, "precision_recall": precision_recall, "utility": utility,
+    "detection": detection,
+    "quality": quality,
+    "precision_recall": precision_recall,
+    "utility": utility,
     "closeness": closeness,
-}  # fmt: skip
+}
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure, and keep every row."""
     for name in args.sets:
-        split, halves = (Split(args.data_root, name, half=half) for half in (False, True))
+        split, halves = (
+            Split(args.data_root, name, half=half) for half in (False, True)
+        )
         for seed in args.seeds:
             new, seconds = sample(split.train, seed)
             row = {"set": name, "seed": seed, "cpu_s": seconds}
             for measure in args.measures:
-                row |= dcr(halves, seed) if measure == "dcr" else MEASURES[measure](split, new, seed)
-            row = {key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}
+                row |= (
+                    dcr(halves, seed)
+                    if measure == "dcr"
+                    else MEASURES[measure](split, new, seed)
+                )
+            row = {
+                key: round(v, 4) if isinstance(v, float) else v
+                for key, v in row.items()
+            }
             print(row, flush=True)
             with args.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -306,7 +393,12 @@ def run(args: argparse.Namespace) -> None:
 def table(args: argparse.Namespace) -> None:
     """Means over seeds, beside published numbers."""
     frame = pd.read_json(args.out, lines=True)
-    means = frame.groupby("set").mean(numeric_only=True).drop(columns="seed").T.reindex(columns=SETS)
+    means = (
+        frame.groupby("set")
+        .mean(numeric_only=True)
+        .drop(columns="seed")
+        .T.reindex(columns=SETS)
+    )
     for who, numbers in PUBLISHED.items():
         means.loc[f"c2st of {who}"] = numbers
     print(means.round(3).to_string())
@@ -318,7 +410,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=("run", "table"))
-    parser.add_argument("--data-root", type=Path, default=Path(os.environ.get("SLICEFLOW_DATA", ".")))
+    parser.add_argument(
+        "--data-root", type=Path, default=Path(os.environ.get("SLICEFLOW_DATA", "."))
+    )
     parser.add_argument("--out", type=Path, default=Path("standard_tables.jsonl"))
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

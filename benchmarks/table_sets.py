@@ -51,7 +51,9 @@ def _statsmodels_set(name: str, target: str, rows: int) -> Callable[[], Loaded]:
         from statsmodels import datasets
 
         frame = getattr(datasets, name).load_pandas().data
-        return frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True), target
+        return frame.sample(min(rows, len(frame)), random_state=0).reset_index(
+            drop=True
+        ), target
 
     return load
 
@@ -85,14 +87,18 @@ def load_table(name: str, folder: str | None = None) -> Loaded:
     if folder is None:
         return SETS[name]()
     about = json.loads(Path(folder, "targets.json").read_text(encoding="utf-8"))[name]
-    return pd.read_csv(f"{folder}/{name}.csv", parse_dates=about["dates"]), about["target"]
+    return pd.read_csv(f"{folder}/{name}.csv", parse_dates=about["dates"]), about[
+        "target"
+    ]
 
 
 def halves(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows to fit, and rows held out."""
     order = np.random.default_rng(seed).permutation(len(frame))
     first, second = np.array_split(order, 2)
-    return frame.iloc[first].reset_index(drop=True), frame.iloc[second].reset_index(drop=True)
+    return frame.iloc[first].reset_index(drop=True), frame.iloc[second].reset_index(
+        drop=True
+    )
 
 
 def write_csv(names: Sequence[str], folder: Path) -> None:
@@ -104,4 +110,6 @@ def write_csv(names: Sequence[str], folder: Path) -> None:
         frame.to_csv(folder / f"{name}.csv", index=False)
         dates = [c for c in frame if str(frame[c].dtype).startswith("datetime")]
         targets[name] = {"target": target, "dates": dates}
-    (folder / "targets.json").write_text(json.dumps(targets, indent=1), encoding="utf-8")
+    (folder / "targets.json").write_text(
+        json.dumps(targets, indent=1), encoding="utf-8"
+    )

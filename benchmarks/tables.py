@@ -47,7 +47,17 @@ from scores import table_scores
 from table_sets import SETS, halves, load_table, write_csv
 
 COLUMNS = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
-HEADER = ("method", "seeds", "detection", "shape", "trend", "utility", "copies", "NN ratio", "CPU s")
+HEADER = (
+    "method",
+    "seeds",
+    "detection",
+    "shape",
+    "trend",
+    "utility",
+    "copies",
+    "NN ratio",
+    "CPU s",
+)
 
 # A peer reads train.csv, and writes made.csv with as many rows.
 READ = """
@@ -125,14 +135,20 @@ def ours(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
     from sliceflow import TableFlow
 
     began = time.process_time()
-    made = TableFlow(random_state=seed, device="cpu").fit(train).sample(len(train), random_state=seed)
+    made = (
+        TableFlow(random_state=seed, device="cpu")
+        .fit(train)
+        .sample(len(train), random_state=seed)
+    )
     return made, time.process_time() - began
 
 
 def independent(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
     """Every column drawn by itself."""
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({c: train[c].to_numpy()[rng.permutation(len(train))] for c in train}), 0.0
+    return pd.DataFrame(
+        {c: train[c].to_numpy()[rng.permutation(len(train))] for c in train}
+    ), 0.0
 
 
 def peer(
@@ -162,8 +178,16 @@ def peer(
         made = pd.read_csv(f"{folder}/made.csv")
     made = rounded(made[list(plain)], plain)
     for c, unit in dates.items():
-        made[c] = made[c].to_numpy().astype(int).astype(f"datetime64[{unit}]").astype("datetime64[s]")
-    made = made.astype({c: train[c].dtype for c in made if train[c].dtype.kind not in "iuf"})
+        made[c] = (
+            made[c]
+            .to_numpy()
+            .astype(int)
+            .astype(f"datetime64[{unit}]")
+            .astype("datetime64[s]")
+        )
+    made = made.astype(
+        {c: train[c].dtype for c in made if train[c].dtype.kind not in "iuf"}
+    )
     return made, float(done.stdout.rpartition("seconds ")[2])
 
 
@@ -173,7 +197,10 @@ def rounded(made: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     for c in made:
         if train[c].dtype.kind in "iuf":
             known = train[c].dropna()
-            decimals = next((d for d in range(7) if np.allclose(known, known.round(d), 0, 1e-9)), None)
+            decimals = next(
+                (d for d in range(7) if np.allclose(known, known.round(d), 0, 1e-9)),
+                None,
+            )
             made[c] = made[c].astype(float).clip(known.min(), known.max())
             made[c] = made[c] if decimals is None else made[c].round(decimals)
     return made
@@ -186,7 +213,12 @@ def measured(
     torch.set_num_threads(1)
     frame, target = load_table(name, csv)
     train, test = halves(frame, seed)
-    out: dict[str, object] = {"set": name, "method": method, "seed": seed, "shape": list(train.shape)}
+    out: dict[str, object] = {
+        "set": name,
+        "method": method,
+        "seed": seed,
+        "shape": list(train.shape),
+    }
     own = method == "TableFlow"  # the floors are those of the table
     try:
         if own:
@@ -197,7 +229,9 @@ def measured(
             made, seconds = peer(method, str(python), train, seed, limit)
         scores = table_scores(train, test, made, target, seed)
         half = len(test) // 2
-        floors = table_scores(train, test[half:], test[:half], target, seed) if own else {}
+        floors = (
+            table_scores(train, test[half:], test[:half], target, seed) if own else {}
+        )
     except subprocess.TimeoutExpired:
         return out | {"error": f"took more than {limit} s"}
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
@@ -215,10 +249,14 @@ def shown(name: str, cells: list[dict]) -> str:
         if good:
             means = np.nanmean([cell["scores"] for cell in good], axis=0)
             seconds = np.mean([cell["seconds"] for cell in good])
-            rows.append([method, str(len(good)), *(f"{v:.3f}" for v in means), f"{seconds:.1f}"])
+            rows.append(
+                [method, str(len(good)), *(f"{v:.3f}" for v in means), f"{seconds:.1f}"]
+            )
         for cell in own:
             if cell["method"] == method and "error" in cell:
-                rows.append([f"{method}, seed {cell['seed']}: {cell['error'][:60]}", *["–"] * 8])
+                rows.append(
+                    [f"{method}, seed {cell['seed']}: {cell['error'][:60]}", *["–"] * 8]
+                )
     by_seed = {cell["seed"]: cell["floors"] for cell in own if "floors" in cell}
     floors = np.mean(list(by_seed.values()) or [[np.nan] * len(COLUMNS)], axis=0)
     rows.append(["fresh real rows", "", *(f"{v:.3f}" for v in floors), ""])
@@ -230,34 +268,57 @@ def summary(cells: list[dict]) -> str:
     """Detection of every method that has all seeds, on every set; how often it is lowest."""
     names = list(dict.fromkeys(cell["set"] for cell in cells))
     methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
-    rows, wins = [], dict.fromkeys(methods, 0)
+    rows = []
+    wins = dict.fromkeys(methods, 0)
     for name in names:
         found: dict[str, dict[int, float]] = {method: {} for method in methods}
         for cell in cells:
             if cell["set"] == name and "scores" in cell:
                 found[cell["method"]][cell["seed"]] = cell["scores"][0]
         most = max(len(seeds) for seeds in found.values())
-        means = {m: np.mean([*seeds.values()]) for m, seeds in found.items() if len(seeds) == most > 0}
+        means = {
+            m: np.mean([*seeds.values()])
+            for m, seeds in found.items()
+            if len(seeds) == most > 0
+        }
         wins[min(means, key=lambda m: means[m])] += 1
-        rows.append([name, str(most), *(f"{means[m]:.3f}" if m in means else "–" for m in methods)])
+        rows.append(
+            [
+                name,
+                str(most),
+                *(f"{means[m]:.3f}" if m in means else "–" for m in methods),
+            ]
+        )
     rows.append(["lowest on", "", *(str(n) for n in wins.values())])
     return f"### Detection\n\n{table(('set', 'seeds', *methods), rows)}\n"
 
 
 def main() -> None:
     """Measure all cells, and print a table for every set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=900, help="seconds a peer may take")
+    parser.add_argument(
+        "--limit", type=int, default=900, help="seconds a peer may take"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="a folder for cells")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/tables"), help="a folder for cells"
+    )
     parser.add_argument("--csv", help="a folder of tables")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--only-show", action="store_true", help="the cells that are there")
-    parser.add_argument("--write-csv", type=Path, help="write the tables there, and stop")
+    parser.add_argument(
+        "--only-show", action="store_true", help="the cells that are there"
+    )
+    parser.add_argument(
+        "--write-csv", type=Path, help="write the tables there, and stop"
+    )
     for name in PEERS:
-        parser.add_argument(f"--{name}", help="the Python interpreter of its environment")
+        parser.add_argument(
+            f"--{name}", help="the Python interpreter of its environment"
+        )
     args = parser.parse_args()
     if args.write_csv:
         return write_csv(args.sets, args.write_csv)
@@ -274,22 +335,29 @@ def main() -> None:
             print(f"{name} is missing: pass --{name} PYTHON\n")
     args.out.mkdir(parents=True, exist_ok=True)
     paths = {
-        (name, method, seed): args.out / f"{name}-{method.replace(' ', '_')}-{seed}.json"
+        (name, method, seed): args.out
+        / f"{name}-{method.replace(' ', '_')}-{seed}.json"
         for seed in range(args.seeds)  # every method on every set with one seed first
         for method in sorted(
             methods, key=["forest", "utrees", "arf", *METHODS].index
         )  # slow ones first
         for name in sorted(names, key=lambda name: -load_table(name, args.csv)[0].size)
     }
-    todo = [cell for cell, path in paths.items() if not (args.only_show or path.exists())]
+    todo = [
+        cell for cell, path in paths.items() if not (args.only_show or path.exists())
+    ]
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         jobs = [
-            pool.submit(measured, *cell, getattr(args, cell[1], None), args.csv, args.limit)
+            pool.submit(
+                measured, *cell, getattr(args, cell[1], None), args.csv, args.limit
+            )
             for cell in todo
         ]
         for job in as_completed(jobs):
             cell = job.result()
-            paths[cell["set"], cell["method"], cell["seed"]].write_text(json.dumps(cell) + "\n")
+            paths[cell["set"], cell["method"], cell["seed"]].write_text(
+                json.dumps(cell) + "\n"
+            )
             print(json.dumps(cell), file=sys.stderr, flush=True)
     cells = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
     print(summary(cells))

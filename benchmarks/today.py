@@ -89,7 +89,9 @@ def offline(numbers: Row) -> Row:
     return {f"offline_{name}": value for name, value in numbers.items()}
 
 
-def vectors(load: Callable[[int], tuple[np.ndarray, ...]], seed: int, args: argparse.Namespace) -> Row:
+def vectors(
+    load: Callable[[int], tuple[np.ndarray, ...]], seed: int, args: argparse.Namespace
+) -> Row:
     """Half of the rows fitted by default, the other half held out."""
     x, *labels = load(seed)
     order = np.random.default_rng(seed).permutation(len(x))
@@ -142,14 +144,21 @@ def posteriors(task: str, simulations: int, seed: int, args: argparse.Namespace)
 
     from sliceflow.inference import posterior
 
-    known, (q, m) = TASKS[task], (1, 50) if args.quick else (5, 1_000)
+    known = TASKS[task]
+    q, m = (1, 50) if args.quick else (5, 1_000)
     theta, x = known.draw(simulations, seed=1_000 + seed)
-    x0, rng = known.draw(q, seed=2_000)[1], np.random.default_rng(3_000)
+    x0 = known.draw(q, seed=2_000)[1]
+    rng = np.random.default_rng(3_000)
     true = np.stack([known.posterior(at, m, rng) for at in x0])
 
     def draw() -> np.ndarray:
         found = posterior(theta, x, bounds=known.bounds)
-        return found.sample_batched((m,), x=x0, random_state=seed).transpose(0, 1).double().numpy()
+        return (
+            found.sample_batched((m,), x=x0, random_state=seed)
+            .transpose(0, 1)
+            .double()
+            .numpy()
+        )
 
     made, row = timed(draw)
     found = [perceptron(ours, theirs) for ours, theirs in zip(made, true, strict=True)]
@@ -167,7 +176,9 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
         frame, target = load_table(name, args.csv)
     except (ImportError, OSError) as error:
         raise Skipped(str(error)) from error
-    train, test = halves(frame.sample(120, random_state=0) if args.quick else frame, seed)
+    train, test = halves(
+        frame.sample(120, random_state=0) if args.quick else frame, seed
+    )
     flow = TableFlow(random_state=seed, device="cpu")
     made, row = timed(lambda: flow.fit(train).sample(len(train), random_state=seed))
     return row | table_scores(train, test, made, target, seed)
@@ -177,13 +188,17 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
 
 
 @cache
-def pictures(name: str, root: str | None, quick: bool = False) -> tuple[Pictures, Pictures]:
+def pictures(
+    name: str, root: str | None, quick: bool = False
+) -> tuple[Pictures, Pictures]:
     """Pictures to fit and pictures held out, of NAME.npz or of a set that `datasets.load` knows."""
     folder = root or os.environ.get("SLICEFLOW_DATA")
     packed = folder and Path(folder, f"{name}.npz")
     if packed and packed.exists():
         with np.load(packed) as file:
-            arrays = [(file[f"{part}_images"], file.get(f"{part}_labels")) for part in _PARTS]
+            arrays = [
+                (file[f"{part}_images"], file.get(f"{part}_labels")) for part in _PARTS
+            ]
         parts = [Pictures(*both, 256, name) for both in arrays]
     else:
         try:
@@ -214,9 +229,11 @@ def digits(seed: int, args: argparse.Namespace) -> Row:
         (offline, flow.sample(n, random_state=seed, return_y=True)),
     ):
         ours, train_rows, test_rows = (
-            np.asarray(a, float).reshape(len(a), -1) for a in (x, train.images, test.images)
+            np.asarray(a, float).reshape(len(a), -1)
+            for a in (x, train.images, test.images)
         )
-        near, real = distances_to(ours, train_rows), distances_to(test_rows, train_rows)
+        near = distances_to(ours, train_rows)
+        real = distances_to(test_rows, train_rows)
         row |= rename(
             {
                 "sliced": sliced_distance(ours, test_rows),
@@ -233,12 +250,15 @@ def digits(seed: int, args: argparse.Namespace) -> Row:
 def mnist_on_cpu(quality: str, seed: int, args: argparse.Namespace) -> Row:
     """MNIST by class on a CPU: how long it takes, and how good it is."""
     train, test = pictures("mnist", args.data_root, args.quick)
-    flow = ImageFlow(quality=1 if args.quick else quality, random_state=seed, device="cpu")
+    flow = ImageFlow(
+        quality=1 if args.quick else quality, random_state=seed, device="cpu"
+    )
     _, row = timed(lambda: flow.fit(train.images, train.labels))
     row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
     judge = classifier("mnist", args, "cpu")
     n = min(5_000, len(flow.particles_))
-    x, y = flow.particles_[:n], flow.particle_conditions_[:n]
+    x = flow.particles_[:n]
+    y = flow.particle_conditions_[:n]
     near, real = (distances_to(a[:1_000], train.images) for a in (x, test.images))
     return row | {
         "fd": frechet(judge.features(x), real_features("mnist", args, "cpu")),
@@ -252,11 +272,20 @@ def megabytes(flow: Any) -> float:
     """Of the model's file."""
     with tempfile.TemporaryDirectory() as folder:
         flow.save(Path(folder, "model"))
-        return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) / 1e6
+        return (
+            sum(
+                file.stat().st_size
+                for file in Path(folder).rglob("*")
+                if file.is_file()
+            )
+            / 1e6
+        )
 
 
 @cache
-def _classifier(name: str, root: str | None, quick: bool, folder: str | None, device: str) -> Any:
+def _classifier(
+    name: str, root: str | None, quick: bool, folder: str | None, device: str
+) -> Any:
     from networks import train_classifier
 
     train, test = pictures(name, root, quick)
@@ -290,29 +319,44 @@ def real_features(name: str, args: argparse.Namespace, device: str) -> np.ndarra
     return _real_features(name, args.data_root, args.quick, args.cache, device)
 
 
-def completed(name: str, mask: str, device: str, seed: int, args: argparse.Namespace) -> Row:
+def completed(
+    name: str, mask: str, device: str, seed: int, args: argparse.Namespace
+) -> Row:
     """The hidden halves of held-out pictures, with and without labels."""
     train, test = pictures(name, args.data_root, args.quick)
-    x, y = test.images[: 50 if args.quick else 500], test.labels[: 50 if args.quick else 500]
+    x = test.images[: 50 if args.quick else 500]
+    y = test.labels[: 50 if args.quick else 500]
     half = x.shape[1] // 2
     if name == "digits":
         judge = recogniser(train.images, train.labels)
         score = lambda x, y: judge.score(x.reshape(len(x), -1), y)  # noqa: E731
     else:
         score = classifier(name, args, device).score
-    hidden = [np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.images, x)]
+    hidden = [
+        np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.images, x)
+    ]
     row: Row = {"recognised_real": score(x, y)}
     for labels, prefix in ((None, ""), (y, "by_class_")):
-        settings = {"n_pixel_values": train.n_pixel_values, "random_state": seed, "device": device}
+        settings = {
+            "n_pixel_values": train.n_pixel_values,
+            "random_state": seed,
+            "device": device,
+        }
         flow = ImageFlow(quality="draft", keep_rows=True, **settings)
         flow.fit(train.images, None if labels is None else train.labels)
-        found, times = timed(partial(flow.inpaint, x, mask, y=labels, random_state=seed))
+        found, times = timed(
+            partial(flow.inpaint, x, mask, y=labels, random_state=seed)
+        )
         done = found[:, 0]
         ours = np.asarray(done[:, half:], float).reshape(len(done), -1)
-        near, real = (distances_to(a, hidden[0], device=device) for a in (ours, hidden[1]))
+        near, real = (
+            distances_to(a, hidden[0], device=device) for a in (ours, hidden[1])
+        )
         numbers = {
             "recognised": score(done, y),
-            "sliced": sliced_distance(ours / train.n_pixel_values, hidden[1] / train.n_pixel_values),
+            "sliced": sliced_distance(
+                ours / train.n_pixel_values, hidden[1] / train.n_pixel_values
+            ),
             "nn_ratio": nn_ratio(near, real),
             "copies": copies(near, real),
         }
@@ -331,7 +375,9 @@ def inception(weights: str, device: str) -> Callable[[np.ndarray], np.ndarray]:
     return inception768(weights, device)
 
 
-def kept_features(name: str, part: str, x: np.ndarray, args: argparse.Namespace) -> np.ndarray:
+def kept_features(
+    name: str, part: str, x: np.ndarray, args: argparse.Namespace
+) -> np.ndarray:
     """Inception's features of real pictures, kept in ``--cache``."""
     path = args.cache and Path(args.cache, f"inception768-{name}-{part}-{len(x)}.npy")
     if path and path.exists():
@@ -361,7 +407,9 @@ def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace)
         part: kept_features(name, part, a.images, args)
         for part, a in (("train", train), ("test", test))
     }
-    row |= picture_scores(name, flow.particles_[:n], flow.particle_conditions_, real, args)
+    row |= picture_scores(
+        name, flow.particles_[:n], flow.particle_conditions_, real, args
+    )
     fresh, times = timed(lambda: flow.sample(n, random_state=seed, return_y=by_class))
     row |= offline(times)
     x, labels = fresh if by_class else (fresh, None)
@@ -377,7 +425,8 @@ def picture_scores(
 ) -> Row:
     """Distances of pictures to the training set, what is recognised, and how many are copied."""
     train, test = pictures(name, args.data_root, args.quick)
-    device, features = args.device, inception(args.fid_weights, args.device)(x)
+    device = args.device
+    features = inception(args.fid_weights, args.device)(x)
     m = min(10_000, len(test.images), len(x))
     row: Row = {
         "fid768": frechet(features, real["train"], device),
@@ -386,13 +435,17 @@ def picture_scores(
     }
     if train.labels is not None:
         judge = classifier(name, args, device)
-        row["fd"] = frechet(judge.features(x[:10_000]), real_features(name, args, device), device)
+        row["fd"] = frechet(
+            judge.features(x[:10_000]), real_features(name, args, device), device
+        )
         if y is not None:
             row["recognised"] = judge.score(x[:10_000], y[:10_000])
     few = slice(0, 5_000)
     spaces = {
         "": (x[few], train.images, test.images[few]),
-        "_thumbnails": tuple(thumbnails(a) for a in (x[few], train.images, test.images[few])),
+        "_thumbnails": tuple(
+            thumbnails(a) for a in (x[few], train.images, test.images[few])
+        ),
         "_features": (features[few], real["train"], real["test"][few]),
     }
     for suffix, (ours, theirs, held) in spaces.items():
@@ -410,10 +463,18 @@ def cpu_jobs() -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     for n in (500, 2_000):
         for noise in (0.05, 0.1):
-            jobs[f"vectors/moons {n} noise {noise}"] = partial(vectors, partial(moons, n, noise))
-    for short, name in (("wine", "wine"), ("cancer", "breast_cancer"), ("diabetes", "diabetes")):
+            jobs[f"vectors/moons {n} noise {noise}"] = partial(
+                vectors, partial(moons, n, noise)
+            )
+    for short, name in (
+        ("wine", "wine"),
+        ("cancer", "breast_cancer"),
+        ("diabetes", "diabetes"),
+    ):
         jobs[f"vectors/{short}"] = partial(vectors, partial(sklearn_rows, name, False))
-    jobs["vectors/digits by class"] = partial(vectors, partial(sklearn_rows, "digits", True))
+    jobs["vectors/digits by class"] = partial(
+        vectors, partial(sklearn_rows, "digits", True)
+    )
     for task in ("two moons", "Gaussian mixture"):
         for n in (1_000, 10_000):
             jobs[f"posteriors/{task} {n}"] = partial(posteriors, task, n)
@@ -422,7 +483,9 @@ def cpu_jobs() -> dict[str, Job]:
     for name in SETS:
         jobs[f"tables/{name}"] = partial(tables, name)
     for quality in ("draft", "standard"):
-        jobs[f"pictures on a CPU/MNIST by class {quality}"] = partial(mnist_on_cpu, quality)
+        jobs[f"pictures on a CPU/MNIST by class {quality}"] = partial(
+            mnist_on_cpu, quality
+        )
     return jobs
 
 
@@ -449,9 +512,15 @@ def _out_of_time(*_: Any) -> None:
 def measure(jobs: dict[str, Job], args: argparse.Namespace) -> None:
     """Measure the rows that are not there yet, and write each at once."""
     about = facts(torch.device(args.device)) | {"threads": str(torch.get_num_threads())}
-    known = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {"rows": []}
+    known = (
+        json.loads(args.out.read_text(encoding="utf-8"))
+        if args.out.exists()
+        else {"rows": []}
+    )
     done = {(row["name"], row["seed"]) for row in known["rows"]}
-    chosen = [name for name in jobs if not args.only or name.startswith(tuple(args.only))]
+    chosen = [
+        name for name in jobs if not args.only or name.startswith(tuple(args.only))
+    ]
     signal.signal(signal.SIGALRM, _out_of_time)
     for name, seed in [(name, seed) for name in chosen for seed in args.seeds]:
         if (name, seed) in done:
@@ -469,27 +538,53 @@ def measure(jobs: dict[str, Job], args: argparse.Namespace) -> None:
         known["rows"].append(row | {"about": about})
         args.out.parent.mkdir(parents=True, exist_ok=True)
         fresh = args.out.with_suffix(".part")
-        fresh.write_text(json.dumps(known, indent=1, default=float) + "\n", encoding="utf-8")
+        fresh.write_text(
+            json.dumps(known, indent=1, default=float) + "\n", encoding="utf-8"
+        )
         fresh.replace(args.out)
-        print(name, seed, {k: round(v, 4) for k, v in row.items() if isinstance(v, float)}, flush=True)
+        print(
+            name,
+            seed,
+            {k: round(v, 4) for k, v in row.items() if isinstance(v, float)},
+            flush=True,
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, or print the tables of files that were written."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("cpu", "gpu"):
         sub = commands.add_parser(command)
-        sub.add_argument("--out", type=Path, required=True, help="the JSON file to write or continue")
-        sub.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2] if command == "cpu" else [7])
+        sub.add_argument(
+            "--out", type=Path, required=True, help="the JSON file to write or continue"
+        )
+        sub.add_argument(
+            "--seeds",
+            type=int,
+            nargs="+",
+            default=[0, 1, 2] if command == "cpu" else [7],
+        )
         sub.add_argument("--only", nargs="+", metavar="NAME", help="rows that begin so")
         sub.add_argument("--data-root", help="the folder of picture sets")
         sub.add_argument("--csv", help="a folder of tables by table_sets.write_csv")
-        sub.add_argument("--cache", help="a folder for networks and features of real pictures")
-        sub.add_argument("--fid-weights", help="FID's Inception weights, folded, as .npz")
-        sub.add_argument("--samples", type=int, default=50_000, help="pictures that are scored")
-        sub.add_argument("--limit", type=int, default=0, help="seconds a row may take; 0 is no limit")
-        sub.add_argument("--quick", action="store_true", help="few of all, to see that it runs")
+        sub.add_argument(
+            "--cache", help="a folder for networks and features of real pictures"
+        )
+        sub.add_argument(
+            "--fid-weights", help="FID's Inception weights, folded, as .npz"
+        )
+        sub.add_argument(
+            "--samples", type=int, default=50_000, help="pictures that are scored"
+        )
+        sub.add_argument(
+            "--limit", type=int, default=0, help="seconds a row may take; 0 is no limit"
+        )
+        sub.add_argument(
+            "--quick", action="store_true", help="few of all, to see that it runs"
+        )
         sub.add_argument("--device", default="cpu" if command == "cpu" else "cuda")
     shown = commands.add_parser("table")
     shown.add_argument("files", type=Path, nargs="+")
@@ -529,16 +624,27 @@ def side_by_side(files: Sequence[Path]) -> str:
     """A Markdown table for every kind of row, means over seeds ± their standard deviation, and a verdict."""
     found = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in files]
     names = list(dict.fromkeys(row["name"] for rows in found for row in rows))
-    out, worse = [], []
+    out = []
+    worse = []
     for kind, columns in SHOWN.items():
         lines = []
         for name in (name for name in names if name.startswith(kind + "/")):
             own = [[row for row in rows if row["name"] == name] for rows in found]
             for file, rows in zip(files, own, strict=True):
                 if rows:
-                    cells = [_cell([r[c] for r in rows if c in r]) for c in columns.split()]
-                    lines.append([f"{name.partition('/')[2]}, {file.stem}", str(len(rows)), *cells])
-            worse += [f"{name} {c}" for c in columns.split() if _worse(own[0], own[-1], c)]
+                    cells = [
+                        _cell([r[c] for r in rows if c in r]) for c in columns.split()
+                    ]
+                    lines.append(
+                        [
+                            f"{name.partition('/')[2]}, {file.stem}",
+                            str(len(rows)),
+                            *cells,
+                        ]
+                    )
+            worse += [
+                f"{name} {c}" for c in columns.split() if _worse(own[0], own[-1], c)
+            ]
         if lines:
             header = ("set", "seeds", *columns.split())
             used = [i for i in range(len(header)) if any(line[i] for line in lines)]
@@ -558,14 +664,25 @@ def _worse(before: list[Row], after: list[Row], column: str) -> bool:
     a, b = ([row[column] for row in rows if column in row] for rows in (before, after))
     if not a or not b:
         return False
-    ideal = 0.01 if "copies" in column else 0.5 if column.endswith(("c2st", "detection")) else None
+    ideal = (
+        0.01
+        if "copies" in column
+        else 0.5
+        if column.endswith(("c2st", "detection"))
+        else None
+    )
     gain = 1 if column.rpartition("offline_")[2].startswith(LOWER_IS_BETTER) else -1
     if column.endswith("nn_ratio"):
-        ideal, gain = 1.0, 1
+        ideal = 1.0
+        gain = 1
         a, b = ([abs(np.log(v)) + 1 for v in values] for values in (a, b))
     elif ideal is not None:  # what is better than ideal is not better
         a, b = ([max(v, ideal) for v in values] for values in (a, b))
-    spread = max(np.std(a), np.std(b)) if len(a) > 1 < len(b) else NOISE * abs(float(np.mean(a)))
+    spread = (
+        max(np.std(a), np.std(b))
+        if len(a) > 1 < len(b)
+        else NOISE * abs(float(np.mean(a)))
+    )
     return bool(gain * (np.mean(b) - np.mean(a)) > max(2 * spread, 0.005))
 
 
@@ -574,7 +691,8 @@ def _cell(values: list[float]) -> str:
         return ""
     if isinstance(values[0], bool):
         return "yes" if all(values) else "no"
-    mean, spread = float(np.mean(values)), float(np.std(values))
+    mean = float(np.mean(values))
+    spread = float(np.std(values))
     return f"{mean:.3g} ± {spread:.1g}" if len(values) > 1 else f"{mean:.3g}"
 
 

@@ -19,42 +19,59 @@ from torch import Tensor
 
 __all__ = ["c2st", "c2st_many"]
 
-FOLDS, EPOCHS, BATCH = 5, 300, 200
-_RATE, _DECAY, _TOLERANCE, _PATIENCE = 1e-3, 1e-4, 1e-4, 10  # scikit-learn's
+FOLDS = 5
+EPOCHS = 300
+BATCH = 200
+_RATE = 1e-3
+_DECAY = 1e-4
+_TOLERANCE = 1e-4
+_PATIENCE = 10  # scikit-learn's
 
 
 def _folds(n: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty((n, 0))))
 
 
-def c2st(samples: np.ndarray, true: np.ndarray, seed: int = 1, epochs: int = EPOCHS) -> float:
+def c2st(
+    samples: np.ndarray, true: np.ndarray, seed: int = 1, epochs: int = EPOCHS
+) -> float:
     """Accuracy on as many samples (n, d) as true draws."""
     d = true.shape[1]
     network = MLPClassifier((10 * d, 10 * d), max_iter=epochs, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        x, y = np.concatenate((true, samples), dtype=np.float32), np.repeat([0, 1], len(true))
+        x = np.concatenate((true, samples), dtype=np.float32)
+        y = np.repeat([0, 1], len(true))
         return float(cross_val_score(network, x, y, cv=_folds(len(x), seed)).mean())
 
 
 def c2st_many(
-    samples: Tensor, true: Tensor, seed: int = 1, epochs: int = EPOCHS, device: str = "cpu"
+    samples: Tensor,
+    true: Tensor,
+    seed: int = 1,
+    epochs: int = EPOCHS,
+    device: str = "cpu",
 ) -> Tensor:
     """Accuracies (p,) on p pairs of samples and true draws, each (p, n, d); n a multiple of 5."""
     x = torch.cat((true, samples), 1).to(device, torch.float32)
     p, n, d = x.shape
     y = (torch.arange(n, device=device) >= n // 2).float()
     learnt, kept = (
-        torch.from_numpy(np.stack(part)).to(device) for part in zip(*_folds(n, seed), strict=True)
+        torch.from_numpy(np.stack(part)).to(device)
+        for part in zip(*_folds(n, seed), strict=True)
     )
-    own = torch.arange(p, device=device).repeat_interleave(FOLDS)  # the pair of each network
-    learnt, kept = learnt.repeat(p, 1), kept.repeat(p, 1)
+    own = torch.arange(p, device=device).repeat_interleave(
+        FOLDS
+    )  # the pair of each network
+    learnt = learnt.repeat(p, 1)
+    kept = kept.repeat(p, 1)
     generator = torch.Generator(device).manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(p * FOLDS, *shape, generator=generator, device=device) * 2 - 1
 
-    sizes, layers = (d, 10 * d, 10 * d, 1), []
+    sizes = (d, 10 * d, 10 * d, 1)
+    layers = []
     for a, b in itertools.pairwise(sizes):
         width = (6 / (a + b)) ** 0.5
         layers += [uniform(a, b).mul_(width), uniform(1, b).mul_(width)]
@@ -76,14 +93,18 @@ def c2st_many(
     for _ in range(epochs):
         order = torch.rand(p * FOLDS, m, generator=generator, device=device).argsort(1)
         rows = learnt.gather(1, order)
-        shuffled, label, total = x[own[:, None], rows], y[rows], torch.zeros_like(best)
+        shuffled = x[own[:, None], rows]
+        label = y[rows]
+        total = torch.zeros_like(best)
         for first in range(0, m, BATCH):
             part = slice(first, first + BATCH)
             size = label[:, part].shape[1]
             loss = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits(shuffled[:, part], layers), label[:, part], reduction="none"
             ).mean(1)
-            loss = loss + sum(w.square().sum((1, 2)) for w in layers[::2]) * (0.5 * _DECAY / size)
+            loss = loss + sum(w.square().sum((1, 2)) for w in layers[::2]) * (
+                0.5 * _DECAY / size
+            )
             adam.zero_grad()
             loss.sum().backward()
             adam.step()

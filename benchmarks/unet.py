@@ -57,9 +57,13 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, out: int, times: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(_norm(channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1))
+        self.first = nn.Sequential(
+            _norm(channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1)
+        )
         self.shift = nn.Linear(times, out)
-        self.second = nn.Sequential(_norm(out), nn.SiLU(), nn.Conv2d(out, out, 3, padding=1))
+        self.second = nn.Sequential(
+            _norm(out), nn.SiLU(), nn.Conv2d(out, out, 3, padding=1)
+        )
         self.skip = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
         nn.init.zeros_(self.second[-1].weight)
 
@@ -73,8 +77,10 @@ class Attention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm, self.heads = _norm(channels), max(1, channels // 64)
-        self.ask, self.out = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+        self.norm = _norm(channels)
+        self.heads = max(1, channels // 64)
+        self.ask = nn.Conv2d(channels, 3 * channels, 1)
+        self.out = nn.Conv2d(channels, channels, 1)
         nn.init.zeros_(self.out.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,33 +95,45 @@ class UNet(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.width, times = width, 4 * width
+        self.width = width
+        times = 4 * width
         sizes = (width, 2 * width, 2 * width)
         self.time = nn.Sequential(
             nn.Linear(width, times), nn.SiLU(), nn.Linear(times, times), nn.SiLU()
         )
         self.into = nn.Conv2d(channels, width, 3, padding=1)
-        self.down, self.up, kept = nn.ModuleList(), nn.ModuleList(), [width]
+        self.down = nn.ModuleList()
+        self.up = nn.ModuleList()
+        kept = [width]
         at = width
         for size in sizes:
-            self.down.append(nn.ModuleList([Block(at, size, times), Block(size, size, times)]))
+            self.down.append(
+                nn.ModuleList([Block(at, size, times), Block(size, size, times)])
+            )
             kept += [size, size]
             at = size
-        self.middle = nn.ModuleList([Block(at, at, times), Attention(at), Block(at, at, times)])
+        self.middle = nn.ModuleList(
+            [Block(at, at, times), Attention(at), Block(at, at, times)]
+        )
         for size in reversed(sizes):
             inputs = [at + kept.pop(), size + kept.pop()]
             self.up.append(nn.ModuleList([Block(i, size, times) for i in inputs]))
             at = size
-        self.out = nn.Sequential(_norm(at), nn.SiLU(), nn.Conv2d(at, channels, 3, padding=1))
+        self.out = nn.Sequential(
+            _norm(at), nn.SiLU(), nn.Conv2d(at, channels, 3, padding=1)
+        )
         nn.init.zeros_(self.out[-1].weight)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         rates = torch.exp(
-            -math.log(1e4) * torch.arange(self.width // 2, device=x.device) / (self.width // 2)
+            -math.log(1e4)
+            * torch.arange(self.width // 2, device=x.device)
+            / (self.width // 2)
         )
         angles = 1000 * t[:, None] * rates
         time = self.time(torch.cat((angles.cos(), angles.sin()), 1))
-        kept, sizes = [], []
+        kept = []
+        sizes = []
         x = self.into(x)
         for level, blocks in enumerate(self.down):
             sizes.append(x.shape[2:])
@@ -151,17 +169,25 @@ class Trained:
         torch.manual_seed(seed)
         images = torch.from_numpy(train.images)
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        self.images, self.n_pixel_values = images.contiguous().to(device), train.n_pixel_values
-        self.mirror, self.batch, self.device = mirror, batch, device
-        self.rate, self.warm = rate, warm
+        self.images = images.contiguous().to(device)
+        self.n_pixel_values = train.n_pixel_values
+        self.mirror = mirror
+        self.batch = batch
+        self.device = device
+        self.rate = rate
+        self.warm = warm
         self.net = UNet(images.shape[1], width).to(device)
         self.average = UNet(images.shape[1], width).to(device).requires_grad_(False)
         self.average.load_state_dict(self.net.state_dict())
         self.optimizer = torch.optim.AdamW(
             self.net.parameters(), rate, weight_decay=0.01, betas=(0.9, 0.99)
         )
-        self.loss: Any = torch.compile(self._loss) if device.type == "cuda" else self._loss
-        self.velocity: Any = torch.compile(self.average) if device.type == "cuda" else self.average
+        self.loss: Any = (
+            torch.compile(self._loss) if device.type == "cuda" else self._loss
+        )
+        self.velocity: Any = (
+            torch.compile(self.average) if device.type == "cuda" else self.average
+        )
         self.steps = 0
 
     @property
@@ -169,7 +195,9 @@ class Trained:
         return sum(p.numel() for p in self.net.parameters())
 
     def _autocast(self) -> Any:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        return torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"
+        )
 
     def _loss(self, x: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         share = t[:, None, None, None]
@@ -196,8 +224,12 @@ class Trained:
         self.steps += 1
         keep_old = min(0.999, (1 + self.steps) / (10 + self.steps))
         with torch.no_grad():
-            pairs = list(zip(self.average.parameters(), self.net.parameters(), strict=True))
-            torch._foreach_lerp_([a for a, _ in pairs], [p for _, p in pairs], 1 - keep_old)
+            pairs = list(
+                zip(self.average.parameters(), self.net.parameters(), strict=True)
+            )
+            torch._foreach_lerp_(
+                [a for a, _ in pairs], [p for _, p in pairs], 1 - keep_old
+            )
 
     def train(self, seconds: float) -> None:
         """Batches for so many seconds."""
@@ -212,15 +244,23 @@ class Trained:
         """n pictures, by Heun's method."""
         out = []
         for first in range(0, n, 1000):
-            x = torch.randn(min(1000, n - first), *self.images.shape[1:], device=self.device)
+            x = torch.randn(
+                min(1000, n - first), *self.images.shape[1:], device=self.device
+            )
             times = torch.linspace(0, 1, n_steps + 1).tolist()
             for t, after in pairwise(times):
                 with self._autocast():
                     v = self.velocity(x, x.new_full((len(x),), t)).float()
                     ahead = x + (after - t) * v
-                    v = (v + self.velocity(ahead, x.new_full((len(x),), after)).float()) / 2
+                    v = (
+                        v + self.velocity(ahead, x.new_full((len(x),), after)).float()
+                    ) / 2
                 x = x + (after - t) * v
-            values = ((x + 1) * (self.n_pixel_values / 2)).floor().clamp(0, self.n_pixel_values - 1)
+            values = (
+                ((x + 1) * (self.n_pixel_values / 2))
+                .floor()
+                .clamp(0, self.n_pixel_values - 1)
+            )
             out.append(values.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy())
         images = np.concatenate(out)
         return images[..., 0] if images.shape[3] == 1 else images
@@ -240,12 +280,16 @@ def networks(
     model.step()  # compiles
     model.sample(min(1000, args.samples), 1)
     _wait(device)
-    compiling, done = time.perf_counter() - began, 0.0
+    compiling = time.perf_counter() - began
+    done = 0.0
     for seconds in sorted(args.seconds):
         model.train(seconds - done)
-        done, began = seconds, time.perf_counter()
+        done = seconds
+        began = time.perf_counter()
         images = model.sample(args.samples, args.heun)
-        about = {"model": f"U-Net, {model.n_parameters / 1e6:.1f} M parameters, {model.steps:,} steps"}
+        about = {
+            "model": f"U-Net, {model.n_parameters / 1e6:.1f} M parameters, {model.steps:,} steps"
+        }
         about |= {"training s": seconds, "compiling s": compiling}
         yield about | {"sampling s": time.perf_counter() - began}, images
 
@@ -270,26 +314,47 @@ def flows(
         flow = ImageFlow(quality=quality, **settings).fit(train.images)
         seconds = time.perf_counter() - began
         name = f"sliceflow, {flow.plan_.method}, {quality} steps per stage"
-        about = {"model": name, "training s": seconds, "compiling s": compiling, "sampling s": 0.0}
+        about = {
+            "model": name,
+            "training s": seconds,
+            "compiling s": compiling,
+            "sampling s": 0.0,
+        }
         yield about, flow.particles_[: args.samples]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Train, fit, score, write."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("name", choices=SETS)
-    parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
-    parser.add_argument("--seconds", type=float, nargs="+", default=[15, 60, 180], help="of training")
-    parser.add_argument("--quality", type=int, nargs="+", default=[3, 8, 25], help="steps per stage")
-    parser.add_argument("--width", type=int, default=128, help="channels of the network's first level")
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA"
+    )
+    parser.add_argument(
+        "--seconds", type=float, nargs="+", default=[15, 60, 180], help="of training"
+    )
+    parser.add_argument(
+        "--quality", type=int, nargs="+", default=[3, 8, 25], help="steps per stage"
+    )
+    parser.add_argument(
+        "--width", type=int, default=128, help="channels of the network's first level"
+    )
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--heun", type=int, default=32, help="steps of sampling")
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--rows", type=int, help="of the training set; default: all")
-    parser.add_argument("--fid-weights", type=Path, help="the FID network's file: also give FID-768")
-    parser.add_argument("--epochs", type=int, help="of the network that FD is measured with")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--fid-weights", type=Path, help="the FID network's file: also give FID-768"
+    )
+    parser.add_argument(
+        "--epochs", type=int, help="of the network that FD is measured with"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/unet"))
     args = parser.parse_args(arguments)
@@ -298,7 +363,12 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     train, test = load_split(args.name, args.data_root, args.rows)
     options = {"mirror": train.images.ndim == 4, "fid_weights": args.fid_weights}
     judge = Judge(
-        train, test, args.device, cache=args.out.parent / "networks", epochs=args.epochs, **options
+        train,
+        test,
+        args.device,
+        cache=args.out.parent / "networks",
+        epochs=args.epochs,
+        **options,
     )
     rows: list[dict[str, Any]] = []
     command = shlex.join(["python", "benchmarks/unet.py", *arguments])

@@ -22,7 +22,9 @@ AMPLIFIERS = (0, 2, 5, 10)
 
 def machine(train: Pictures) -> Callable[[np.ndarray], np.ndarray]:
     """A support vector machine that knows real pictures: it makes classes of images."""
-    judge = SVC().fit(rows(train.images[:10_000], train.n_pixel_values), train.labels[:10_000])
+    judge = SVC().fit(
+        rows(train.images[:10_000], train.n_pixel_values), train.labels[:10_000]
+    )
     return lambda images: judge.predict(rows(images, train.n_pixel_values))
 
 
@@ -39,19 +41,22 @@ def draw(
     def recognised(images: np.ndarray, labels: np.ndarray) -> float:
         return float(np.mean(judge(images[:1000]) == labels[:1000]))
 
-    panels, costs, shares = [], [], {}
+    panels = []
+    costs = []
+    shares = {}
     for amplifier in AMPLIFIERS:
-        flow, cost = fit(train, train.labels, **settings, amplifier=amplifier, n_knots=0)
-        images, labels = flow.particles_, flow.particle_conditions_
+        flow, cost = fit(
+            train, train.labels, **settings, amplifier=amplifier, n_knots=0
+        )
+        images = flow.particles_
+        labels = flow.particle_conditions_
         costs.append(cost)
         shares[amplifier] = recognised(images, labels)
         title = f"ξ = {amplifier}: {shares[amplifier]:.1%} recognised"
         names = [] if panels else class_names(train)
         panels.append(Panel(by_class(images, labels, 6), title, BLUE, row_names=names))
     real = recognised(test.images, test.labels)
-    title = (
-        f"{name(train)} by class: {costs[-1]} each. Of real test pictures, {real:.1%} are recognised"
-    )
+    title = f"{name(train)} by class: {costs[-1]} each. Of real test pictures, {real:.1%} are recognised"
     sheet(path, panels, train.n_pixel_values, title)
     return {"fits": costs, "recognised": shares, "real ones recognised": real}
 
@@ -60,7 +65,9 @@ def main() -> None:
     """Draw four amplifiers of one set."""
     args = arguments(__doc__)
     path = args.out / "amplifier.png"
-    for amplifier, share in draw(path, *read(args), settings(args))["recognised"].items():
+    for amplifier, share in draw(path, *read(args), settings(args))[
+        "recognised"
+    ].items():
         print(f"amplifier {amplifier}: {share:.3f} recognised as the class asked for")
     print("wrote", path)
 

@@ -32,9 +32,18 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Sorted
 
 N = 1000  # particles, and data
-SIDE, NEAR, FAR, SD = 1.5, 1.5, 4.5, 0.45  # components at x = ±SIDE, y = ±NEAR or ±FAR
+SIDE = 1.5
+NEAR = 1.5
+FAR = 4.5
+SD = 0.45  # components at x = ±SIDE, y = ±NEAR or ±FAR
 MARGIN = 1.8  # around the components' centres, in the pictures
-TIMES = (0.0, 0.4, 0.8, 1.6, 8.0)  # in units in which an ideal particle's way shrinks by 1/e
+TIMES = (
+    0.0,
+    0.4,
+    0.8,
+    1.6,
+    8.0,
+)  # in units in which an ideal particle's way shrinks by 1/e
 DT = 0.1
 COLOURS = ("#D55E00", "#E69F00")  # of the particles, by the component they start in
 
@@ -47,7 +56,12 @@ def mixture(height: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def run(
-    particles: Cloud, data: Cloud, frame: FrameKind, *, dt: float = DT, amplifier: float = 0.0
+    particles: Cloud,
+    data: Cloud,
+    frame: FrameKind,
+    *,
+    dt: float = DT,
+    amplifier: float = 0.0,
 ) -> list[np.ndarray]:
     """The particles (d, n) at each of TIMES."""
     moments = [round(t / DT) for t in TIMES]
@@ -59,7 +73,9 @@ def run(
 
     stage = Stage("flow", frame, moments[-1], Sorted(), step_size=dt)
     flow = Flow([stage], Seed(1), n_conditions=int(amplifier > 0), amplifier=amplifier)
-    simulate(flow, particles, flow.target(particles, data), Noise(Seed(2)), listeners=[keep])
+    simulate(
+        flow, particles, flow.target(particles, data), Noise(Seed(2)), listeners=[keep]
+    )
     return kept
 
 
@@ -73,8 +89,14 @@ def ideal() -> list[np.ndarray]:
     """Row (b): every component its own flow on the line, where there is only one direction."""
     x, target, y = mixture(NEAR)
     halves = slice(None, N // 2), slice(N // 2, None)
-    moved = [run(Cloud(x[None, half]), Cloud(target[None, half]), Orthogonal()) for half in halves]
-    return [np.stack((np.concatenate(both, axis=1)[0], y)) for both in zip(*moved, strict=True)]
+    moved = [
+        run(Cloud(x[None, half]), Cloud(target[None, half]), Orthogonal())
+        for half in halves
+    ]
+    return [
+        np.stack((np.concatenate(both, axis=1)[0], y))
+        for both in zip(*moved, strict=True)
+    ]
 
 
 def conditional(amplifier: float) -> list[np.ndarray]:
@@ -100,7 +122,9 @@ def draw(path: Path) -> dict[str, float]:
         ("(d) conditional flow, amplifier ξ = 10", NEAR, conditional(10)),
         ("(e) conditional flow, amplifier ξ = 1", NEAR, conditional(1)),
     ]
-    heights = [2 * (height + MARGIN) + 1.6 for _, height, _ in rows]  # one scale; 1.6 for the titles
+    heights = [
+        2 * (height + MARGIN) + 1.6 for _, height, _ in rows
+    ]  # one scale; 1.6 for the titles
     heights[-1] += 0.8  # and for the names of the axes
     fig = plt.figure(figsize=(11, 0.32 * sum(heights)), layout="constrained")
     panels = fig.subfigures(5, 1, height_ratios=heights)
@@ -111,13 +135,16 @@ def draw(path: Path) -> dict[str, float]:
             draw_moment(ax, height, xy)
             ax.set_title(f"t = {time:g}", fontsize=10)
         axes[0].set_ylabel("y (condition)")
-        shares[title] = float(np.mean(np.sign(moments[-1][0]) == np.repeat([1, -1], N // 2)))
+        shares[title] = float(
+            np.mean(np.sign(moments[-1][0]) == np.repeat([1, -1], N // 2))
+        )
         title += f": {shares[title]:.0%} reach the target at their own height"
         panel.suptitle(title, x=0.01, ha="left", weight="bold")
     for ax in axes:
         ax.set_xlabel("x (generated)")
     legend = [
-        Patch(color=c, label=f"started {w}") for c, w in zip(COLOURS, ("above", "below"), strict=True)
+        Patch(color=c, label=f"started {w}")
+        for c, w in zip(COLOURS, ("above", "below"), strict=True)
     ]
     legend = [Patch(color="#3182bd", label="target"), *legend]
     panels[2].axes[2].legend(handles=legend, loc="center")  # where there is room
@@ -128,10 +155,12 @@ def draw(path: Path) -> dict[str, float]:
 
 def draw_moment(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
     """One panel: the target's density in blue, the particles over it."""
-    right, top = SIDE + MARGIN, height + MARGIN
+    right = SIDE + MARGIN
+    top = height + MARGIN
     gx, gy = np.meshgrid(np.linspace(-right, right, 120), np.linspace(-top, top, 160))
     density = sum(
-        np.exp(-((gx - s * SIDE) ** 2 + (gy - s * height) ** 2) / (2 * SD**2)) for s in (1, -1)
+        np.exp(-((gx - s * SIDE) ** 2 + (gy - s * height) ** 2) / (2 * SD**2))
+        for s in (1, -1)
     )
     ax.contourf(gx, gy, density, levels=[0.05, 0.2, 0.4, 0.6, 0.8, 1.1], cmap="Blues")
     for half, colour in zip(np.split(xy, 2, axis=1), COLOURS, strict=True):
@@ -143,7 +172,9 @@ def draw_moment(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
 def main() -> None:
     """Run the five flows and draw them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    parser.add_argument(
+        "--out", type=Path, default=Path("examples-out"), help="folder to write to"
+    )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     draw(out / "appendix_a.png")

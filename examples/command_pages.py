@@ -72,7 +72,12 @@ def run(text: str, folder: Path) -> str:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         result = subprocess.run(
-            words, shell=True, cwd=folder, env=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            words,
+            shell=True,
+            cwd=folder,
+            env=here,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         said = result.stdout.decode().replace(str(Path.home()), "~").rstrip()
         said = said.replace(platform.release(), platform.release().split("-")[0])
@@ -88,11 +93,15 @@ def prepare(folder: Path) -> None:
     from sliceflow.datasets import load
 
     test = load("digits", "test")
-    Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(folder / "half.png")
+    Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(
+        folder / "half.png"
+    )
     with (folder / "patients.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("age", "sex", "pressure", "visits"))
-        for i, (age, pressure) in enumerate(np.random.default_rng(1).normal((50, 90), 9, (300, 2))):
+        for i, (age, pressure) in enumerate(
+            np.random.default_rng(1).normal((50, 90), 9, (300, 2))
+        ):
             shown = "" if i % 100 == 7 else f"{pressure + age / 5:.1f}"
             writer.writerow((int(age), "ab"[i % 2], shown, i * i % 7))
 
@@ -100,8 +109,12 @@ def prepare(folder: Path) -> None:
 def main() -> None:
     """Rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flags", action="store_true", help="only the tables; nothing is run")
-    parser.add_argument("last", nargs="?", choices=ORDER, default=ORDER[-1], help="the last page")
+    parser.add_argument(
+        "--flags", action="store_true", help="only the tables; nothing is run"
+    )
+    parser.add_argument(
+        "last", nargs="?", choices=ORDER, default=ORDER[-1], help="the last page"
+    )
     arguments = parser.parse_args()
     only_flags = arguments.flags
     from sliceflow import __version__

@@ -35,11 +35,23 @@ VERBOSE = int(sys.stderr.isatty())
 
 # What is measured: (key in `scores`, ideal value, what it says)
 MEASURES = [
-    ("accuracy", "1", "samples that a classifier of real digits recognises as the class asked for"),
+    (
+        "accuracy",
+        "1",
+        "samples that a classifier of real digits recognises as the class asked for",
+    ),
     ("FD-PCA32", "floor", "Fréchet distance to the test rows, 32 principal components"),
     ("sliced distance", "floor", "sliced 2-Wasserstein distance to the test rows"),
-    ("two-sample accuracy", "0.5", "how often a random forest tells samples from test rows"),
-    ("NN ratio", "1", "distance to the nearest training row, over a test row's; 0 is copying"),
+    (
+        "two-sample accuracy",
+        "0.5",
+        "how often a random forest tells samples from test rows",
+    ),
+    (
+        "NN ratio",
+        "1",
+        "distance to the nearest training row, over a test row's; 0 is copying",
+    ),
 ]
 
 
@@ -67,19 +79,29 @@ def scores(
 def moons(out: Path) -> Path:
     """Fit two moons by class, and draw the data beside batched and offline samples."""
     X, y = make_moons(2000, noise=0.06, random_state=0)
-    X = X.astype(np.float32)  # as pictures are: numba compiles its kernels once, not twice
+    X = X.astype(
+        np.float32
+    )  # as pictures are: numba compiles its kernels once, not twice
     # Two columns need few steps; many more would copy the rows.
     flow = SlicedWassersteinFlow(n_steps=50, random_state=0, verbose=VERBOSE).fit(X, y)
     clouds = [
         ("data: 2000 rows", X, y),
-        ("batched samples: 2000 particles", flow.particles_[:2000], flow.particle_conditions_[:2000]),
+        (
+            "batched samples: 2000 particles",
+            flow.particles_[:2000],
+            flow.particle_conditions_[:2000],
+        ),
         ("offline samples: 2000 new points", flow.sample(2000, y=y, random_state=1), y),
     ]
-    fig, axes = plt.subplots(1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained")
+    fig, axes = plt.subplots(
+        1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained"
+    )
     for ax, (title, points, labels) in zip(axes, clouds, strict=True):
         for label in (0, 1):
             chosen = points[labels == label]
-            ax.scatter(*chosen.T, s=4, linewidths=0, c=COLOURS[label], label=f"class {label}")
+            ax.scatter(
+                *chosen.T, s=4, linewidths=0, c=COLOURS[label], label=f"class {label}"
+            )
         ax.set(title=title, xlabel="$x_1$", aspect="equal")
     axes[0].set_ylabel("$x_2$")
     axes[0].legend(markerscale=4, loc="upper right")
@@ -106,9 +128,15 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     after_offline = time.perf_counter()
     # The same digits as vectors of 64 numbers, to compare with: no patches, no pyramid.
     vectors = SlicedWassersteinFlow(
-        n_particles=2000, n_steps=400, random_state=0, transport="histogram", verbose=VERBOSE
+        n_particles=2000,
+        n_steps=400,
+        random_state=0,
+        transport="histogram",
+        verbose=VERBOSE,
     )
-    vectors.fit(rows(train.images, train.n_pixel_values).astype(np.float32), train.labels)
+    vectors.fit(
+        rows(train.images, train.n_pixel_values).astype(np.float32), train.labels
+    )
     seconds = np.diff((began, after_batched, after_offline, time.perf_counter()))
 
     groups = [
@@ -122,7 +150,9 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
         for title, colour, images, labels in groups
     ]
     picture = sheet(out / "digits.png", drawn, train.n_pixel_values, "Digits by class")
-    real, unseen = ((rows(part.images, part.n_pixel_values), part.labels) for part in (train, test))
+    real, unseen = (
+        (rows(part.images, part.n_pixel_values), part.labels) for part in (train, test)
+    )
     measured = [
         (rows(flow.particles_, train.n_pixel_values), flow.particle_conditions_),
         (rows(offline, train.n_pixel_values), y_offline),
@@ -144,7 +174,9 @@ def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
         random_state=0,
         verbose=VERBOSE,
     )
-    given = test.images[[np.flatnonzero(test.labels == label)[0] for label in range(10)]]
+    given = test.images[
+        [np.flatnonzero(test.labels == label)[0] for label in range(10)]
+    ]
     completed = flow.fit(train.images).inpaint(given, n=n, random_state=1)
     known = MASKS["top"](8, 8)
     drawn = completions(given, completed, known, [str(label) for label in range(10)])
@@ -185,10 +217,13 @@ def quality(scores: list, n_train: int, n_test: int, seconds: np.ndarray) -> str
 def main() -> None:
     """Run everything and list what was written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    parser.add_argument(
+        "--out", type=Path, default=Path("examples-out"), help="folder to write to"
+    )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    train, test = load("digits"), load("digits", split="test")
+    train = load("digits")
+    test = load("digits", split="test")
     written = [moons(out)]
     picture, table = digits(out, train, test)
     written += [picture, inpainting(out, train, test)]

@@ -33,18 +33,29 @@ from sliceflow.devices import resolve_device
 from sliceflow.spaces.pictures.layout import MASKS
 
 STEPS = {"mnist": 50, "fashion-mnist": 50, "cifar10": 50, "celeba": 30}  # per stage
-PARTICLES = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 100_000, "celeba": 40_000}
+PARTICLES = {
+    "mnist": 60_000,
+    "fashion-mnist": 60_000,
+    "cifar10": 100_000,
+    "celeba": 40_000,
+}
 HELD_OUT = 500  # faces: CelebA's first pictures have no test set of their own
 GIVEN = {"top": "the top half", "left": "the left half", "border": "all but the middle"}
 
 
 def unconditional(
-    path: Path, train: Pictures, test: Pictures, settings: dict, shape: tuple[int, int] = (8, 16)
+    path: Path,
+    train: Pictures,
+    test: Pictures,
+    settings: dict,
+    shape: tuple[int, int] = (8, 16),
 ) -> dict:
     """Samples without labels."""
     images, cost = samples(train, **settings)
     grid = images[: shape[0] * shape[1]].reshape(*shape, *images.shape[1:])
-    sheet(path, [Panel(grid)], train.n_pixel_values, f"{name(train)}, no labels: {cost}")
+    sheet(
+        path, [Panel(grid)], train.n_pixel_values, f"{name(train)}, no labels: {cost}"
+    )
     return {"fits": [cost]}
 
 
@@ -74,13 +85,22 @@ def inpainting(
 ) -> dict:
     """Test pictures, one of each class, of which a part is given; six completions of each."""
     flow, cost = fit(train, observed=given, n_knots=64, **settings)
-    chosen = range(10) if test.labels is None else np.unique(test.labels, return_index=True)[1]
+    chosen = (
+        range(10)
+        if test.labels is None
+        else np.unique(test.labels, return_index=True)[1]
+    )
     pictures = test.images[list(chosen)]
     completed = flow.inpaint(pictures, n=6, random_state=1)
     known = MASKS[given](*pictures.shape[1:3])
     names = [] if test.labels is None else class_names(test)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"
-    sheet(path, completions(pictures, completed, known, names), train.n_pixel_values, title)
+    sheet(
+        path,
+        completions(pictures, completed, known, names),
+        train.n_pixel_values,
+        title,
+    )
     return {"fits": [cost], **(measure(flow) if measure else {})}
 
 
@@ -105,7 +125,9 @@ PICTURES = {  # which set, and who draws it
 
 
 @cache
-def read(dataset: str, root: Path, n: int | None, whole: bool) -> tuple[Pictures, Pictures]:
+def read(
+    dataset: str, root: Path, n: int | None, whole: bool
+) -> tuple[Pictures, Pictures]:
     """At most n training pictures, and test pictures; of `whole` CelebA none are held out."""
     train = stored(dataset, "train", root)
     if dataset != "celeba":
@@ -123,14 +145,18 @@ def stored(dataset: str, split: str, root: Path) -> Pictures:
 def part(pictures: Pictures, first: int, last: int | None) -> Pictures:
     """Some of the pictures."""
     labels = None if pictures.labels is None else pictures.labels[first:last]
-    return Pictures(pictures.images[first:last], labels, pictures.n_pixel_values, pictures.name)
+    return Pictures(
+        pictures.images[first:last], labels, pictures.n_pixel_values, pictures.name
+    )
 
 
 def machine(device: torch.device) -> dict:
     """What a picture was made on, and when."""
     return {
         "date": str(datetime.date.today()),
-        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "machine": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.machine(),
         "sliceflow": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -141,12 +167,16 @@ def main() -> None:
     """Draw the pictures asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", type=Path, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, default=Path("gallery"), help="folder to write to")
+    parser.add_argument(
+        "--out", type=Path, default=Path("gallery"), help="folder to write to"
+    )
     only = {"nargs": "+", "choices": PICTURES, "default": PICTURES, "metavar": "NAME"}
     parser.add_argument("--only", **only, help=", ".join(PICTURES))
     parser.add_argument("--quality", type=int, help=f"steps per stage; {STEPS}")
     parser.add_argument("--n-particles", type=int, help=f"{PARTICLES}")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     small = "2000 pictures, 1000 particles, 2 steps per stage: to see that it runs"
     parser.add_argument("--small", action="store_true", help=small)
     args = parser.parse_args()
@@ -157,7 +187,8 @@ def main() -> None:
         dataset, draw = PICTURES[which]
         settings = {
             "quality": args.quality or (2 if args.small else STEPS[dataset]),
-            "n_particles": args.n_particles or (1000 if args.small else PARTICLES[dataset]),
+            "n_particles": args.n_particles
+            or (1000 if args.small else PARTICLES[dataset]),
             "device": args.device,
         }
         began = time.perf_counter()
@@ -180,7 +211,10 @@ def main() -> None:
         fits = sum(cost["seconds"] for cost in numbers["fits"])
         kilobytes = path.stat().st_size / 1e3
         total = made[which]["seconds in all"]
-        print(f"{path}: {fits:.1f} s of fits, {total:.1f} s in all, {kilobytes:.0f} kB", flush=True)
+        print(
+            f"{path}: {fits:.1f} s of fits, {total:.1f} s in all, {kilobytes:.0f} kB",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

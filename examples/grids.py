@@ -9,7 +9,9 @@ import numpy as np
 from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-INK, BLUE, ORANGE = "#000000", "#0072B2", "#C04C00"  # told apart by every kind of eye
+INK = "#000000"
+BLUE = "#0072B2"
+ORANGE = "#C04C00"  # told apart by every kind of eye
 CHECKS = ((0.62, 0.78, 0.93), (0.84, 0.91, 0.97))  # stand for hidden pixels
 
 
@@ -34,7 +36,10 @@ def by_class(images: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
 
 
 def completions(
-    given: np.ndarray, completed: np.ndarray, known: np.ndarray, row_names: Sequence[str] = ()
+    given: np.ndarray,
+    completed: np.ndarray,
+    known: np.ndarray,
+    row_names: Sequence[str] = (),
 ) -> list[Panel]:
     """Panels of pictures with only the `known` pixels, their completions (n, k, …), the originals."""
     k = completed.shape[1]
@@ -50,15 +55,23 @@ def sheet(path: Path, panels: Sequence[Panel], n_pixel_values: int, title: str) 
     grids = [_grid(panel, n_pixel_values) for panel in panels]
     # Wide sheets are shown smaller: their letters are larger.
     size = max(16, sum(grid.width for grid in grids) // 64)
-    plain, bold = _font(size), _font(size, "bold")
-    line, near, between = size * 5 // 4, size // 2, size * 3 // 2
+    plain = _font(size)
+    bold = _font(size, "bold")
+    line = size * 5 // 4
+    near = size // 2
+    between = size * 3 // 2
 
     def wide(texts: Sequence[str]) -> int:
-        return max((int(plain.getlength(text)) + 1 for text in texts if text), default=0)
+        return max(
+            (int(plain.getlength(text)) + 1 for text in texts if text), default=0
+        )
 
     names = [wide(panel.row_names) + near * bool(panel.row_names) for panel in panels]
     # A title may be wider than its grid.
-    widths = [max(g.width, wide((p.title, p.note))) for g, p in zip(grids, panels, strict=True)]
+    widths = [
+        max(g.width, wide((p.title, p.note)))
+        for g, p in zip(grids, panels, strict=True)
+    ]
     inner = sum(names) + sum(widths) + between * (len(panels) - 1)
     lines = _wrapped(title, inner, bold)
     top = near + line * len(lines) + near
@@ -79,7 +92,9 @@ def sheet(path: Path, panels: Sequence[Panel], n_pixel_values: int, title: str) 
         draw.text((middle, below), panel.note, panel.colour, plain, anchor="ma")
         pitch = grid.height / len(panel.images)
         for i, name in enumerate(panel.row_names):
-            draw.text((x - near, first + (i + 0.5) * pitch), name, INK, plain, anchor="rm")
+            draw.text(
+                (x - near, first + (i + 0.5) * pitch), name, INK, plain, anchor="rm"
+            )
         left += width + between
     if path.suffix == ".jpg":
         page.save(path, quality=88, subsampling=0, optimize=True)
@@ -98,7 +113,9 @@ def _grid(panel: Panel, n_pixel_values: int) -> Image.Image:
     n_rows, n_columns, h, w = values.shape[:4]
     if panel.hidden is not None:
         row, column = np.indices((h, w)) // max(1, h // 8)
-        values = np.where(panel.hidden[..., None], np.array(CHECKS)[(row + column) % 2], values)
+        values = np.where(
+            panel.hidden[..., None], np.array(CHECKS)[(row + column) % 2], values
+        )
     gap = max(1, h // 12)
     out = np.ones((n_rows, h + gap, n_columns, w + gap, 3))
     out[:, :h, :, :w] = values.transpose(0, 2, 1, 3, 4)

@@ -21,7 +21,9 @@ def main() -> None:
     args = arguments(__doc__)
     if args.data_root is None:  # the digits from 5 on stand for the clothes
         digits = load("digits")
-        images, labels, values = digits.images, digits.labels, digits.n_pixel_values
+        images = digits.images
+        labels = digits.labels
+        values = digits.n_pixel_values
     else:
         sets = [load(name, root=args.data_root) for name in ("mnist", "fashion-mnist")]
         images = np.concatenate([pictures.images for pictures in sets])
@@ -38,7 +40,9 @@ def main() -> None:
     )
 
     def drawn(title: str, colour: str) -> Panel:
-        return Panel(by_class(flow.particles_, flow.particle_conditions_, 6), title, colour)
+        return Panel(
+            by_class(flow.particles_, flow.particle_conditions_, 6), title, colour
+        )
 
     panels = [(flow.fit(images[known], labels[known]), drawn("fit", BLUE))[1]]
     flow.partial_fit(images[~known], labels[~known])
@@ -46,7 +50,14 @@ def main() -> None:
     last = labels == labels.max()
     flow.forget(images[last], labels[last])
     panels.append(drawn("forget the last class", BLUE))
-    print(sheet(args.out / "joining.png", panels, values, "Classes that join, and one that goes"))
+    print(
+        sheet(
+            args.out / "joining.png",
+            panels,
+            values,
+            "Classes that join, and one that goes",
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -24,11 +24,21 @@ from sliceflow.spaces.pictures.schedules import auto, from_string
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     """Fit three flows, draw and measure their particles."""
     h, w = train.images.shape[1:3]
-    pyramid, side = auto(h, w), max(h, w)
-    total = sum(stage.n_steps for stage in from_string(pyramid, h, w, settings["quality"]))
-    ways = [
+    pyramid = auto(h, w)
+    side = max(h, w)
+    total = sum(
+        stage.n_steps for stage in from_string(pyramid, h, w, settings["quality"])
+    )
+    strategies = [
         ("uniform", {"schedule": f"{side}[{side}]"}),
-        ("local", {"schedule": next(word for word in pyramid.split() if word.startswith(f"{side}["))}),
+        (
+            "local",
+            {
+                "schedule": next(
+                    word for word in pyramid.split() if word.startswith(f"{side}[")
+                )
+            },
+        ),
         ("local + pyramid", {}),
     ]
     settings = settings | {"n_clusters": 1}  # they help all three
@@ -44,17 +54,22 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
 
     floor = frechet_distance_pca(seen[:2000], unseen, seen)
     panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {floor:.2f}")]
-    costs, scores = [], {"real": {"FD-PCA32": floor}}
-    for way, changed in ways:
+    costs = []
+    scores = {"real": {"FD-PCA32": floor}}
+    for strategy, changed in strategies:
         if "schedule" in changed:
-            changed["quality"] = max(1, round(total / len(from_string(changed["schedule"], h, w))))
+            changed["quality"] = max(
+                1, round(total / len(from_string(changed["schedule"], h, w)))
+            )
         images, cost = samples(train, **settings | changed)
-        distance = frechet_distance_pca(rows(images, train.n_pixel_values), unseen, seen)
+        distance = frechet_distance_pca(
+            rows(images, train.n_pixel_values), unseen, seen
+        )
         ratio = nn_ratio(images, train, test, settings["device"])
         costs.append(cost)
-        scores[way] = {"FD-PCA32": distance, "NN ratio": ratio}
+        scores[strategy] = {"FD-PCA32": distance, "NN ratio": ratio}
         note = f"FD-PCA32 {distance:.2f}, NN ratio {ratio:.2f}"
-        panels.append(Panel(grid(images), f"{way}: {cost.time}", BLUE, note=note))
+        panels.append(Panel(grid(images), f"{strategy}: {cost.time}", BLUE, note=note))
     title = f"{name(train)}, no labels: equally many steps, {costs[0].particles:,} particles"
     sheet(path, panels, train.n_pixel_values, title)
     return {"fits": costs, "scores": scores}
@@ -64,8 +79,11 @@ def main() -> None:
     """Draw the three flows of one set."""
     args = arguments(__doc__)
     path = args.out / "local_and_pyramid.png"
-    for way, numbers in draw(path, *read(args), settings(args))["scores"].items():
-        print(f"{way}:", ", ".join(f"{what} {number:.2f}" for what, number in numbers.items()))
+    for strategy, numbers in draw(path, *read(args), settings(args))["scores"].items():
+        print(
+            f"{strategy}:",
+            ", ".join(f"{what} {number:.2f}" for what, number in numbers.items()),
+        )
     print("wrote", path)
 
 

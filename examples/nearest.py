@@ -16,13 +16,19 @@ from runs import arguments, mirrored, name, read, samples, settings
 from sliceflow import metrics
 from sliceflow.datasets import Pictures
 
-N_ROWS, N_NEAREST = 10, 5
+N_ROWS = 10
+N_NEAREST = 5
 
 
-def nn_ratio(images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto") -> float:
+def nn_ratio(
+    images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto"
+) -> float:
     """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, as they were fitted."""
-    few, others = images[:2000], test.images[:2000]
-    return metrics.nn_ratio(few, train.images, others, mirror=mirrored(train), device=device)
+    few = images[:2000]
+    others = test.images[:2000]
+    return metrics.nn_ratio(
+        few, train.images, others, mirror=mirrored(train), device=device
+    )
 
 
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:

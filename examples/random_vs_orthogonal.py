@@ -39,7 +39,9 @@ class Watch:
 
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows
-        self.steps, self.distances, self.clock = [], [], []
+        self.steps = []
+        self.distances = []
+        self.clock = []
         self.last = time.perf_counter()
 
     def __call__(self, event: Event) -> None:
@@ -48,7 +50,9 @@ class Watch:
         if event.steps_done in MOMENTS:
             particles = event.particles.T.numpy()
             self.steps.append(event.steps_done)
-            self.distances.append(sliced_wasserstein(particles, self.rows, n_directions=200))
+            self.distances.append(
+                sliced_wasserstein(particles, self.rows, n_directions=200)
+            )
         self.last = time.perf_counter()  # measuring is not part of the flow
 
     @property
@@ -60,7 +64,9 @@ class Watch:
 def main() -> None:
     """Run every kind of frame, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    parser.add_argument(
+        "--out", type=Path, default=Path("examples-out"), help="folder to write to"
+    )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
 
@@ -72,13 +78,19 @@ def main() -> None:
     options = VectorOptions(taper=0.0, n_axis_steps=0, smoothing=0)  # the bare steps
     settings = {"standardize": False, "options": options, "transport": "sorted"}
     settings |= {"n_particles": 2000, "random_state": 0, "device": "cpu"}
-    SlicedWassersteinFlow(n_steps=1, **settings).fit(train)  # compile before the clock runs
+    SlicedWassersteinFlow(n_steps=1, **settings).fit(
+        train
+    )  # compile before the clock runs
     fig, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")
     for name, frame, n_steps, colour, marker in RUNS:
         watch = Watch(test)
-        SlicedWassersteinFlow(n_steps=n_steps, frame=frame, **settings).fit(train, listeners=(watch,))
+        SlicedWassersteinFlow(n_steps=n_steps, frame=frame, **settings).fit(
+            train, listeners=(watch,)
+        )
         for ax, abscissa in zip(axes, (watch.steps, watch.seconds), strict=True):
-            ax.loglog(abscissa, watch.distances, c=colour, marker=marker, ms=4, label=name)
+            ax.loglog(
+                abscissa, watch.distances, c=colour, marker=marker, ms=4, label=name
+            )
         reached = f"{n_steps} steps, {watch.seconds[-1]:.1f} s, distance {watch.distances[-1]:.4f}"
         print(f"{name:22}  {reached}")
     print(f"real training rows      distance {floor:.4f}")
@@ -87,11 +99,13 @@ def main() -> None:
         ax.set_xlabel(unit)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.grid(alpha=0.3)
-    ticks = (0.04, 0.06, 0.1, 0.2, 0.4, 0.8)
-    axes[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    integer_values = (0.04, 0.06, 0.1, 0.2, 0.4, 0.8)
+    axes[0].set_yticks(integer_values, labels=[f"{tick:g}" for tick in integer_values])
     axes[0].minorticks_off()
     axes[0].set_ylabel("sliced distance to 500 held-out digits")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    fig.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5
+    )
     fig.suptitle("8×8 digits as vectors (d = 64), 2000 particles, sorted transport")
     fig.savefig(out / "random_vs_orthogonal.png", dpi=110)
     print("wrote", out / "random_vs_orthogonal.png")

@@ -31,10 +31,16 @@ def arguments(doc: str) -> argparse.Namespace:
     """The command line of an example; `out` is made."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     sets = ("digits", "mnist", "fashion-mnist", "cifar10")
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    parser.add_argument(
+        "--out", type=Path, default=Path("examples-out"), help="folder to write to"
+    )
     parser.add_argument("--dataset", choices=sets, default="digits")
-    parser.add_argument("--data-root", type=Path, help="folder of the data sets; digits need none")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the data sets; digits need none"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
     parser.add_argument("--quality", type=int, default=10, help="steps per stage")
     parser.add_argument("--n-particles", type=int, default=2000)
     args = parser.parse_args()
@@ -44,12 +50,18 @@ def arguments(doc: str) -> argparse.Namespace:
 
 def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     """The training and the test pictures."""
-    return tuple(load(args.dataset, split, args.data_root) for split in ("train", "test"))
+    return tuple(
+        load(args.dataset, split, args.data_root) for split in ("train", "test")
+    )
 
 
 def settings(args: argparse.Namespace) -> dict:
     """What every fit of an example is given."""
-    return {"quality": args.quality, "n_particles": args.n_particles, "device": args.device}
+    return {
+        "quality": args.quality,
+        "n_particles": args.n_particles,
+        "device": args.device,
+    }
 
 
 def name(pictures: Pictures) -> str:
@@ -60,7 +72,9 @@ def name(pictures: Pictures) -> str:
 def class_names(pictures: Pictures) -> list[str]:
     """What its classes are called, in the order of their labels."""
     words = CLASSES.get(pictures.name)
-    return words.split() if words else [str(label) for label in np.unique(pictures.labels)]
+    return (
+        words.split() if words else [str(label) for label in np.unique(pictures.labels)]
+    )
 
 
 def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:

@@ -27,7 +27,14 @@ high = [os.dup2(int(fd), 200 + i) for i, fd in enumerate(sys.argv[1:3])]
 for fd, at in zip(high, (3, 4)): os.dup2(fd, at)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-_KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
+_KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    " ": 32,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+}
 
 
 class Chromium:
@@ -35,12 +42,17 @@ class Chromium:
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        (read, self._out), (self._in, write) = os.pipe(), os.pipe()
+        read, self._out = os.pipe()
+        self._in, write = os.pipe()
         words = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--remote-debugging-pipe",
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
             f"--user-data-dir={self._folder.name}",
-        ]  # fmt: skip
+        ]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MOVE, str(read), str(write), str(CHROMIUM), *words],
             pass_fds=(read, write),
@@ -49,7 +61,9 @@ class Chromium:
         )
         os.close(read)
         os.close(write)
-        self._number, self._answers, self.events = 0, {}, []
+        self._number = 0
+        self._answers = {}
+        self.events = []
         self._came = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -96,11 +110,17 @@ class Page:
     """A tab of the browser."""
 
     def __init__(self, chromium, address, width, height, scheme):
-        self._chromium, self.address = chromium, address
+        self._chromium = chromium
+        self.address = address
         context = chromium.send("Target.createBrowserContext")["browserContextId"]
-        target = chromium.send("Target.createTarget", url="about:blank", browserContextId=context)
-        attached = chromium.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session, self._target = attached["sessionId"], target["targetId"]
+        target = chromium.send(
+            "Target.createTarget", url="about:blank", browserContextId=context
+        )
+        attached = chromium.send(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        self._session = attached["sessionId"]
+        self._target = target["targetId"]
         for domain in ("Page", "Runtime", "Log", "DOM"):
             self.send(f"{domain}.enable")
         self.resize(width, height)
@@ -112,13 +132,20 @@ class Page:
         return self._chromium.send(method, self._session, **params)
 
     def resize(self, width, height):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size = {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": False,
+        }
         self.send("Emulation.setDeviceMetricsOverride", **size)
 
     def open(self, address):
         """Go somewhere, and wait until the page has loaded."""
         self.send("Page.navigate", url=address)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.wait(
+            "document.readyState === 'complete' && location.href !== 'about:blank'"
+        )
 
     def reload(self):
         self.run("window.old = true")
@@ -129,11 +156,16 @@ class Page:
         """What the body of an async function returns on the page; one line needs no return."""
         body = script if "return" in script or ";" in script else f"return {script}"
         answer = self.send(
-            "Runtime.evaluate", expression=f"(async () => {{ {body} }})()", awaitPromise=True,
-            returnByValue=True, userGesture=True,
-        )  # fmt: skip
+            "Runtime.evaluate",
+            expression=f"(async () => {{ {body} }})()",
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
+        )
         if "exceptionDetails" in answer:
-            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
+            raise RuntimeError(
+                answer["exceptionDetails"]["exception"].get("description")
+            )
         return answer["result"].get("value")
 
     def wait(self, condition, seconds=60):
@@ -166,9 +198,20 @@ class Page:
         for kind, (x, y) in zip(kinds, places, strict=True):
             at = {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
             self.send(
-                "Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at
+                "Input.dispatchMouseEvent",
+                type=kind,
+                button="left",
+                buttons=1,
+                clickCount=1,
+                **at,
             )
-        self.send("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **at)
+        self.send(
+            "Input.dispatchMouseEvent",
+            type="mouseReleased",
+            button="left",
+            clickCount=1,
+            **at,
+        )
 
     def key(self, key, times=1):
         """Press a key, as the keyboard would."""
@@ -176,18 +219,29 @@ class Page:
             code = {"key": key, "windowsVirtualKeyCode": _KEYS[key]}
             text = {"Enter": "\r", " ": " "}.get(key)
             self.send(
-                "Input.dispatchKeyEvent", type="keyDown", **code, **({"text": text} if text else {})
+                "Input.dispatchKeyEvent",
+                type="keyDown",
+                **code,
+                **({"text": text} if text else {}),
             )
             self.send("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def choose(self, id, file):
         """Choose a file."""
-        node = self.send("Runtime.evaluate", expression=f"document.getElementById({id!r})")
-        self.send("DOM.setFileInputFiles", files=[str(file)], objectId=node["result"]["objectId"])
+        node = self.send(
+            "Runtime.evaluate", expression=f"document.getElementById({id!r})"
+        )
+        self.send(
+            "DOM.setFileInputFiles",
+            files=[str(file)],
+            objectId=node["result"]["objectId"],
+        )
 
     def downloads(self, folder):
         """Keep what is downloaded in a folder."""
-        self.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        self.send(
+            "Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder)
+        )
 
     def picture(self, path):
         """A screenshot."""
@@ -196,18 +250,29 @@ class Page:
 
     def accessible(self):
         """What axe-core complains about, which must be installed."""
-        axe = Path(find_spec("axe_core_python").submodule_search_locations[0], "axe.min.js")
+        axe = Path(
+            find_spec("axe_core_python").submodule_search_locations[0], "axe.min.js"
+        )
         self.send("Runtime.evaluate", expression=axe.read_text(encoding="utf-8"))
-        violations, passed = self.run("return axe.run().then((r) => [r.violations, r.passes.length])")
+        violations, passed = self.run(
+            "return axe.run().then((r) => [r.violations, r.passes.length])"
+        )
         assert passed > 15
         return [(v["id"], [node["html"] for node in v["nodes"]]) for v in violations]
 
     def errors(self):
         """What the browser complained about."""
-        heard = [e for e in self._chromium.events if e.get("sessionId") == self._session]
-        thrown = [e["params"]["exceptionDetails"]["text"] for e in heard
-                  if e["method"] == "Runtime.exceptionThrown"]  # fmt: skip
-        logged = [e["params"]["entry"] for e in heard if e["method"] == "Log.entryAdded"]
+        heard = [
+            e for e in self._chromium.events if e.get("sessionId") == self._session
+        ]
+        thrown = [
+            e["params"]["exceptionDetails"]["text"]
+            for e in heard
+            if e["method"] == "Runtime.exceptionThrown"
+        ]
+        logged = [
+            e["params"]["entry"] for e in heard if e["method"] == "Log.entryAdded"
+        ]
         return thrown + [entry["text"] for entry in logged if entry["level"] == "error"]
 
     def close(self):

@@ -7,7 +7,9 @@ again. `models.py` says how they are made.
 import os
 import signal
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep; torch reads it
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # waiting threads sleep; torch reads it
 
 import numpy as np
 import pytest
@@ -83,7 +85,9 @@ def digits_run(tmp_path_factory):
     from running import FEW, inside
 
     folder = tmp_path_factory.mktemp("digits") / "run"
-    result = inside("fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder)
+    result = inside(
+        "fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder
+    )
     assert result.returncode == 0, result.stderr
     return folder, result
 
@@ -93,7 +97,8 @@ def people(tmp_path_factory):
     """A CSV file of 200 rows: numbers, a category, dates in order, missing cells, e-mail addresses."""
     import pandas as pd
 
-    rng, n = np.random.default_rng(0), 200
+    rng = np.random.default_rng(0)
+    n = 200
     start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
     table = {
         "plan": rng.choice(["basic", "gold"], n),

@@ -27,7 +27,8 @@ PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
 COLOURS = RNG.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
 EVEN_AND_ODD = np.arange(50) % 2
 DIGITS = load_digits()
-IMAGES, DIGIT_LABELS = DIGITS.images.astype(np.uint8)[:300], DIGITS.target[:300]
+IMAGES = DIGITS.images.astype(np.uint8)[:300]
+DIGIT_LABELS = DIGITS.target[:300]
 QUICK = dict(schedule="1[1] 3[3] 8[8,3]", n_pixel_values=17, quality=2, n_particles=300)
 QUICK |= dict(random_state=0, device="cpu")  # an `ImageFlow` of these digits
 
@@ -41,16 +42,30 @@ def vectors(n_axis_steps: int = 2, **changes: Any) -> SlicedWassersteinFlow:
 
 def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     """Three levels of two steps, of 60 particles, not fitted yet."""
-    settings = dict(schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17)
-    settings |= dict(random_state=3, device="cpu", options=PictureOptions(n_knots=n_knots))
+    settings = dict(
+        schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17
+    )
+    settings |= dict(
+        random_state=3, device="cpu", options=PictureOptions(n_knots=n_knots)
+    )
     return ImageFlow(**settings | changes)
 
 
 def picture_plan(**changes: Any) -> PicturePlan:
     """A plan of grey pictures of 6×6 pixels, as a fit of 40 particles could have it."""
-    plan: Any = dict(device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved=40)
-    plan |= dict(condition="none", n_conditions=0, amplifier=0.0, patch_basis="pixels", n_knots=12)
-    plan |= dict(layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), n_summed=0)
+    plan: Any = dict(
+        device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved=40
+    )
+    plan |= dict(
+        condition="none",
+        n_conditions=0,
+        amplifier=0.0,
+        patch_basis="pixels",
+        n_knots=12,
+    )
+    plan |= dict(
+        layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), n_summed=0
+    )
     return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
 
 
@@ -84,28 +99,47 @@ def table() -> Any:
 
     from sliceflow import TableFlow
 
-    rng, n = np.random.default_rng(0), 80
-    plan, age = rng.choice(["basic", "gold", "free"], n), rng.integers(18, 80, n)
+    rng = np.random.default_rng(0)
+    n = 80
+    plan = rng.choice(["basic", "gold", "free"], n)
+    age = rng.integers(18, 80, n)
     gone = rng.random(n) < 0.2
     start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
-    frame = pd.DataFrame({
-        "id": [f"C-{k:06}" for k in rng.permutation(10**6)[:n]],
-        "plan": plan, "age": age, "height": rng.normal(170, 10, n).round(1),
-        "level": pd.Categorical(rng.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
-        "spent": [Decimal(f"{v:.2f}") for v in rng.gamma(2, 20 + (plan == "gold") * age)],
-        "price": [f"{v:,.2f} €" for v in rng.gamma(2, 900, n)], "churn": rng.random(n) < 0.3,
-        "start": start.tz_localize("Europe/Berlin"), "end": start + pd.to_timedelta(age, "D"),
-        "written": [f"{day:%d.%m.%Y}" for day in start], "big": 2**62 + rng.integers(0, 999, n),
-        "visits": pd.array(age, "Int64"), "same": 7, "score": np.where(gone, np.nan, rng.normal(size=n)),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "id": [f"C-{k:06}" for k in rng.permutation(10**6)[:n]],
+            "plan": plan,
+            "age": age,
+            "height": rng.normal(170, 10, n).round(1),
+            "level": pd.Categorical(
+                rng.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True
+            ),
+            "spent": [
+                Decimal(f"{v:.2f}") for v in rng.gamma(2, 20 + (plan == "gold") * age)
+            ],
+            "price": [f"{v:,.2f} €" for v in rng.gamma(2, 900, n)],
+            "churn": rng.random(n) < 0.3,
+            "start": start.tz_localize("Europe/Berlin"),
+            "end": start + pd.to_timedelta(age, "D"),
+            "written": [f"{day:%d.%m.%Y}" for day in start],
+            "big": 2**62 + rng.integers(0, 999, n),
+            "visits": pd.array(age, "Int64"),
+            "same": 7,
+            "score": np.where(gone, np.nan, rng.normal(size=n)),
+        }
+    )
     frame.loc[gone, "visits"] = pd.NA
     return TableFlow(constraints=["age <= 100"], random_state=3).fit(frame)
 
 
-MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
+MIXED = np.array(
+    [["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object
+)
 TUPLES = [("a", i % 3, None) for i in range(60)]
 FEW_BINS = Histogram(16)
-PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator, and its data
+PARTS: dict[
+    str, tuple[Callable[[], Any], tuple[Any, ...]]
+] = {  # an estimator, and its data
     "vectors": (vectors, (X,)),
     "labels": (vectors, (X, LABELS)),
     "tuples": (vectors, (X, TUPLES)),
@@ -117,7 +151,10 @@ PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator,
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
     "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
     "grey": (pictures, (PICTURES,)),
-    "grey floats": (lambda: pictures(mirror=True), ((PICTURES / 16).astype(np.float32),)),
+    "grey floats": (
+        lambda: pictures(mirror=True),
+        ((PICTURES / 16).astype(np.float32),),
+    ),
     "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),
     "bends": (lambda: pictures(4, transport=FEW_BINS), (PICTURES,)),
     "classes apart": (
@@ -130,5 +167,6 @@ PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator,
     "kept": (lambda: pictures(keep_rows=True), (PICTURES, EVEN_AND_ODD)),
 }
 FITTED: dict[str, Callable[[], Any]] = {
-    kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
+    kind: lambda make=make, data=data: make().fit(*data)
+    for kind, (make, data) in PARTS.items()
 } | {"table": table}

@@ -9,16 +9,48 @@ from typing import Any
 import numpy as np
 
 WRONG = (
-    None, True, False, 0, 1, -1, 2, 255, 1 << 31, 1 << 40, 1 << 70, -5.5, 1e308, "", "x", "float32", [],
-    {}, [1], [[1, 2]], {"float": "inf"}, {"float": "nan"}, {"bytes": "zz"}, {"tuple": [1]},
-    {"dtype": "int64"}, {"array": 0}, {"list": [1]}, ["float64", 1 << 30], ["int8", 1 << 32, 0],
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    255,
+    1 << 31,
+    1 << 40,
+    1 << 70,
+    -5.5,
+    1e308,
+    "",
+    "x",
+    "float32",
+    [],
+    {},
+    [1],
+    [[1, 2]],
+    {"float": "inf"},
+    {"float": "nan"},
+    {"bytes": "zz"},
+    {"tuple": [1]},
+    {"dtype": "int64"},
+    {"array": 0},
+    {"list": [1]},
+    ["float64", 1 << 30],
+    ["int8", 1 << 32, 0],
+)
 
 
 def places(node: Any) -> list[tuple[Any, Any]]:
     """Every container of a JSON value, with every key or index of it."""
-    keys = list(node) if isinstance(node, dict) else range(len(node) if isinstance(node, list) else 0)
-    return [(node, key) for key in keys] + [p for key in keys for p in places(node[key])]
+    keys = (
+        list(node)
+        if isinstance(node, dict)
+        else range(len(node) if isinstance(node, list) else 0)
+    )
+    return [(node, key) for key in keys] + [
+        p for key in keys for p in places(node[key])
+    ]
 
 
 def change_text(text: Any, rng: random.Random) -> Any:
@@ -36,7 +68,11 @@ def change_text(text: Any, rng: random.Random) -> Any:
             del node[key]
         elif how == 4:
             other, where = rng.choice(everywhere)
-            node[key] = copy.deepcopy(other[where]) if where in other or isinstance(other, list) else 0
+            node[key] = (
+                copy.deepcopy(other[where])
+                if where in other or isinstance(other, list)
+                else 0
+            )
         elif isinstance(node, list):
             node.insert(key, copy.deepcopy(node[key]))
         else:
@@ -44,11 +80,14 @@ def change_text(text: Any, rng: random.Random) -> Any:
     return text["it"]
 
 
-def change_tensors(tensors: dict[str, np.ndarray], rng: random.Random) -> dict[str, np.ndarray]:
+def change_tensors(
+    tensors: dict[str, np.ndarray], rng: random.Random
+) -> dict[str, np.ndarray]:
     """A copy with one tensor changed: a byte, a number, its size or its name; or removed, or added."""
     tensors = {name: t.copy() for name, t in tensors.items()}
     name = rng.choice(sorted(tensors))
-    t, how = tensors[name], rng.randrange(7)
+    t = tensors[name]
+    how = rng.randrange(7)
     if how < 2 and len(t):
         t[rng.randrange(len(t))] = rng.randrange(256)
     elif how < 4 and len(t) >= 8:
@@ -61,5 +100,7 @@ def change_tensors(tensors: dict[str, np.ndarray], rng: random.Random) -> dict[s
     elif how == 5:
         del tensors[name]
     else:
-        tensors[rng.choice(["x", f"{name}.x"])] = t if rng.random() < 0.5 else tensors.pop(name)
+        tensors[rng.choice(["x", f"{name}.x"])] = (
+            t if rng.random() < 0.5 else tensors.pop(name)
+        )
     return tensors

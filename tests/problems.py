@@ -34,7 +34,8 @@ def gaussian(draw: st.DrawFn, n: int = 4000) -> Problem:
 @st.composite
 def clouds(draw: st.DrawFn, *, max_rows: int = 60, max_columns: int = 3) -> np.ndarray:
     """Rows as users have them: continuous, discrete with ties, or with a constant column."""
-    n, d = draw(st.integers(2, max_rows)), draw(st.integers(1, max_columns))
+    n = draw(st.integers(2, max_rows))
+    d = draw(st.integers(1, max_columns))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     x = rng.normal(size=(n, d)) * rng.uniform(0.1, 10, size=d) + rng.normal(size=d) * 5
     kind = draw(st.sampled_from(["continuous", "discrete", "constant column"]))

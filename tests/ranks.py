@@ -20,20 +20,30 @@ from sliceflow.engine.transports import Histogram
 from sliceflow.models.ranks import Ranks, joined
 
 DIGITS = load_digits()
-PICTURES, LABELS = DIGITS.images[:300].astype(np.uint8), DIGITS.target[:300]
+PICTURES = DIGITS.images[:300].astype(np.uint8)
+LABELS = DIGITS.target[:300]
 NAMES = np.array([f"digit {c}" for c in LABELS])
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(500, 4)) + RNG.integers(0, 3, (500, 1))
 Y = np.sort(RNG.integers(0, 4, 500))  # in order: ranks have different classes
 
 vectors = dict(
-    n_particles=1001, n_steps=8, random_state=3, device="cpu", transport=Histogram(64),
+    n_particles=1001,
+    n_steps=8,
+    random_state=3,
+    device="cpu",
+    transport=Histogram(64),
     options=VectorOptions(n_knots=32, smoothing=0, n_axis_steps=0),
-)  # fmt: skip
+)
 pictures = dict(
-    schedule="1[1] 3[2] 8[5,3]", n_particles=803, quality=2, n_pixel_values=17, random_state=3,
-    device="cpu", transport=Histogram(64),
-)  # fmt: skip
+    schedule="1[1] 3[2] 8[5,3]",
+    n_particles=803,
+    quality=2,
+    n_pixel_values=17,
+    random_state=3,
+    device="cpu",
+    transport=Histogram(64),
+)
 
 
 def stop(event):
@@ -45,16 +55,30 @@ def stop(event):
 # name: estimator, the arrays that are sharded, other arguments of fit
 CASES = {
     "labels": (lambda: SlicedWassersteinFlow(**vectors), (X, Y), {}),
-    "entropy": (lambda: SlicedWassersteinFlow(**vectors, entropy=0.01), (X.astype("f4"),), {}),
+    "entropy": (
+        lambda: SlicedWassersteinFlow(**vectors, entropy=0.01),
+        (X.astype("f4"),),
+        {},
+    ),
     "columns": (
-        lambda: SlicedWassersteinFlow(**vectors, condition="joint"), (X[:, :2], X[:, 2:]), {},
+        lambda: SlicedWassersteinFlow(**vectors, condition="joint"),
+        (X[:, :2], X[:, 2:]),
+        {},
     ),
     "digits": (lambda: ImageFlow(**pictures, amplifier=10.0), (PICTURES, NAMES), {}),
-    "apart": (lambda: ImageFlow(**pictures, amplifier=math.inf, mirror=True), (PICTURES, LABELS), {}),
+    "apart": (
+        lambda: ImageFlow(**pictures, amplifier=math.inf, mirror=True),
+        (PICTURES, LABELS),
+        {},
+    ),
     "clusters": (lambda: ImageFlow(**pictures, n_clusters=3), (PICTURES,), {}),
     "masked": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),
-    "a stage ended": (lambda: ImageFlow(**pictures), (PICTURES,), dict(listeners=(stop,))),
-}  # fmt: skip
+    "a stage ended": (
+        lambda: ImageFlow(**pictures),
+        (PICTURES,),
+        dict(listeners=(stop,)),
+    ),
+}
 WRONG = {  # what differs from rank to rank
     "other amplifier": lambda rank: dict(amplifier=10.0 + rank),
     "other seed": lambda rank: dict(random_state=rank),
@@ -78,7 +102,10 @@ def fitted(name, ranks=None, **options):
         return flow.fit(X[:50, :1].repeat(columns, 1), Y[:50], ranks=ranks)
     make, arrays, more = CASES[name]
     if ranks is not None:
-        cuts = [round(len(arrays[0]) * (r / ranks.size) ** 1.3) for r in range(ranks.size + 1)]
+        cuts = [
+            round(len(arrays[0]) * (r / ranks.size) ** 1.3)
+            for r in range(ranks.size + 1)
+        ]
         arrays = [a[cuts[ranks.rank] : cuts[ranks.rank + 1]] for a in arrays]
     options["listeners"] = (*more.get("listeners", ()), *options.get("listeners", ()))
     return make().fit(*arrays, **options, ranks=ranks)
@@ -86,7 +113,10 @@ def fitted(name, ranks=None, **options):
 
 def result(flow, ranks=Ranks()):  # noqa: B008
     """What must be the same: all particles, their conditions, the history, offline samples."""
-    out = {"particles": ranks.gather(flow.particles_), "distance": flow.history_["distance"]}
+    out = {
+        "particles": ranks.gather(flow.particles_),
+        "distance": flow.history_["distance"],
+    }
     if flow.particle_conditions_ is not None:
         out["conditions"] = ranks.gather(flow.particle_conditions_)
     if getattr(flow, "observed", None) is not None:

@@ -40,16 +40,23 @@ def test_tables_travel_as_csv_files(tmp_path):
     frame, target = table_sets.load_table("wine", str(tmp_path))
     assert (frame.shape, target) == ((178, 14), "target")
     first, second = table_sets.halves(frame, 0)
-    assert len(pd.concat([first, second]).drop_duplicates()) == len(frame.drop_duplicates())
+    assert len(pd.concat([first, second]).drop_duplicates()) == len(
+        frame.drop_duplicates()
+    )
     cell = tables.measured("wine", "independent columns", 0, None, str(tmp_path), 10)
     assert cell["scores"][0] > 0.7
 
 
 def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     table_sets.write_csv(["wine"], tmp_path)
-    means = imputing.main(["--sets", "wine", "--seeds", "1", "--csv", str(tmp_path)])["error"]
+    means = imputing.main(["--sets", "wine", "--seeds", "1", "--csv", str(tmp_path)])[
+        "error"
+    ]
     assert len(means) == 8
-    assert (means.drop("mean, mode", level="method") < 0.8 * means["wine", False, "mean, mode"]).all()
+    assert (
+        means.drop("mean, mode", level="method")
+        < 0.8 * means["wine", False, "mean, mode"]
+    ).all()
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
@@ -66,10 +73,15 @@ def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
+    "name",
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in TASKS
+    ],
 )
 def test_the_truth_is_one_more_draw_of_its_posterior(name):
-    task, rng = TASKS[name], np.random.default_rng(0)
+    task = TASKS[name]
+    rng = np.random.default_rng(0)
     truth, x = task.draw(200 if name in FAST else 25, seed=1)
     drawn = np.stack([task.posterior(at, 60, rng) for at in x])
     if task.bounds is not None:
@@ -80,9 +92,7 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
 
 @pytest.mark.slow
 def test_posteriors_write_a_table_and_resume(tmp_path):
-    words = (
-        "--simulations 250 --observations 2 --compared 1 --samples 50 --epochs 3 --device cpu --resume"
-    )
+    words = "--simulations 250 --observations 2 --compared 1 --samples 50 --epochs 3 --device cpu --resume"
     words = [*words.split(), "--out", str(tmp_path / "found")]
     posteriors.main(["--tasks", "Gaussian mixture", *words])
     before = json.loads((tmp_path / "found.json").read_text())["rows"]
@@ -116,8 +126,15 @@ def test_rows_are_kept_and_not_measured_again(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_other_rows_of_a_cpu_are_measured(tmp_path):
-    names = ["completions/digits", "pictures on a CPU/digits", "posteriors/two moons 1000"]
-    found = {row["name"]: row for row in quick(tmp_path / "rows.json", "cpu", "--only", *names)}
+    names = [
+        "completions/digits",
+        "pictures on a CPU/digits",
+        "posteriors/two moons 1000",
+    ]
+    found = {
+        row["name"]: row
+        for row in quick(tmp_path / "rows.json", "cpu", "--only", *names)
+    }
     assert found["completions/digits"]["by_class_recognised"] > 0.5
     assert found["pictures on a CPU/digits by class"]["recognised"] > 0.8
     assert 0.3 < found["posteriors/two moons 1000"]["c2st"] < 0.8
@@ -125,10 +142,24 @@ def test_the_other_rows_of_a_cpu_are_measured(tmp_path):
 
 def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     train, test = digits
-    np.savez(tmp_path / "mnist.npz", train_images=train.images, train_labels=train.labels,
-             test_images=test.images, test_labels=test.labels)  # fmt: skip
-    monkeypatch.setattr(today, "inception", lambda *_: lambda x: scores.thumbnails(x, 4))
-    given = ["--data-root", str(tmp_path), "--fid-weights", "none", "--cache", str(tmp_path)]
+    np.savez(
+        tmp_path / "mnist.npz",
+        train_images=train.images,
+        train_labels=train.labels,
+        test_images=test.images,
+        test_labels=test.labels,
+    )
+    monkeypatch.setattr(
+        today, "inception", lambda *_: lambda x: scores.thumbnails(x, 4)
+    )
+    given = [
+        "--data-root",
+        str(tmp_path),
+        "--fid-weights",
+        "none",
+        "--cache",
+        str(tmp_path),
+    ]
     words = ("gpu", "--device", "cpu", *given, "--only", "pictures/MNIST by class")
     (row,) = quick(tmp_path / "found.json", *words)
     assert row["same_bits"]
@@ -149,9 +180,16 @@ def test_the_cpu_is_measured(tmp_path):
 def test_every_kernel_is_measured(tmp_path):
     rows = gpu_kernels.main(["--quick", "--out", str(tmp_path / "kernels")])
     assert {row["kernel"] for row in rows} == {
-        "histogram", "displace_grid", "add_class_offsets", "compose", "philox", "project_tiles",
-        "move_tiles", "at_bends", "through_knots",
-    }  # fmt: skip
+        "histogram",
+        "displace_grid",
+        "add_class_offsets",
+        "compose",
+        "philox",
+        "project_tiles",
+        "move_tiles",
+        "at_bends",
+        "through_knots",
+    }
     assert all(row["seconds"] > 0 and row["bytes"] > 0 for row in rows)
 
 
@@ -164,7 +202,9 @@ def test_real_rows_stand_still_with_shrinkage(tmp_path):
 
 @pytest.mark.slow
 def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
-    rows = joining.main(f"--rows 200 --quality 1 --epochs 1 --out {tmp_path / 'j'}".split())
+    rows = joining.main(
+        f"--rows 200 --quality 1 --epochs 1 --out {tmp_path / 'j'}".split()
+    )
     assert [row["classes"] for row in rows] == [5, 10, 9]
     assert rows[-1]["same file"]
 
@@ -186,7 +226,11 @@ def test_the_network_and_the_flow_are_compared(tmp_path):
         "digits --width 8 --batch 8 --seconds 0.1 0.2 --quality 1 --samples 60 --heun 1 --rows 200 "
         f"--epochs 1 --out {tmp_path / 'unet'}".split()
     )
-    assert [row["model"].split(",")[0] for row in rows] == ["sliceflow", "U-Net", "U-Net"]
+    assert [row["model"].split(",")[0] for row in rows] == [
+        "sliceflow",
+        "U-Net",
+        "U-Net",
+    ]
     assert all(np.isfinite(row["FD"]) and 0 <= row["copies"] <= 1 for row in rows)
 
 
@@ -196,7 +240,10 @@ def test_the_papers_tables_and_figures_are_written(tmp_path):
     assert {round(row["longest direction"], 4) for row in found["figure1"]} == {1}
     assert {row["is ours"] for row in found["table2"]} == {"yes"}
     assert found["figure5"][0]["known pixels kept"] == 1
-    assert [row["method"].split(", ")[1] for row in found["printed"]] == ["as printed", "ours"] * 2
+    assert [row["method"].split(", ")[1] for row in found["printed"]] == [
+        "as printed",
+        "ours",
+    ] * 2
     for name in names:
         assert json.loads((tmp_path / f"{name}.json").read_text())["rows"]
     drawn = {path.name.partition("-")[0] for path in tmp_path.glob("*.png")}

@@ -64,4 +64,6 @@ def test_a_bound_that_is_too_small_changes_no_bit(monkeypatch):
         monkeypatch.setattr(cache, "most", 0)
         cache.trim()
     assert all(torch.equal(rotation(Seed(1), k, 40), r) for k, r in enumerate(wanted))
-    assert all(cache.nbytes <= 40 * 40 * 8 * 64 for cache in caches)  # a pool stays for a fit
+    assert all(
+        cache.nbytes <= 40 * 40 * 8 * 64 for cache in caches
+    )  # a pool stays for a fit

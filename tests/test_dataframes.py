@@ -27,10 +27,14 @@ def same(a, b):
 
 
 def test_samples_and_particles_have_the_columns_of_the_data():
-    given, plain = pd.DataFrame(columns()), fit(X)
+    given = pd.DataFrame(columns())
+    plain = fit(X)
     flow = fit(given)
     assert flow.feature_names_in_.tolist() == ["a", "b", "c"]
-    for drawn in (lambda flow: flow.particles_, lambda flow: flow.sample(5, random_state=1)):
+    for drawn in (
+        lambda flow: flow.particles_,
+        lambda flow: flow.sample(5, random_state=1),
+    ):
         ours = drawn(flow)
         assert type(ours) is type(given)
         assert list(ours.columns) == ["a", "b", "c"]
@@ -41,9 +45,13 @@ def test_samples_and_particles_have_the_columns_of_the_data():
 
 def test_samples_have_the_type_of_the_fit_in_all_columns():
     narrow = {"single": X[:, 0].astype(np.float32), "half": X[:, 0].astype(np.float16)}
-    given = pd.DataFrame(columns(**narrow, whole=np.arange(30), flag=np.arange(30) % 2 == 0))
+    given = pd.DataFrame(
+        columns(**narrow, whole=np.arange(30), flag=np.arange(30) % 2 == 0)
+    )
     assert set(fit(given).sample(2).dtypes) == {np.dtype("float64")}
-    assert set(fit(pd.DataFrame(X.astype(np.float32))).sample(2).dtypes) == {np.dtype("float32")}
+    assert set(fit(pd.DataFrame(X.astype(np.float32))).sample(2).dtypes) == {
+        np.dtype("float32")
+    }
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,9 @@ def test_names_that_are_no_texts_come_back_too(tmp_path, names):
 
 
 def test_the_form_survives_files_and_pickle(tmp_path):
-    given = pd.DataFrame(columns(single=X[:, 0].astype(np.float32), whole=np.arange(30)))
+    given = pd.DataFrame(
+        columns(single=X[:, 0].astype(np.float32), whole=np.arange(30))
+    )
     flow = fit(given, keep_rows=True)
     flow.save(tmp_path / "flow", particles=True)
     for again in (sliceflow.load(tmp_path / "flow"), pickle.loads(pickle.dumps(flow))):
@@ -97,5 +107,7 @@ def test_rows_that_are_added_give_a_dataframe():
 def test_frames_of_polars_are_refused():
     frame = pytest.importorskip("polars").DataFrame(columns())
     for other in (frame, frame.lazy()):
-        with pytest.raises(ValueError, match=r"X is a \w+ of polars; pass .* X.to_pandas\(\)"):
+        with pytest.raises(
+            ValueError, match=r"X is a \w+ of polars; pass .* X.to_pandas\(\)"
+        ):
             fit(other)

@@ -10,7 +10,12 @@ from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.datasets import load
-from sliceflow.metrics import frechet_distance_pca, nn_ratio, sliced_wasserstein, two_sample_accuracy
+from sliceflow.metrics import (
+    frechet_distance_pca,
+    nn_ratio,
+    sliced_wasserstein,
+    two_sample_accuracy,
+)
 
 
 def rows(images):
@@ -19,7 +24,8 @@ def rows(images):
 
 @pytest.fixture(scope="module")
 def split():
-    train, test = load("digits", "train"), load("digits", "test")
+    train = load("digits", "train")
+    test = load("digits", "test")
     return (rows(train.images), train.labels), (rows(test.images), test.labels)
 
 
@@ -29,7 +35,10 @@ def test_short_fits_are_recognised_and_not_copied(split):
     vectors = SlicedWassersteinFlow(**settings).fit(*train)
     pictures = digits_as_pictures(1000, 0, quality=4)
     judge = SVC(C=10).fit(*train)
-    for samples, labels in ((vectors.particles_, vectors.particle_conditions_), pictures):
+    for samples, labels in (
+        (vectors.particles_, vectors.particle_conditions_),
+        pictures,
+    ):
         assert judge.score(samples, labels) >= 0.95
         assert 0.8 <= nn_ratio(samples, train[0], test[0]) <= 1.4
 
@@ -53,15 +62,19 @@ def test_offline_samples_are_as_good_as_batched_ones(split):
     """Within 20 % on FD-PCA32 at equal counts and equal labels."""
     train, test = split
     flow = SlicedWassersteinFlow(random_state=0).fit(*train)
-    batched, labels = flow.particles_[:2000], flow.particle_conditions_[:2000]
+    batched = flow.particles_[:2000]
+    labels = flow.particle_conditions_[:2000]
     offline = flow.sample(2000, y=np.array(labels), random_state=1)
-    ours, theirs = (frechet_distance_pca(x, test[0], train[0]) for x in (offline, batched))
+    ours, theirs = (
+        frechet_distance_pca(x, test[0], train[0]) for x in (offline, batched)
+    )
     assert ours <= 1.2 * theirs
 
 
 def digits_as_pictures(n_particles, seed, quality=30):
     """Samples as rows, and their labels."""
-    train, settings = load("digits", "train"), dict(n_pixel_values=17, quality=quality, device="cpu")
+    train = load("digits", "train")
+    settings = dict(n_pixel_values=17, quality=quality, device="cpu")
     flow = ImageFlow(n_particles=n_particles, random_state=seed, **settings)
     flow.fit(train.images, train.labels)
     return rows(flow.particles_), flow.particle_conditions_
@@ -75,7 +88,8 @@ def test_class_conditional_digits_as_pictures(split):
     three standard errors lower, can be asked of the mean of three seeds on every machine.
     """
     train, test = split
-    judge, scores = SVC(C=10).fit(*train), []
+    judge = SVC(C=10).fit(*train)
+    scores = []
     for seed in range(3):
         samples, labels = digits_as_pictures(2000, seed)
         assert judge.score(samples, labels) >= 0.985

@@ -12,16 +12,26 @@ import sliceflow
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-ALL_PAGES = [*PAGES, *sorted(ROOT.glob("C*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+ALL_PAGES = [
+    *PAGES,
+    *sorted(ROOT.glob("C*.md")),
+    *sorted((ROOT / "benchmarks").glob("*.md")),
+]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 QUICK = (  # the others fit for many seconds
-    "README.md", "architecture.md", "datasets.md", "index.md", "many-machines.md", "save-and-load.md",
-    "tables.md", "vectors.md",
-)  # fmt: skip
+    "README.md",
+    "architecture.md",
+    "datasets.md",
+    "index.md",
+    "many-machines.md",
+    "save-and-load.md",
+    "tables.md",
+    "vectors.md",
+)
 # What users import beside the names of `sliceflow.__all__`.
 MODULES = ("datasets", "inference", "metrics")
 NAMES = ("errors.NotEnoughMemoryError", "errors.ParameterError")
-NAMES += ("ranks.LostRank", "ranks.Ranks", "ranks.joined")
+NAMES += ("ranks.LostRankError", "ranks.Ranks", "ranks.joined")
 
 
 def blocks(page: Path) -> list[str]:
@@ -39,7 +49,11 @@ def test_the_examples_compile():
 
 @pytest.mark.parametrize(
     "page",
-    [p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PAGES if blocks(p)],
+    [
+        p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow)
+        for p in PAGES
+        if blocks(p)
+    ],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
@@ -64,7 +78,9 @@ def anchors(page: Path) -> set[str]:
     """What the headings of a page are called in links."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\s-]", "", h).strip().lower().replace(" ", "-") for h in headings}
+    return {
+        re.sub(r"[^\w\s-]", "", h).strip().lower().replace(" ", "-") for h in headings
+    }
 
 
 def test_links_between_pages_lead_somewhere_and_every_picture_is_shown():
@@ -75,26 +91,42 @@ def test_links_between_pages_lead_somewhere_and_every_picture_is_shown():
             name, _, place = target.partition("#")
             other = page.parent / name if name else page
             assert other.exists(), f"{page.name} points to {target}"
-            assert not place or place in anchors(other), f"{page.name} points to {target}"
+            assert not place or place in anchors(other), (
+                f"{page.name} points to {target}"
+            )
     text = "".join(page.read_text() for page in ALL_PAGES)
-    hidden = [p.name for p in (DOCS / "images").iterdir() if f"images/{p.name})" not in text]
+    hidden = [
+        p.name for p in (DOCS / "images").iterdir() if f"images/{p.name})" not in text
+    ]
     assert not hidden
 
 
 def test_the_reference_shows_every_public_name_and_no_other():
-    directive = re.compile(r"^::: (\S+)\n(?:    options:\n((?:      .*\n)*))?", re.MULTILINE)
+    directive = re.compile(
+        r"^::: (\S+)\n(?:    options:\n((?:      .*\n)*))?", re.MULTILINE
+    )
     shown = set()
     for page in (DOCS / "reference").glob("*.md"):
         for name, options in directive.findall(page.read_text() + "\n"):
             members = re.search(r"^      members: \[(.*)\]$", options, re.MULTILINE)
-            names = {f"{name}.{member}" for member in members[1].split(", ")} if members else set()
+            names = (
+                {f"{name}.{member}" for member in members[1].split(", ")}
+                if members
+                else set()
+            )
             shown |= {name} | names
-    public = {f"sliceflow.{name}" for name in {*sliceflow.__all__, *NAMES} - {"__version__"}}
+    public = {
+        f"sliceflow.{name}" for name in {*sliceflow.__all__, *NAMES} - {"__version__"}
+    }
     for module in MODULES:
-        public |= {f"sliceflow.{module}.{name}" for name in getattr(sliceflow, module).__all__}
+        public |= {
+            f"sliceflow.{module}.{name}" for name in getattr(sliceflow, module).__all__
+        }
     assert not public - shown
     own = {f"sliceflow.{name}" for name in sliceflow.__all__}
-    strange = {name for name in shown - public if ".".join(name.split(".")[:2]) not in own}
+    strange = {
+        name for name in shown - public if ".".join(name.split(".")[:2]) not in own
+    }
     assert not strange
 
 

@@ -43,15 +43,21 @@ def test_two_moons_are_the_true_ones(moons):
     prior = sliced_wasserstein(moons.theta, true, n_directions=100)
     assert sliced_wasserstein(made, true, n_directions=100) < 0.6 * prior
     assert np.quantile(nearest(made, true, device="cpu")[0], 0.9) < 0.1, "on the moons"
-    assert np.quantile(nearest(true, made, device="cpu")[0], 0.9) < 0.1, "on all of them"
+    assert np.quantile(nearest(true, made, device="cpu")[0], 0.9) < 0.1, (
+        "on all of them"
+    )
     mode = moons.map(x=x0).numpy()
-    assert np.linalg.norm(true - mode, axis=1).min() < 0.05, "the mode is on a moon, not between them"
+    assert np.linalg.norm(true - mode, axis=1).min() < 0.05, (
+        "the mode is on a moon, not between them"
+    )
 
 
 def test_parameters_near_a_million_keep_their_resolution(rng):
     theta = 1e6 + 0.01 * rng.random((500, 1))
     x = (theta - 1e6) * 100 + 0.01 * rng.normal(size=(500, 1))
-    made = posterior(theta, x, bounds=(1e6, 1e6 + 0.01)).sample((300,), x=[0.5], random_state=0)
+    made = posterior(theta, x, bounds=(1e6, 1e6 + 0.01)).sample(
+        (300,), x=[0.5], random_state=0
+    )
     assert made.dtype == torch.float64
     assert len(np.unique(made)) == 300
     assert float(made.mean()) - 1e6 == pytest.approx(0.005, abs=1e-4)
@@ -73,10 +79,14 @@ def test_types_and_shapes_are_sbis(moons):
     assert bool((made[:, 1] == 7.25).all()), "a constant stays as it is"
     single = posterior(torch.rand(60, 1), torch.rand(60, 3))
     assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
-    assert repr(single) == "Posterior of 1 parameters given 3 values, from 60 simulations"
+    assert (
+        repr(single) == "Posterior of 1 parameters given 3 values, from 60 simulations"
+    )
 
 
-def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypatch, capsys):
+def test_several_observations_are_asked_in_parts_each_by_its_own(
+    line, monkeypatch, capsys
+):
     monkeypatch.setattr(inference, "_AT_ONCE", 3)
     monkeypatch.setattr(line, "verbose", True)
     x0 = np.array([-2.0, -1, 0, 0, 1, 2, 2])
@@ -105,11 +115,15 @@ def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
 
 def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):
     theta, noise = np.random.default_rng(1).normal(size=(2, 150))
-    found = line.calibrate(theta, theta + noise, n_samples=150)  # as many samples as conditions
+    found = line.calibrate(
+        theta, theta + noise, n_samples=150
+    )  # as many samples as conditions
     assert found.ranks.shape == (150, 1)
     assert found.verdict.startswith("calibrated")
     assert line.calibrate(theta + 1, theta + noise).p_values.max() < 1e-4
-    with pytest.raises(ValueError, match="5 of 5 simulations made this posterior; simulate fresh ones"):
+    with pytest.raises(
+        ValueError, match="5 of 5 simulations made this posterior; simulate fresh ones"
+    ):
         line.calibrate(line.theta[:5], line.x[:5])
 
 
@@ -134,20 +148,42 @@ def test_other_files_are_refused(tmp_path):
             inference.load(tmp_path / name)
 
 
-THETA, X = np.arange(10.0).reshape(5, 2), np.arange(5.0)[:, None]
+THETA = np.arange(10.0).reshape(5, 2)
+X = np.arange(5.0)[:, None]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: posterior(THETA[None], X), r"theta has shape \(1, 5, 2\); pass one row"),
+        (
+            lambda: posterior(THETA[None], X),
+            r"theta has shape \(1, 5, 2\); pass one row",
+        ),
         (lambda: posterior(THETA, X[:4]), "theta has 5 rows but x has 4"),
-        (lambda: posterior(THETA, np.where(X == 2, np.nan, X)), r"x contains nan at \[2, 0\]; drop"),
-        (lambda: posterior(1e200 * THETA, X), r"theta contains 1e\+200 at \[0, 1\]; divide such"),
-        (lambda: posterior(THETA, X, bounds=(0, 3)), r"bounds=\(0, 3\) must have low < high"),
-        (lambda: posterior(THETA, X).sample((3,)), "x is missing; pass the observation, or call set_"),
-        (lambda: posterior(THETA, X).sample((3,), x=[[1, 2]]), r"x has shape \(1, 2\) but simulations"),
-        (lambda: posterior(THETA, X).sample((3,), x=[[1], [2]]), "x has 2 observations"),
+        (
+            lambda: posterior(THETA, np.where(X == 2, np.nan, X)),
+            r"x contains nan at \[2, 0\]; drop",
+        ),
+        (
+            lambda: posterior(1e200 * THETA, X),
+            r"theta contains 1e\+200 at \[0, 1\]; divide such",
+        ),
+        (
+            lambda: posterior(THETA, X, bounds=(0, 3)),
+            r"bounds=\(0, 3\) must have low < high",
+        ),
+        (
+            lambda: posterior(THETA, X).sample((3,)),
+            "x is missing; pass the observation, or call set_",
+        ),
+        (
+            lambda: posterior(THETA, X).sample((3,), x=[[1, 2]]),
+            r"x has shape \(1, 2\) but simulations",
+        ),
+        (
+            lambda: posterior(THETA, X).sample((3,), x=[[1], [2]]),
+            "x has 2 observations",
+        ),
         (lambda: posterior(THETA, X).sample((3,), x=[np.inf]), "x contains inf"),
         (lambda: posterior(THETA, X).sample((0,), x=[1]), r"shape=\(0,\)"),
     ],
@@ -161,5 +197,7 @@ def test_bad_input_is_named(call, message):
 @pytest.mark.parametrize("name", ["two moons", "Gaussian linear"])
 def test_ranks_are_uniform(name):
     task = TASKS[name]
-    found = posterior(*task.draw(10_000, 0), bounds=task.bounds).calibrate(*task.draw(500, 1))
+    found = posterior(*task.draw(10_000, 0), bounds=task.bounds).calibrate(
+        *task.draw(500, 1)
+    )
     assert found.p_values.min() > 0.01

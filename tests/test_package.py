@@ -22,7 +22,9 @@ SOURCES = ROOT / "src" / "sliceflow"
 
 
 def ran(*words, **more):
-    found = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300, **more)
+    found = subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, timeout=300, **more
+    )
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
     return found.stdout
 
@@ -41,16 +43,37 @@ def dist(tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(dist):
     (wheel,) = dist.glob("*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = (file for file in SOURCES.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    page = {f"sliceflow/app/play/{file.name}" for file in (ROOT / "docs" / "play").iterdir()}
-    assert names == {file.relative_to(SOURCES.parent).as_posix() for file in files} | page
+    names = {
+        name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name
+    }
+    files = (
+        file
+        for file in SOURCES.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    )
+    page = {
+        f"sliceflow/app/play/{file.name}" for file in (ROOT / "docs" / "play").iterdir()
+    }
+    assert (
+        names == {file.relative_to(SOURCES.parent).as_posix() for file in files} | page
+    )
     (source,) = dist.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         apart = ("/src/", "/docs/play/")
-        names = [name for name in archive.getnames() if not any(folder in name for folder in apart)]
+        names = [
+            name
+            for name in archive.getnames()
+            if not any(folder in name for folder in apart)
+        ]
         beside = {name.split("/", 1)[1] for name in names}
-    needed = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    needed = {
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+    }
     assert beside == needed | {".gitignore"}
 
 
@@ -61,7 +84,10 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
     ran(*pip, "--target", there, wheel)
     # Before all others, so that this is the package that is found; the dependencies are the tests' own.
-    how = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(there), "OMP_NUM_THREADS": "1"}}
+    how = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PYTHONPATH": str(there), "OMP_NUM_THREADS": "1"},
+    }
     where = "import sliceflow; print(sliceflow.__version__, sliceflow.__file__)"
     version, file = ran(sys.executable, "-c", where, **how).split(maxsplit=1)
     assert version == sliceflow.__version__
@@ -92,15 +118,23 @@ def test_the_citation_has_the_version_and_date_of_the_changelog():
 
 
 def test_the_workflows_test_what_the_package_promises():
-    matrix = loaded(".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]
-    assert [system.split("-")[0] for system in matrix["os"]] == ["ubuntu", "macos", "windows"]
+    matrix = loaded(".github/workflows/tests.yml")["jobs"]["tests"]["strategy"][
+        "matrix"
+    ]
+    assert [system.split("-")[0] for system in matrix["os"]] == [
+        "ubuntu",
+        "macos",
+        "windows",
+    ]
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", pyproject)
     assert f'requires-python = ">={matrix["python"][0]}"' in pyproject
     release = loaded(".github/workflows/release.yml")
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     for form in ("bug", "idea"):
-        assert {"name", "description", "body"} <= loaded(f".github/ISSUE_TEMPLATE/{form}.yml").keys()
+        assert {"name", "description", "body"} <= loaded(
+            f".github/ISSUE_TEMPLATE/{form}.yml"
+        ).keys()
 
 
 @pytest.mark.slow
@@ -129,15 +163,27 @@ except ImportError as error: print(error)
 NUMBERS = "import numpy as np, sliceflow; x = np.random.default_rng(0).integers(0, 256, (50, 4, 4)); "
 KEPT = "sliceflow.SlicedWassersteinFlow(n_steps=5).fit(x[0]).save('m'); print(*sliceflow.load('m').sample(7))"
 CLASSES = "import pandas as pd, sliceflow; x = pd.DataFrame({'a': range(100), 'b': ['x', 'y'] * 50}); "
-VERSION = "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
+VERSION = (
+    "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
+)
 EXTRAS = {  # what each is for: Python, and what it prints; or the command
     "": [(NUMBERS + KEPT, "["), (NO_PANDAS, "pip install")],
     "images": [("import PIL", "")],
-    "tables": [(CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")],
+    "tables": [
+        (CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")
+    ],
     "cli": [(("fit", "digits", "--quality", "1", "--out", "run", "--quiet"), "")],
     "app": [(SERVED, "sliceflow play")],
-    "metrics": [(VERSION, "0.")],  # it imports torchvision, which some builds of torch lack
-    "demo": [(NUMBERS + "sliceflow.ImageFlow(quality=1, verbose=1).fit(x); import matplotlib", "")],
+    "metrics": [
+        (VERSION, "0.")
+    ],  # it imports torchvision, which some builds of torch lack
+    "demo": [
+        (
+            NUMBERS
+            + "sliceflow.ImageFlow(quality=1, verbose=1).fit(x); import matplotlib",
+            "",
+        )
+    ],
 }
 
 
@@ -145,7 +191,9 @@ def new_environment(folder):
     """Its Python, and the folder of its packages."""
     ran(sys.executable, "-m", "venv", folder)
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    return python, ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    return python, ran(
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"
+    ).strip()
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +201,22 @@ def clean(dist, tmp_path_factory):
     """The wheel, and the packages of a new environment with it and nothing but what it needs."""
     python, packages = new_environment(tmp_path_factory.mktemp("clean") / "env")
     (wheel,) = dist.glob("*.whl")
-    words = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
-    found = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=1500)
-    if found.returncode and re.search("No matching distribution|Connection|resolve", found.stderr):
+    words = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "-c",
+        ROOT / "constraints.txt",
+        wheel,
+    ]
+    found = subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, timeout=1500
+    )
+    if found.returncode and re.search(
+        "No matching distribution|Connection|resolve", found.stderr
+    ):
         pytest.skip("needs a package index: " + found.stderr.strip().splitlines()[-1])
     assert found.returncode == 0, found.stderr[-2000:]
     return wheel, packages
@@ -166,16 +227,25 @@ def clean(dist, tmp_path_factory):
 def test_each_extra_works_in_a_clean_environment(extra, clean, tmp_path):
     wheel, packages = clean
     python, here = new_environment(tmp_path / "env")
-    Path(here, "core.pth").write_text(packages)  # torch is installed once, not seven times
+    Path(here, "core.pth").write_text(
+        packages
+    )  # torch is installed once, not seven times
     if extra:
         words = ("--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[{extra}]")
         ran(python, "-m", "pip", "install", *words)
-    how = {"cwd": tmp_path, "env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    how = {
+        "cwd": tmp_path,
+        "env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    }
     for words, printed in EXTRAS[extra]:
-        command = ["-c", words] if isinstance(words, str) else ["-m", "sliceflow", *words]
+        command = (
+            ["-c", words] if isinstance(words, str) else ["-m", "sliceflow", *words]
+        )
         assert printed in ran(python, *command, **how)
 
 
 def test_every_extra_is_tried_in_a_clean_environment():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert set(EXTRAS) == {"", *project["optional-dependencies"]} - {"dev"}

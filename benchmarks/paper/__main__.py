@@ -19,7 +19,7 @@ import gallery
 
 from sliceflow.devices import resolve_device
 
-from .common import SCALES, Run
+from .common import SCALES, FlowState
 from .figures import FIGURES
 from .tables import TABLES
 
@@ -35,14 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list]:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMMANDS))
-    parser.add_argument("--scale", choices=SCALES, default="small", help="small: a CPU; full: a GPU")
-    parser.add_argument("--data-root", type=Path, help="folder of the sets; without it, digits")
-    parser.add_argument("--datasets", nargs="+", choices=("digits", *gallery.STEPS), metavar="SET")
-    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder to write to")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
-    parser.add_argument("--quality", type=int, help="steps per stage; else the scale's and the set's")
+    parser.add_argument(
+        "--scale", choices=SCALES, default="small", help="small: a CPU; full: a GPU"
+    )
+    parser.add_argument(
+        "--data-root", type=Path, help="folder of the sets; without it, digits"
+    )
+    parser.add_argument(
+        "--datasets", nargs="+", choices=("digits", *gallery.STEPS), metavar="SET"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/paper"), help="folder to write to"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
+    )
+    parser.add_argument(
+        "--quality", type=int, help="steps per stage; else the scale's and the set's"
+    )
     parser.add_argument("--n-particles", type=int)
-    parser.add_argument("--fid-weights", type=Path, help="FID's network as .npz: also give FID-768")
+    parser.add_argument(
+        "--fid-weights", type=Path, help="FID's network as .npz: also give FID-768"
+    )
     args = parser.parse_args(arguments)
     args.device = str(resolve_device(args.device))
     if unknown := set(args.names) - set(COMMANDS):
@@ -55,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list]:
     for name in args.names or COMMANDS:
         work = COMMANDS[name]
         title = f"{name}: {(work.__doc__ or '').strip()}"
-        found[name] = work(Run(name, title, args, command))
+        found[name] = work(FlowState(name, title, args, command))
     return found
 
 

@@ -18,7 +18,7 @@ from runs import fit, mirrored
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
 
-__all__ = ["SCALES", "Run", "Scale"]
+__all__ = ["SCALES", "FlowState", "Scale"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ SCALES = {
 
 
 @dataclass
-class Run:
+class FlowState:
     """One table or figure being made."""
 
     name: str
@@ -74,7 +74,9 @@ class Run:
     def settings(self, dataset: str) -> dict[str, Any]:
         """What every fit is given: steps per stage, particles, device."""
         return {
-            "quality": self.args.quality or self.scale.steps or gallery.STEPS.get(dataset, 50),
+            "quality": self.args.quality
+            or self.scale.steps
+            or gallery.STEPS.get(dataset, 50),
             "n_particles": self.args.n_particles
             or self.scale.particles
             or gallery.PARTICLES.get(dataset, 60_000),
@@ -84,7 +86,12 @@ class Run:
     def judge(self, train: Pictures, test: Pictures) -> Judge:
         """The judge of this set's samples; its network is trained once."""
         return _judge(
-            self.args.out, self.args.device, self.args.fid_weights, self.args.scale, train, test
+            self.args.out,
+            self.args.device,
+            self.args.fid_weights,
+            self.args.scale,
+            train,
+            test,
         )
 
     def fitted(
@@ -100,12 +107,22 @@ class Run:
         photographs = train is not None and train.images.ndim == 4
         return self.args.out / f"{self.name}-{label}.{'jpg' if photographs else 'png'}"
 
-    def finish(self, rows: Sequence[dict[str, Any]], *notes: object) -> list[dict[str, Any]]:
+    def finish(
+        self, rows: Sequence[dict[str, Any]], *notes: object
+    ) -> list[dict[str, Any]]:
         """Write and print the table and its numbers."""
         header = list(dict.fromkeys(key for row in rows for key in row))
         cells = [[number(row.get(key)) for key in header] for row in rows]
-        text = "\n\n".join([f"### {self.title}", table(header, cells), *map(str, notes)])
-        keep(self.args.out / self.name, text, list(rows), torch.device(self.args.device), self.command)
+        text = "\n\n".join(
+            [f"### {self.title}", table(header, cells), *map(str, notes)]
+        )
+        keep(
+            self.args.out / self.name,
+            text,
+            list(rows),
+            torch.device(self.args.device),
+            self.command,
+        )
         return list(rows)
 
 
@@ -113,11 +130,20 @@ _judges: dict[tuple[Any, ...], Judge] = {}
 
 
 def _judge(
-    out: Path, device: str, weights: Path | None, scale: str, train: Pictures, test: Pictures
+    out: Path,
+    device: str,
+    weights: Path | None,
+    scale: str,
+    train: Pictures,
+    test: Pictures,
 ) -> Judge:
     """The same judge for every table and figure of a run."""
     key = (out, device, weights, scale, train.name)
     if key not in _judges:
-        options = {"cache": out / "networks", "fid_weights": weights, "mirror": mirrored(train)}
+        options = {
+            "cache": out / "networks",
+            "fid_weights": weights,
+            "mirror": mirrored(train),
+        }
         _judges[key] = Judge(train, test, device, **options, **SCALES[scale].network)
     return _judges[key]

@@ -20,13 +20,14 @@ from sliceflow.spaces.pictures.layout import MASKS
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.tiles import Tiles
 
-from .common import Run
+from .common import FlowState
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 Rows = list[dict[str, Any]]
-SIDE, COLUMNS = 28, 6
+SIDE = 28
+COLUMNS = 6
 LEVELS = ((28, 7), (28, 3), (14, 7), (14, 3), (7, 3), (4, 4))  # resolution, patch
 GIVEN = {
     "digits": "top",
@@ -48,9 +49,11 @@ def directions(level: int, patch: int) -> np.ndarray:
     return up.T.reshape(COLUMNS, SIDE, SIDE).numpy()
 
 
-def figure1(run: Run) -> Rows:
+def figure1(run: FlowState) -> Rows:
     """Local directions, and those of a coarser level brought to the picture's resolution."""
-    fig, axes = plt.subplots(len(LEVELS), COLUMNS, figsize=(8.4, 9), layout="constrained")
+    fig, axes = plt.subplots(
+        len(LEVELS), COLUMNS, figsize=(8.4, 9), layout="constrained"
+    )
     rows = []
     for line, (level, patch) in zip(axes, LEVELS, strict=True):
         drawn = directions(level, patch)
@@ -60,26 +63,32 @@ def figure1(run: Run) -> Rows:
         line[0].set_ylabel(f"{level}×{level}\npatch {patch}×{patch}")
         length = float(np.linalg.norm(drawn.reshape(COLUMNS, -1), axis=1).max())
         rows.append({"level[patch]": f"{level}[{patch}]", "longest direction": length})
-    fig.colorbar(shown, ax=axes, shrink=0.4, label="weight of a pixel, over the largest")
+    fig.colorbar(
+        shown, ax=axes, shrink=0.4, label="weight of a pixel, over the largest"
+    )
     fig.savefig(run.path("directions"), dpi=90)
     plt.close(fig)
     return run.finish(rows, "Directions have length 1.")
 
 
-def figure2(run: Run) -> Rows:
+def figure2(run: FlowState) -> Rows:
     """Uniform directions, local ones, local ones in a pyramid; equally many steps."""
     rows = []
     for dataset in run.sets("mnist", "cifar10"):
         train, test = run.read(dataset)
-        found = local_and_pyramid.draw(run.path(dataset, train), train, test, run.settings(dataset))
+        found = local_and_pyramid.draw(
+            run.path(dataset, train), train, test, run.settings(dataset)
+        )
         costs = [None, *found["fits"]]  # real pictures were not fitted
-        for (way, score), cost in zip(found["scores"].items(), costs, strict=True):
-            work = {} if cost is None else {"steps": cost.steps, "seconds": cost.seconds}
-            rows.append({"set": dataset, "directions": way, **work, **score})
+        for (strategy, score), cost in zip(found["scores"].items(), costs, strict=True):
+            work = (
+                {} if cost is None else {"steps": cost.steps, "seconds": cost.seconds}
+            )
+            rows.append({"set": dataset, "directions": strategy, **work, **score})
     return run.finish(rows)
 
 
-def samples_of(run: Run, dataset: str) -> Rows:
+def samples_of(run: FlowState, dataset: str) -> Rows:
     """Batched and offline samples without labels, drawn and scored."""
     train, test = run.read(dataset)
     flow, row = run.fitted(train)
@@ -89,7 +98,12 @@ def samples_of(run: Run, dataset: str) -> Rows:
         Panel(grid[0], "batched: the particles", BLUE),
         Panel(grid[1], "offline: new noise through the kept maps", ORANGE),
     ]
-    sheet(run.path(dataset, train), panels, train.n_pixel_values, f"{name(train)}, no labels")
+    sheet(
+        run.path(dataset, train),
+        panels,
+        train.n_pixel_values,
+        f"{name(train)}, no labels",
+    )
     judge = run.judge(train, test)
     return [
         {**row, "samples are": "batched", **judge.score(flow.particles_)},
@@ -97,13 +111,13 @@ def samples_of(run: Run, dataset: str) -> Rows:
     ]
 
 
-def figure3(run: Run) -> Rows:
+def figure3(run: FlowState) -> Rows:
     """Figures 3, 8 and 10: samples without labels, batched and offline."""
     sets = run.sets("mnist", "fashion-mnist", "cifar10", "celeba")
     return run.finish([row for dataset in sets for row in samples_of(run, dataset)])
 
 
-def figure4(run: Run) -> Rows:
+def figure4(run: FlowState) -> Rows:
     """Figures 4 and 11: samples by class, ξ = 10."""
     rows = []
     for dataset in run.sets("mnist", "fashion-mnist", "cifar10"):
@@ -111,19 +125,28 @@ def figure4(run: Run) -> Rows:
         flow, row = run.fitted(train, train.labels, amplifier=10.0)
         grid = by_class(flow.particles_, flow.particle_conditions_, 10)
         panel = Panel(grid, row_names=class_names(train))
-        sheet(run.path(dataset, train), [panel], train.n_pixel_values, f"{name(train)} by class")
-        scores = run.judge(train, test).score(flow.particles_, flow.particle_conditions_)
+        sheet(
+            run.path(dataset, train),
+            [panel],
+            train.n_pixel_values,
+            f"{name(train)} by class",
+        )
+        scores = run.judge(train, test).score(
+            flow.particles_, flow.particle_conditions_
+        )
         rows.append(row | scores)
     return run.finish(rows)
 
 
-def figure5(run: Run) -> Rows:
+def figure5(run: FlowState) -> Rows:
     """Figures 5 and 12: test pictures completed, ξ = 1."""
     rows = []
     for dataset in run.sets("mnist", "fashion-mnist", "cifar10", "celeba"):
         train, test = run.read(dataset)
-        given, judge = GIVEN[dataset], run.judge(train, test)
-        known, images = MASKS[given](*test.images.shape[1:3]), test.images[:500]
+        given = GIVEN[dataset]
+        judge = run.judge(train, test)
+        known = MASKS[given](*test.images.shape[1:3])
+        images = test.images[:500]
         labels = None if test.labels is None else test.labels[:500]
 
         def measure(
@@ -133,15 +156,17 @@ def figure5(run: Run) -> Rows:
             same = float(np.mean(done[:, known] == images[:, known]))
             return {"done": done, "known pixels kept": same}
 
-        path, settings = run.path(dataset, train), run.settings(dataset)
+        path = run.path(dataset, train)
+        settings = run.settings(dataset)
         found = gallery.inpainting(path, train, test, settings, given, measure)
-        (cost,), done = found.pop("fits"), found.pop("done")
+        (cost,) = found.pop("fits")
+        done = found.pop("done")
         row = {"set": dataset, "known": given, "seconds": cost.seconds, **found}
         rows.append(row | judge.score(done, labels))
     return run.finish(rows)
 
 
-def figure6(run: Run) -> Rows:
+def figure6(run: FlowState) -> Rows:
     """Joint, ideal and conditional flows of two Gaussians (Appendix A)."""
     shares = appendix_a.draw(run.path("appendix-a"))
     return run.finish(
@@ -152,28 +177,39 @@ def figure6(run: Run) -> Rows:
     )
 
 
-def figure7(run: Run) -> Rows:
+def figure7(run: FlowState) -> Rows:
     """The amplifier ξ = 0, 2, 5, 10 on the sets with classes."""
     rows = []
     for dataset in run.sets("mnist", "fashion-mnist", "cifar10"):
         train, test = run.read(dataset)
         network = run.judge(train, test).network
-        path, settings = run.path(dataset, train), run.settings(dataset)
+        path = run.path(dataset, train)
+        settings = run.settings(dataset)
         found = amplifier.draw(path, train, test, settings, network.predict)
-        for (xi, share), cost in zip(found["recognised"].items(), found["fits"], strict=True):
-            rows.append({"set": dataset, "ξ": xi, "seconds": cost.seconds, "recognised": share})
-        rows.append({"set": dataset, "ξ": "real", "recognised": found["real ones recognised"]})
+        for (xi, share), cost in zip(
+            found["recognised"].items(), found["fits"], strict=True
+        ):
+            rows.append(
+                {"set": dataset, "ξ": xi, "seconds": cost.seconds, "recognised": share}
+            )
+        rows.append(
+            {"set": dataset, "ξ": "real", "recognised": found["real ones recognised"]}
+        )
     return run.finish(rows)
 
 
-def figure9(run: Run) -> Rows:
+def figure9(run: FlowState) -> Rows:
     """Nearest training pictures of samples."""
     rows = []
     for dataset in run.sets("mnist", "fashion-mnist", "cifar10", "celeba"):
         train, test = run.read(dataset)
-        found = nearest.draw(run.path(dataset, train), train, test, run.settings(dataset))
+        found = nearest.draw(
+            run.path(dataset, train), train, test, run.settings(dataset)
+        )
         (cost,) = found["fits"]
-        rows.append({"set": dataset, "seconds": cost.seconds, "NN ratio": found["NN ratio"]})
+        rows.append(
+            {"set": dataset, "seconds": cost.seconds, "NN ratio": found["NN ratio"]}
+        )
     return run.finish(rows, "1 is ideal, near 0 is copying.")
 
 

@@ -15,9 +15,14 @@ P = ParamSpec("P")
 class Cached(Generic[P]):
     """A function of hashable arguments with a cache of `most` bytes; `always` keeps even a larger result."""
 
-    def __init__(self, function: Callable[P, Tensor], most: int, *, always: bool = False) -> None:
-        self.function, self.most, self.always = function, most, always
-        self.__doc__, self.__wrapped__ = function.__doc__, function
+    def __init__(
+        self, function: Callable[P, Tensor], most: int, *, always: bool = False
+    ) -> None:
+        self.function = function
+        self.most = most
+        self.always = always
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
         self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
         self._lock = Lock()
 
@@ -49,6 +54,8 @@ class Cached(Generic[P]):
             self._kept.popitem(last=False)
 
 
-def cached(most: int, *, always: bool = False) -> Callable[[Callable[P, Tensor]], Cached[P]]:
+def cached(
+    most: int, *, always: bool = False
+) -> Callable[[Callable[P, Tensor]], Cached[P]]:
     """Decorates a function from hashable arguments to a tensor; see `Cached`."""
     return lambda function: Cached(function, most, always=always)

@@ -15,7 +15,11 @@ from sliceflow.errors import doubled
 def column_names(X: Any) -> tuple[Any, ...] | None:
     """The names of the columns of a DataFrame; None for anything else."""
     pandas = sys.modules.get("pandas")
-    return tuple(X.columns) if pandas is not None and isinstance(X, pandas.DataFrame) else None
+    return (
+        tuple(X.columns)
+        if pandas is not None and isinstance(X, pandas.DataFrame)
+        else None
+    )
 
 
 def as_frame(rows: np.ndarray, names: tuple[Any, ...]) -> Any:
@@ -31,10 +35,14 @@ def check_columns(X: Any) -> None:
     """Raise a ValueError for a DataFrame with columns that are not numbers or have the same name."""
     if type(X).__module__.partition(".")[0] == "polars":
         fact = f"X is a {type(X).__name__} of polars"
-        raise ValueError(f"{fact}; pass a DataFrame of pandas, X.to_pandas(), or X.to_numpy()")
+        raise ValueError(
+            f"{fact}; pass a DataFrame of pandas, X.to_pandas(), or X.to_numpy()"
+        )
     names = column_names(X) or ()
     if twice := doubled(names):
-        raise ValueError(f"X has two columns named {twice[0]!r}; give each a name of its own")
+        raise ValueError(
+            f"X has two columns named {twice[0]!r}; give each a name of its own"
+        )
     for i, name in enumerate(names):
         if fault := _fault(X.iloc[:, i]):
             raise ValueError(f"column {name!r} of X {fault}, or leave the column out")
@@ -42,7 +50,8 @@ def check_columns(X: Any) -> None:
 
 def _fault(column: Any) -> str:
     """What is wrong with a column, and what to do; empty if nothing is."""
-    dtype, fact = column.dtype, f"has dtype {column.dtype}"
+    dtype = column.dtype
+    fact = f"has dtype {column.dtype}"
     if dtype.kind in "mM" or str(dtype).startswith("period"):
         return f"{fact}; turn it into numbers, such as a count of days"
     if dtype == np.dtype(object):

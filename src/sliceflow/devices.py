@@ -18,11 +18,15 @@ def resolve_device(device: str | torch.device) -> torch.device:
     except RuntimeError as error:
         fact = "is not a torch device"
         raise ParameterError("device", device, fact, "try 'cpu' or 'cuda'") from error
-    fact, advice = "", "pass device='cpu'"
+    fact = ""
+    advice = "pass device='cpu'"
     if resolved.type == "cuda" and not torch.cuda.is_available():
         fact = "but torch sees no CUDA device"
-    elif resolved.type == "cuda" and (resolved.index or 0) >= (there := torch.cuda.device_count()):
-        fact, advice = f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
+    elif resolved.type == "cuda" and (resolved.index or 0) >= (
+        there := torch.cuda.device_count()
+    ):
+        fact = f"but torch sees {there} CUDA devices, counted from 0"
+        advice = "pass 'cuda'"
     elif resolved.type not in ("cpu", "cuda"):
         fact = "is neither a CPU nor a CUDA device"
     if fact:
@@ -30,7 +34,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
+def require_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
     """Raise an error at once for what can never be allocated, instead of failing later."""
     free = free_memory(device)
     if free is not None and wanted > free:

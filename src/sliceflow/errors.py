@@ -15,37 +15,83 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ParameterError(ValueError):
-    """An invalid parameter: its `name` and `value`, the `fact` that is wrong, and `advice`."""
+class HintedError(Exception):
+    """An error that says what is wrong, the `fact`, and what to do about it, the `hint`.
 
-    def __init__(self, name: str, value: object, fact: str, advice: str = "") -> None:
-        shown = value.item() if isinstance(value, np.generic) else value
-        super().__init__(f"{name}={shown!r} {fact}{advice and '; '}{advice}")
-        self.name, self.value, self.fact, self.advice = name, value, fact, advice
+    The message is both, "fact; hint". A command line builds its own text from the fields.
+    """
 
-    def __reduce__(self) -> Any:  # joblib sends errors from one process to another
-        return type(self), (self.name, self.value, self.fact, self.advice)
-
-
-class AdvisedError(Exception):
-    """An error whose message ends with advice; `fact` is the message without it."""
-
-    def __init__(self, fact: str, advice: str = "") -> None:
-        super().__init__(f"{fact}{advice and '; '}{advice}")
+    def __init__(self, fact: str, hint: str = "") -> None:
         self.fact = fact
+        self.hint = hint
+        super().__init__(fact, hint)
+
+    @property
+    def where(self) -> str:
+        """Where it is wrong, as the message begins; empty if there is no such place."""
+        return ""
+
+    def __str__(self) -> str:
+        message = self.where + self.fact
+        return f"{message}; {self.hint}" if self.hint else message
 
 
-class NotEnoughMemoryError(AdvisedError, MemoryError):
+class ParameterError(HintedError, ValueError):
+    """An invalid parameter, with its name and value."""
+
+    def __init__(
+        self, parameter: str, value: object, fact: str, hint: str = ""
+    ) -> None:
+        super().__init__(fact, hint)
+        self.parameter = parameter
+        self.value = value
+        self.args = (parameter, value, fact, hint)  # joblib builds it again from these
+
+    @property
+    def where(self) -> str:
+        shown = self.value.item() if isinstance(self.value, np.generic) else self.value
+        return f"{self.parameter}={shown!r} "
+
+
+class DataError(HintedError, ValueError):
+    """Data that cannot be used, with the row and the column where they are known.
+
+    Rows are counted from 0, as pandas and numpy do.
+    """
+
+    def __init__(
+        self,
+        fact: str,
+        hint: str = "",
+        row: int | None = None,
+        column: object = None,
+    ) -> None:
+        super().__init__(fact, hint)
+        self.row = row
+        self.column = column
+        self.args = (fact, hint, row, column)
+
+    @property
+    def where(self) -> str:
+        places = []
+        if self.row is not None:
+            places.append(f"row {self.row}")
+        if self.column is not None:
+            places.append(f"column {self.column!r}")
+        return f"{', '.join(places)}: " if places else ""
+
+
+class NotEnoughMemoryError(HintedError, MemoryError):
     """What was asked for can never be allocated."""
 
 
-def need(ok: bool, name: str, value: object, what: str) -> None:
+def require(ok: bool, name: str, value: object, what: str) -> None:
     """Raise a `ParameterError` that names the parameter, its value and what it must be, unless `ok`."""
     if not ok:
         raise ParameterError(name, value, f"must be {what}")
 
 
-def need_finite(x: Tensor, advice: str) -> None:
+def require_finite(x: Tensor, advice: str) -> None:
     """Raise a ValueError if results are not all finite."""
     if n := int((~x.isfinite()).sum()):
         fact = f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold"
@@ -59,12 +105,20 @@ def is_bool(value: object) -> bool:
 
 def is_int(value: object, least: int) -> bool:
     """Whether `value` is an integer (not a bool) of at least `least`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    return (
+        isinstance(value, Integral)
+        and not isinstance(value, bool)
+        and int(value) >= least
+    )
 
 
 def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
     """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
-    return isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+    return (
+        isinstance(value, Real)
+        and not isinstance(value, bool)
+        and low <= float(value) <= high
+    )
 
 
 def doubled(values: Sequence[Any]) -> list[Any]:
@@ -90,7 +144,9 @@ def unmasked(x: Any, name: str) -> Any:
         if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
             place = [row] * listed + np.argwhere(np.ma.getmaskarray(part))[0].tolist()
             where = f" at {place}" if place else ""
-            raise ValueError(f"a value of {name} is masked{where}; drop or fill what is masked first")
+            raise ValueError(
+                f"a value of {name} is masked{where}; drop or fill what is masked first"
+            )
     return x
 
 
@@ -100,7 +156,9 @@ def rows_of_the_file() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error))
+        text = re.sub(
+            r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error)
+        )
         if text == str(error):
             raise
         raise ValueError(text) from error

@@ -16,10 +16,14 @@ class Array:
     """What an array or tensor must be: ``Annotated[Tensor, Array("h k", torch.float32)]``."""
 
     dims: str  # names or sizes of the dimensions; a name has one size within one object
-    dtype: torch.dtype | tuple[torch.dtype, ...]  # that it has, or several that it may have
+    dtype: (
+        torch.dtype | tuple[torch.dtype, ...]
+    )  # that it has, or several that it may have
     ge: float | None = None  # the least value
     finite: bool = True  # whether NaN and infinities are errors
-    packed: Literal["", "planes", "delta", "pictures"] = ""  # see `packing.pack`; "" is as it is
+    packed: Literal["", "planes", "delta", "pictures"] = (
+        ""  # see `packing.pack`; "" is as it is
+    )
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.conditions import Columns
+from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int, need
+from sliceflow.errors import from_tensor, is_int, require
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors.rows import Units
@@ -27,24 +27,34 @@ __all__ = ["Posterior", "load", "posterior"]
 _LARGEST = 1e100  # magnitude whose square is still a float64
 _REDRAWN = 8  # times the samples that are drawn for those outside the bounds
 _AT_ONCE = 50  # observations, between two lines of progress
-_FOR_MAP, _SHIFTS = 2_000, 50  # samples that `map` sees, and steps to their mode
+_FOR_MAP = 2_000
+_SHIFTS = 50  # samples that `map` sees, and steps to their mode
 
 
 class Posterior:
     """Samples of θ given x. Made by `posterior`, which checks what it is given."""
 
     def __init__(
-        self, theta: np.ndarray, x: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], dtype: str,
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        bounds: tuple[np.ndarray, np.ndarray],
+        dtype: str,
         verbose: bool,
-    ) -> None:  # fmt: skip
-        self.theta, self.x, (self.low, self.high) = theta, x, bounds
-        self.dtype, self.verbose = dtype, verbose
+    ) -> None:
+        self.theta = theta
+        self.x = x
+        self.low, self.high = bounds
+        self.dtype = dtype
+        self.verbose = verbose
         self.default_x: np.ndarray | None = None
-        self._units, self._given = Units.fit_to(theta, standardize=True), Columns.fit_to(x)
+        self._units = Units.fit_to(theta, standardize=True)
+        self._given = ContinuousCondition.fit_to(x)
         self._local = LocalRows.fit_to(self._units.encode(theta), self._given.encode(x))
 
     def __repr__(self) -> str:
-        (n, d), width = self.theta.shape, self.x.shape[1]
+        n, d = self.theta.shape
+        width = self.x.shape[1]
         return f"Posterior of {d} parameters given {width} values, from {n} simulations"
 
     def set_default_x(self, x: Any) -> Posterior:
@@ -52,19 +62,24 @@ class Posterior:
         self.default_x = self._observations(x, most=1)[0]
         return self
 
-    def sample(self, shape: Any = (), x: Any = None, *, random_state: Any = None) -> Tensor:
+    def sample(
+        self, shape: Any = (), x: Any = None, *, random_state: Any = None
+    ) -> Tensor:
         """Samples at one observation x (l,) or (1, l): a tensor (*shape, d).
 
         `shape` is a tuple such as (1000,), or an int. Without x it is that of `set_default_x`. The same
         `random_state` gives the same samples; None gives new ones on every call.
         """
         shape = _shape(shape)
-        made = self._draw(self._observations(x, most=1), int(np.prod(shape)), random_state)
+        made = self._draw(
+            self._observations(x, most=1), int(np.prod(shape)), random_state
+        )
         return self._tensor(made).view(*shape, -1)
 
     def sample_batched(self, shape: Any, x: Any, *, random_state: Any = None) -> Tensor:
         """Samples at several observations x (q, l): a tensor (*shape, q, d)."""
-        shape, x0 = _shape(shape), self._observations(x)
+        shape = _shape(shape)
+        x0 = self._observations(x)
         made = self._draw(x0, int(np.prod(shape)), random_state)
         return self._tensor(made.transpose(1, 0, 2)).reshape(*shape, len(x0), -1)
 
@@ -77,7 +92,9 @@ class Posterior:
         width = (made.std(axis=0) + 1e-300) * len(made) ** (-1 / (made.shape[1] + 4))
         centre = made.mean(axis=0)
         z = (made - centre) / width
-        at = z[np.exp(-0.5 * np.square(z[:, None] - z[None, ::4]).sum(2)).sum(1).argmax()]
+        at = z[
+            np.exp(-0.5 * np.square(z[:, None] - z[None, ::4]).sum(2)).sum(1).argmax()
+        ]
         for _ in range(_SHIFTS):
             weight = np.exp(-0.5 * np.square(z - at).sum(1))
             at = weight @ z / weight.sum()
@@ -94,9 +111,13 @@ class Posterior:
         seen = {row.tobytes() for row in np.hstack((self.theta, self.x))}
         used = sum(row.tobytes() in seen for row in np.hstack((theta, x)))
         if used:
-            raise ValueError(f"{used} of {len(x)} simulations made this posterior; simulate fresh ones")
+            raise ValueError(
+                f"{used} of {len(x)} simulations made this posterior; simulate fresh ones"
+            )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some of fresh simulations are far: that is part of it
+            warnings.simplefilter(
+                "ignore"
+            )  # some of fresh simulations are far: that is part of it
             made = self._draw(self._observations(x), n_samples, random_state)
         return calibration(made, theta, first="conditions")
 
@@ -116,22 +137,29 @@ class Posterior:
     def _observations(self, x: Any, most: int | None = None) -> np.ndarray:
         """Observations (q, l), checked."""
         if x is None and self.default_x is None:
-            raise ValueError("x is missing; pass the observation, or call set_default_x")
-        x0 = np.asarray(from_tensor(self.default_x if x is None else x), dtype=np.float64)
+            raise ValueError(
+                "x is missing; pass the observation, or call set_default_x"
+            )
+        x0 = np.asarray(
+            from_tensor(self.default_x if x is None else x), dtype=np.float64
+        )
         width = self.x.shape[1]
         x0 = x0.reshape(-1, 1) if width == 1 and x0.ndim < 2 else np.atleast_2d(x0)
         if x0.ndim != 2 or x0.shape[1] != width or not len(x0):
             shapes = f"x has shape {np.shape(x)} but simulations have {width} values"
             raise ValueError(f"{shapes}; pass ({width},) or (q, {width})")
         if most is not None and len(x0) > most:
-            raise ValueError(f"x has {len(x0)} observations; sample takes one, sample_batched several")
+            raise ValueError(
+                f"x has {len(x0)} observations; sample takes one, sample_batched several"
+            )
         _check_values("x", x0, "observations must be finite")
         return x0
 
     def _draw(self, x0: np.ndarray, n: int, random_state: Any) -> np.ndarray:
         """n samples at each of q observations, (q, n, d), between the bounds."""
-        need(n >= 1, "n_samples", n, "at least 1")
-        rng, y = np.random.default_rng(random_state), self._given.encode(x0)
+        require(n >= 1, "n_samples", n, "at least 1")
+        rng = np.random.default_rng(random_state)
+        y = self._given.encode(x0)
         self._local.warn_of_far(y, "x", stacklevel=3)
         out = np.empty((len(x0), n, self.theta.shape[1]))
         for first in range(0, len(x0), _AT_ONCE):
@@ -143,11 +171,16 @@ class Posterior:
                 inside = more[~self._outside(more)][: len(outside)]
                 made[i, outside[: len(inside)]] = inside
             # What is still beyond a bound is mirrored at it.
-            mirrored = np.where(made < self.low, 2 * self.low - made, 2 * self.high - made)
+            mirrored = np.where(
+                made < self.low, 2 * self.low - made, 2 * self.high - made
+            )
             beyond = (made < self.low) | (made > self.high)
             out[part] = np.where(beyond, np.clip(mirrored, self.low, self.high), made)
             if self.verbose and len(x0) > 1:
-                print(f"sliceflow: samples at {part.stop}/{len(x0)} observations", file=sys.stderr)
+                print(
+                    f"sliceflow: samples at {part.stop}/{len(x0)} observations",
+                    file=sys.stderr,
+                )
         return out
 
     def _outside(self, theta: np.ndarray) -> np.ndarray:
@@ -159,7 +192,9 @@ class Posterior:
         return self._units.decode(made.flatten(0, 1).T).view(made.shape).numpy()
 
 
-def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) -> Posterior:
+def posterior(
+    theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False
+) -> Posterior:
     """The posterior p(θ | x), from parameters θ drawn from their prior and simulations x of them.
 
     Parameters
@@ -184,7 +219,10 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) 
     kind = np.asarray(from_tensor(theta)).dtype
     rows, given = _matching(theta, x)
     ends = (-np.inf, np.inf) if bounds is None else bounds
-    low, high = (np.broadcast_to(np.asarray(from_tensor(e), np.float64), rows.shape[1]) for e in ends)
+    low, high = (
+        np.broadcast_to(np.asarray(from_tensor(e), np.float64), rows.shape[1])
+        for e in ends
+    )
     if not (low < high).all() or not ((rows >= low) & (rows <= high)).all():
         reach = f"from {rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
         fact = f"bounds={bounds!r} must have low < high with all of theta between"
@@ -202,8 +240,13 @@ def load(path: str | os.PathLike[str]) -> Posterior:
             about = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{os.fspath(path)} is not a posterior, or damaged ({error})") from error
-    if about.get("sliceflow") != "posterior 1" or not {"theta", "x", "low", "high"} <= found.keys():
+        raise ValueError(
+            f"{os.fspath(path)} is not a posterior, or damaged ({error})"
+        ) from error
+    if (
+        about.get("sliceflow") != "posterior 1"
+        or not {"theta", "x", "low", "high"} <= found.keys()
+    ):
         raise ValueError(f"{os.fspath(path)} is not a posterior that sliceflow saved")
     made = posterior(found["theta"], found["x"], bounds=(found["low"], found["high"]))
     made.dtype = "float32" if about.get("dtype") == "float32" else "float64"
@@ -216,7 +259,9 @@ def _matching(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
     rows = [a[:, None] if a.ndim == 1 else a for a in rows]
     for name, a in zip(("theta", "x"), rows, strict=True):
         if a.ndim != 2 or 0 in a.shape:
-            raise ValueError(f"{name} has shape {a.shape}; pass one row for each simulation")
+            raise ValueError(
+                f"{name} has shape {a.shape}; pass one row for each simulation"
+            )
         _check_values(name, a, "drop such simulations")
     n, m = map(len, rows)
     if n != m:
@@ -228,12 +273,15 @@ def _check_values(name: str, rows: np.ndarray, advice: str) -> None:
     with np.errstate(invalid="ignore"):
         bad = np.argwhere(~(np.abs(rows) <= _LARGEST))
     if len(bad):
-        value, at = rows[tuple(bad[0])], bad[0].tolist()
-        advice = "divide such columns by a large number" if np.isfinite(value) else advice
+        value = rows[tuple(bad[0])]
+        at = bad[0].tolist()
+        advice = (
+            "divide such columns by a large number" if np.isfinite(value) else advice
+        )
         raise ValueError(f"{name} contains {value} at {at}; {advice}")
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     out = (shape,) if is_int(shape, 0) else tuple(shape)
-    need(all(is_int(m, 1) for m in out), "shape", out, "ints of at least 1")
+    require(all(is_int(m, 1) for m in out), "shape", out, "ints of at least 1")
     return tuple(int(m) for m in out)

@@ -45,21 +45,39 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages += [Stage("axis", Axis(), 2, Sorted(), exact=True)]
     flow = Flow(stages, Seed(seed), **conditions)
     rates = noise_rates(particles.x.shape[1], data.x.shape[1], particles.y, data.y)
-    case = {"start": particles.x.flatten().tolist(), "data": data.x.flatten().tolist(), "steps": []}
+    case = {
+        "start": particles.x.flatten().tolist(),
+        "data": data.x.flatten().tolist(),
+        "steps": [],
+    }
     case |= {"codes": None if data.y is None else data.y.tolist()}
 
     def keep(event):
-        frame = Step(flow, event.stage_index, event.step, 0, particles, particles).frame()
+        frame = Step(
+            flow, event.stage_index, event.step, 0, particles, particles
+        ).frame()
         theta = torch.eye(2) if frame.theta is None else frame.theta
-        step = {"frame": theta.flatten().tolist(), "points": particles.x.flatten().tolist()}
-        step |= {"shrinkage": 0 if frame.theta is None else kappa, "distance": float(event.distance)}
-        step |= {"size": flow.stages[event.stage_index].size_of(event.step)}
+        step = {
+            "frame": theta.flatten().tolist(),
+            "points": particles.x.flatten().tolist(),
+        }
+        step |= {
+            "shrinkage": 0 if frame.theta is None else kappa,
+            "distance": float(event.distance),
+        }
+        step |= {"size": flow.stages[event.stage_index].step_size_at(event.step)}
         if frame.theta_y is not None:
             step["offsets"] = frame.theta_y.tolist()
         case["steps"].append(step)
 
     fitted = shrunk_flow(flow, kappa, rates) if kappa else flow
-    simulate(fitted, particles, fitted.target(particles, data), Noise(Seed(0)), listeners=[keep])
+    simulate(
+        fitted,
+        particles,
+        fitted.target(particles, data),
+        Noise(Seed(0)),
+        listeners=[keep],
+    )
     return case
 
 
@@ -87,7 +105,9 @@ def test_the_page_moves_particles_as_the_engine_does(computed):
       const wrong = steps.slice(0, 20).map(({{ size }}, k) => Math.abs(size - Flow.sizeOf(k, 20)));
       return [worst, far, steps.length, steps.length === 22 ? Math.max(...wrong) : 0];
     }});"""
-    for setting, (worst, far, n_steps, sizes) in zip(settings, computed(script), strict=True):
+    for setting, (worst, far, n_steps, sizes) in zip(
+        settings, computed(script), strict=True
+    ):
         assert worst < 1e-5, setting
         assert max(far, sizes) < 1e-5, setting
         assert n_steps == 22 or setting[3], setting  # shrinkage may end a stage early
@@ -103,7 +123,9 @@ def test_classes_that_share_maps_move_as_in_the_engine(computed):
         data = Cloud(Seed(1).normal(180, 2).T * 0.2 + means, code)
         particles = Cloud(Seed(2).normal(180, 2).T.contiguous(), code)
         case = ours(particles, data, 3, kappa, n_conditions=3, amplifier=amplifier)
-        cases.append(case | {"steps": [step for step in case["steps"] if "offsets" in step]})
+        cases.append(
+            case | {"steps": [step for step in case["steps"] if "offsets" in step]}
+        )
     found = computed(f"""
     return {json.dumps(cases)}.map(({{ start, data, steps, codes }}) => {{
       let points = Float64Array.from(start), worst = 0;
@@ -116,7 +138,10 @@ def test_classes_that_share_maps_move_as_in_the_engine(computed):
       return worst;
     }});""")
     assert max(found) < 1e-5
-    assert [len(case["steps"]) for case in cases[:2]] == [20, 20]  # shrinkage may end a stage early
+    assert [len(case["steps"]) for case in cases[:2]] == [
+        20,
+        20,
+    ]  # shrinkage may end a stage early
 
 
 def test_the_digits_of_the_page_are_those_of_scikit_learn():
@@ -133,9 +158,11 @@ def test_the_digits_of_the_page_are_those_of_scikit_learn():
 
 @pytest.mark.browser
 def test_the_page_measures_copies_as_we_do(computed):
-    rng, cases = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    cases = []
     for n, decimals in ((40, 9), (300, 9), (300, 1)):  # rounded rows have ties
-        train, samples = rng.normal(size=(n, 2)).round(decimals), rng.normal(size=(500, 2))
+        train = rng.normal(size=(n, 2)).round(decimals)
+        samples = rng.normal(size=(500, 2))
         samples[:200] = train[rng.integers(0, n, 200)]
         cases.append((train, samples))
     found = computed(f"""
@@ -173,7 +200,9 @@ def test_the_page_is_small_and_needs_nothing_from_elsewhere():
     files = list(PLAY.iterdir())
     assert sum(file.stat().st_size for file in files) < 60_000
     for file in files:
-        assert not re.search(r"https?://|//cdn", file.read_text(encoding="utf-8")), file.name
+        assert not re.search(r"https?://|//cdn", file.read_text(encoding="utf-8")), (
+            file.name
+        )
 
 
 USED = """
@@ -286,7 +315,10 @@ class TestUse:
 
     @pytest.mark.parametrize(
         ("shape", "sliders"),
-        [("moons", {"smoothing": 0.5}), ("digits", {"smoothing": 0.6, "amplifier": 10})],
+        [
+            ("moons", {"smoothing": 0.5}),
+            ("digits", {"smoothing": 0.6, "amplifier": 10}),
+        ],
     )
     def test_the_python_lines_give_what_is_shown(self, used, shape, sliders):
         asked = "".join(f'set("{name}", {value});' for name, value in sliders.items())
@@ -298,7 +330,8 @@ class TestUse:
         const all = Play.shown().steps.at(-1).points;
         const part = (x, d) => [...x.subarray((d * x.length) / 2, ((d + 1) * x.length) / 2)];
         return [find("lines").textContent, [0, 1].map((d) => all.flatMap((x) => part(x, d)))];""")
-        shown, made = np.array(points).T, []
+        shown = np.array(points).T
+        made = []
         for seed in (0, 1):
             space = {}
             exec(text.replace("random_state=0", f"random_state={seed}"), space)
@@ -312,14 +345,20 @@ class TestUse:
         assert ratios[0] == pytest.approx(ratios[1], rel=0.25, abs=0.05)
 
     @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
-    def test_links_lead_somewhere_and_it_is_accessible_and_fits(self, chromium, width, scheme):
+    def test_links_lead_somewhere_and_it_is_accessible_and_fits(
+        self, chromium, width, scheme
+    ):
         page = chromium.page((PLAY / "index.html").as_uri(), width=width, scheme=scheme)
-        links = page.run("return [...document.links].map((a) => a.getAttribute('href'))")
+        links = page.run(
+            "return [...document.links].map((a) => a.getAttribute('href'))"
+        )
         assert len(links) > 2
         assert all((PLAY / link).exists() for link in links), links
         assert page.run("return document.documentElement.scrollWidth") <= width
         stops = "[...document.querySelectorAll('a, button, input, select, canvas')]"
-        assert page.run(f"return {stops}.filter((node) => node.tabIndex < 0).length") == 0
+        assert (
+            page.run(f"return {stops}.filter((node) => node.tabIndex < 0).length") == 0
+        )
         if find_spec("axe_core_python"):
             assert page.accessible() == []
         page.close()

@@ -28,10 +28,20 @@ from sliceflow import ImageFlow
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
-from sliceflow.cli.play import TableWork, _example, _read_picture, play, run_of, runs_in, server
+from sliceflow.cli.play import (
+    TableWork,
+    _example,
+    _read_picture,
+    play,
+    run_of,
+    runs_in,
+    server,
+)
 from sliceflow.datasets import load
 
-POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
+POSIX = pytest.mark.skipif(
+    os.name == "nt", reason="Windows sends no signals to other processes"
+)
 
 
 class Asked:
@@ -46,7 +56,9 @@ class Asked:
 
     def raw(self, method, path, body=None, **headers):
         """(status, headers, body); `path` is all of it, the token included."""
-        line = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
+        line = http.client.HTTPConnection(
+            "127.0.0.1", self.server.server_port, timeout=60
+        )
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         line.request(method, path, body, headers)
         answer = line.getresponse()
@@ -56,7 +68,9 @@ class Asked:
 
     def sent(self, name, length, body=b"", *more):
         """A connection on which a request was begun, by hand."""
-        line = socket.create_connection(("127.0.0.1", self.server.server_port), timeout=10)
+        line = socket.create_connection(
+            ("127.0.0.1", self.server.server_port), timeout=10
+        )
         head = [f"POST /{self.server.token}/api/{name} HTTP/1.1", *more]
         head += [f"Host: 127.0.0.1:{self.server.server_port}", *length, "", ""]
         line.sendall("\r\n".join(head).encode() + body)
@@ -98,14 +112,29 @@ def here():
 class TestWhoIsAnswered:
     def test_only_this_computer_can_reach_it(self, here):
         assert here.server.socket.getsockname()[0] == "127.0.0.1"
-        others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)} - {"127.0.0.1"}
+        others = {
+            info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)
+        } - {"127.0.0.1"}
         for address in others:
-            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as line:
+            with socket.socket(
+                socket.AF_INET6 if ":" in address else socket.AF_INET
+            ) as line:
                 line.settimeout(2)
                 assert line.connect_ex((address, here.server.server_port)) != 0, address
 
     @pytest.mark.parametrize(
-        "path", ["/", "/page.js", "/wrong/page.js", "//", "/%00/", "/%C3%A9/", "/../", "/api/runs", "*"]
+        "path",
+        [
+            "/",
+            "/page.js",
+            "/wrong/page.js",
+            "//",
+            "/%00/",
+            "/%C3%A9/",
+            "/../",
+            "/api/runs",
+            "*",
+        ],
     )
     @pytest.mark.parametrize("method", ["GET", "POST"])
     def test_nothing_without_the_token(self, here, method, path):
@@ -126,7 +155,12 @@ class TestWhoIsAnswered:
         assert here.get(Host=f"localhost:{here.server.server_port}")[0] == 200
         own = f"http://127.0.0.1:{here.server.server_port}"
         assert here.post("runs", Origin=own)[0] == 200
-        for origin in ("http://evil.example", "null", "http://127.0.0.1:1", own + ".evil.example"):
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            own + ".evil.example",
+        ):
             assert here.post("runs", Origin=origin)[0] == 403
         assert here.post("runs", Sec_Fetch_Site="cross-site")[0] == 403
         assert here.post("runs", Sec_Fetch_Site="same-origin")[0] == 200
@@ -159,13 +193,19 @@ class TestWhatIsRefused:
     def test_a_body_of_unknown_length_is_refused(self, here):
         with here.sent("runs", ["Transfer-Encoding: chunked"]) as line:
             assert b" 411 " in line.recv(1 << 16).splitlines()[0]
-        for length, status in (("-1", b" 400 "), ("two", b" 400 "), ("9" * 30, b" 413 ")):
+        for length, status in (
+            ("-1", b" 400 "),
+            ("two", b" 400 "),
+            ("9" * 30, b" 413 "),
+        ):
             with here.sent("runs", [f"Content-Length: {length}"]) as line:
                 assert status in line.recv(1 << 16).splitlines()[0]
 
     def test_half_a_file_is_not_a_table(self, here):
         """The connection ends before the body does."""
-        with here.sent("table/upload?name=a.csv", ["Content-Length: 1000"], b"a,b\n1,2\n") as line:
+        with here.sent(
+            "table/upload?name=a.csv", ["Content-Length: 1000"], b"a,b\n1,2\n"
+        ) as line:
             line.shutdown(socket.SHUT_WR)
             assert b" 400 " in line.recv(1 << 16).splitlines()[0]
 
@@ -178,10 +218,20 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize(
         "name",
-        ["../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd",
-         "page/../../../pyproject.toml", "server.py", "....//server.py", "api/../server.py",
-         "..\\..\\server.py", "index.html%00.js", "api/__class__"],
-    )  # fmt: skip
+        [
+            "../../../etc/passwd",
+            "%2e%2e/%2e%2e/etc/passwd",
+            "..%2f..%2fetc%2fpasswd",
+            "/etc/passwd",
+            "page/../../../pyproject.toml",
+            "server.py",
+            "....//server.py",
+            "api/../server.py",
+            "..\\..\\server.py",
+            "index.html%00.js",
+            "api/__class__",
+        ],
+    )
     def test_tricks_with_paths_find_nothing(self, here, name):
         status, _, body = here.get(name)
         assert status == 404
@@ -189,9 +239,14 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize(
         ("name", "ending"),
-        [("../../evil.csv", ".csv"), ("..\\..\\evil.tsv", ".tsv"), ("/etc/passwd.txt", ".txt"),
-         ("C:\\x.csv", ".csv"), ("a\0b.csv", ".csv")],
-    )  # fmt: skip
+        [
+            ("../../evil.csv", ".csv"),
+            ("..\\..\\evil.tsv", ".tsv"),
+            ("/etc/passwd.txt", ".txt"),
+            ("C:\\x.csv", ".csv"),
+            ("a\0b.csv", ".csv"),
+        ],
+    )
     def test_the_name_of_a_file_says_only_its_ending(self, tab, tmp_path, name, ending):
         shown = tab.upload(serving.Request({"name": name}, b"a,b\n1,2\n"))
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
@@ -200,11 +255,17 @@ class TestWhatIsRefused:
         assert "/" not in shown["name"]
         assert "\\" not in shown["name"]
 
-    @pytest.mark.parametrize("name", ["", "x", "x.exe", ".csv/..", "x.csv.html", "x.parquet"])
+    @pytest.mark.parametrize(
+        "name", ["", "x", "x.exe", ".csv/..", "x.csv.html", "x.parquet"]
+    )
     def test_other_files_are_refused(self, here, name):
-        assert "is not a table; pass a .csv" in here.error("table/upload", b"x", words=f"name={name}")
+        assert "is not a table; pass a .csv" in here.error(
+            "table/upload", b"x", words=f"name={name}"
+        )
 
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"rows": 1}', b'{"reach": NaN}'])
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"[]", b"\xff", b'{"rows": 1}', b'{"reach": NaN}']
+    )
     def test_a_broken_body_is_answered(self, here, body):
         assert here.error("about", body)
 
@@ -213,7 +274,8 @@ class Silent:
     """A pipe to a process that says nothing, or what the test puts into `said`."""
 
     def __init__(self):
-        self.sent, self.said = [], []
+        self.sent = []
+        self.said = []
 
     def send(self, job):
         self.sent.append(job)
@@ -232,7 +294,8 @@ def tab(monkeypatch, tmp_path):
     """The table of a page without its process, with its files in `tmp_path`."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tab = TableTab(TableWork, ("wine.csv", b"a\n1\n"))
-    tab._pipe, tab._next = Silent(), None
+    tab._pipe = Silent()
+    tab._next = None
     monkeypatch.setattr(tab, "_end", lambda: None)
     yield tab
     tab.close()
@@ -242,10 +305,13 @@ def tab(monkeypatch, tmp_path):
 class TestManyConnections:
     def test_hundreds_of_strangers_do_not_keep_the_page_from_anyone(self, monkeypatch):
         monkeypatch.setattr(serving, "MOST_CONNECTIONS", 10)
-        asked, before = Asked(), threading.active_count()
+        asked = Asked()
+        before = threading.active_count()
         lines = []
         for _ in range(300):
-            line = socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=10)
+            line = socket.create_connection(
+                ("127.0.0.1", asked.server.server_port), timeout=10
+            )
             line.sendall(b"G")
             lines.append(line)
         assert asked.get()[0] == 200  # in spite of them
@@ -319,8 +385,12 @@ class TestPictures:
     def test_neighbours_may_be_few_and_mirrored(self):
         """A flow that was fitted to mirror images may copy those."""
         images = np.zeros((3, 4, 4), np.uint8)
-        images[0, :, 0], images[1, 0], images[2, 3] = 255, 255, 255
-        flow = ImageFlow(n_particles=300, quality=1, mirror=True, random_state=0).fit(images)
+        images[0, :, 0] = 255
+        images[1, 0] = 255
+        images[2, 3] = 255
+        flow = ImageFlow(n_particles=300, quality=1, mirror=True, random_state=0).fit(
+            images
+        )
         copy = images[:1, :, ::-1]
         flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
         data = SimpleNamespace(x=images)
@@ -351,13 +421,21 @@ class TestPictures:
         mask[:, :5] = True
         picture = with_runs.said("about", {"run": 0})["examples"][3]
         asked = {"run": 0, "picture": picture, "mask": mask.tolist(), "seed": 0}
-        done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
+        done = np.array(
+            [pixels(p) for p in with_runs.said("complete", asked)["pictures"]]
+        )
         assert (done[:, mask] == pixels(picture)[mask]).all()
         assert len(np.unique(done.reshape(len(done), -1), axis=0)) > 1
-        alone = with_runs.said("complete", asked | {"run": 1})["pictures"]  # it keeps its pictures
+        alone = with_runs.said("complete", asked | {"run": 1})[
+            "pictures"
+        ]  # it keeps its pictures
         assert np.array_equal([pixels(p) for p in alone], done)
-        assert "every pixel is known" in with_runs.error("complete", asked | {"mask": [[True] * 8] * 8})
-        assert "mask has shape" in with_runs.error("complete", asked | {"mask": [[True]]})
+        assert "every pixel is known" in with_runs.error(
+            "complete", asked | {"mask": [[True] * 8] * 8}
+        )
+        assert "mask has shape" in with_runs.error(
+            "complete", asked | {"mask": [[True]]}
+        )
 
     def test_a_model_with_a_mask_completes_by_itself(self, with_runs):
         about = with_runs.said("about", {"run": 2})
@@ -366,15 +444,21 @@ class TestPictures:
         assert not known[4:].any()
         picture = with_runs.said("about", {"run": 0})["examples"][0]
         asked = {"run": 2, "picture": picture, "seed": 0}
-        done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
+        done = np.array(
+            [pixels(p) for p in with_runs.said("complete", asked)["pictures"]]
+        )
         assert (done[:, known] == pixels(picture)[known]).all()
 
     def test_an_uploaded_picture_is_read_like_those_of_a_folder(self, with_runs):
-        half, stream, turned = np.zeros((16, 16), np.uint8), io.BytesIO(), Image.Exif()
+        half = np.zeros((16, 16), np.uint8)
+        stream = io.BytesIO()
+        turned = Image.Exif()
         half[:8] = 255
         turned[0x0112] = 6  # a camera that was held upright
         Image.fromarray(half).save(stream, "PNG", exif=turned)
-        found = pixels(with_runs.said("picture", stream.getvalue(), words="run=0")["picture"])
+        found = pixels(
+            with_runs.said("picture", stream.getvalue(), words="run=0")["picture"]
+        )
         assert found.shape == (8, 8)
         assert found[:, -1].mean() > 250
         assert found[:, 0].mean() < 5
@@ -383,14 +467,22 @@ class TestPictures:
         said = with_runs.error("picture", b"GIF89a, but not really", words="run=0")
         assert said.startswith("the picture cannot be read")
         assert "/" not in said.replace("'the picture'", "")
-        assert "there is no picture" in with_runs.error("complete", {"run": 0, "seed": 0})
+        assert "there is no picture" in with_runs.error(
+            "complete", {"run": 0, "seed": 0}
+        )
         wrong = {"run": 0, "seed": 0, "picture": "data:image/png,?"}
         assert "cannot be read" in with_runs.error("complete", wrong)
 
-    def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
+    def test_a_picture_that_unpacks_to_gigabytes_is_refused(
+        self, with_runs, monkeypatch
+    ):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        Image.fromarray(np.zeros((64, 64), np.uint8)).save(stream := io.BytesIO(), "PNG")
-        assert "exceeds limit" in with_runs.error("picture", stream.getvalue(), words="run=0")
+        Image.fromarray(np.zeros((64, 64), np.uint8)).save(
+            stream := io.BytesIO(), "PNG"
+        )
+        assert "exceeds limit" in with_runs.error(
+            "picture", stream.getvalue(), words="run=0"
+        )
 
 
 WORDS = ("went", "home", "and", "slept", "well")
@@ -416,29 +508,56 @@ class TestTables:
         here.said("table/upload", CSV.encode(), words="name=people.csv")
         shown = self.until(here, "columns")
         kinds = {row["column"]: row["kind"] for row in shown["columns"]}
-        assert kinds == {"age": "integer", "city": "category", "visits": "integer", "note": "drop"}
+        assert kinds == {
+            "age": "integer",
+            "city": "category",
+            "visits": "integer",
+            "note": "drop",
+        }
         assert "free text" in shown["columns"][3]["note"]
         assert shown["rows"] == 140
-        asked = {"columns": {"note": "drop", "visits": "category"}, "constraints": ["age >= 20"]}
+        asked = {
+            "columns": {"note": "drop", "visits": "category"},
+            "constraints": ["age >= 20"],
+        }
         here.said("table/fit", asked)
         self.until(here, "fitted")
         status, headers, page = here.get("api/table/report")
         assert status == 200
         assert "script" not in headers["Content-Security-Policy"]
-        for word in ("people: new rows", "sliceflow fit people.csv", "visits=category", "age &gt;= 20"):
+        for word in (
+            "people: new rows",
+            "sliceflow fit people.csv",
+            "visits=category",
+            "age &gt;= 20",
+        ):
             assert word in page.decode()
         _, headers, rows = here.post("table/samples", {"n": 25, "seed": 3})
         lines = rows.decode().splitlines()
         assert lines[0] == "age,city,visits"
         assert len(lines) == 26
         assert here.post("table/samples", {"n": 25, "seed": 3})[2] == rows
-        given = here.post("table/samples", {"n": 5, "seed": 3, "given": {"city": "Rome"}})[2]
-        assert {line.split(",")[1] for line in given.decode().splitlines()[1:]} == {"Rome"}
-        assert "Paris" in here.error("table/samples", {"n": 5, "seed": 3, "given": {"city": "Paris"}})
+        given = here.post(
+            "table/samples", {"n": 5, "seed": 3, "given": {"city": "Rome"}}
+        )[2]
+        assert {line.split(",")[1] for line in given.decode().splitlines()[1:]} == {
+            "Rome"
+        }
+        assert "Paris" in here.error(
+            "table/samples", {"n": 5, "seed": 3, "given": {"city": "Paris"}}
+        )
         assert here.post("table/imputed", {"seed": 0})[0] == 200
-        for wrong in ({"n": 0}, {"n": 10**9}, {"n": "x"}, {"n": 1, "seed": -1}, {"n": 1, "given": 3}):
+        for wrong in (
+            {"n": 0},
+            {"n": 10**9},
+            {"n": "x"},
+            {"n": 1, "seed": -1},
+            {"n": 1, "given": 3},
+        ):
             assert here.error("table/samples", {"seed": 0} | wrong)
-        here.said("table/fit", {"columns": {"note": "integer"}})  # the library's own words
+        here.said(
+            "table/fit", {"columns": {"note": "integer"}}
+        )  # the library's own words
         assert "is text such as" in self.until(here, "columns")["error"]
 
     @pytest.mark.slow
@@ -461,7 +580,11 @@ class TestTables:
     def test_a_second_file_waits_its_turn(self, tab):
         tab.upload(serving.Request({"name": "a.csv"}, b"a\n1\n"))
         shown = tab.upload(serving.Request({"name": "b.csv"}, b"b\n2\n"))
-        assert (shown["name"], shown["next"], shown["state"]) == ("a.csv", "b.csv", "reading")
+        assert (shown["name"], shown["next"], shown["state"]) == (
+            "a.csv",
+            "b.csv",
+            "reading",
+        )
         tab._pipe.said.append(("read", {"columns": [], "rows": 1}))
         shown = tab.status()
         assert (shown["name"], shown["state"]) == ("b.csv", "reading")
@@ -475,18 +598,26 @@ class TestTables:
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}'))
         tab._shown = fitted
         tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
-        assert tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
+        assert (
+            tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
+        )
 
     def test_there_is_a_table_at_first(self):
         asked = Asked()
         shown = self.until(asked, "columns")
         assert (shown["name"], shown["rows"]) == ("wine.csv", 178)
-        assert {row["column"]: row["kind"] for row in shown["columns"]}["kind"] == "category"
+        assert {row["column"]: row["kind"] for row in shown["columns"]}[
+            "kind"
+        ] == "category"
         asked.close()
 
     @pytest.mark.parametrize(
         ("body", "words"),
-        [(b"", "empty"), (b"\xff\xfe\x00", ""), (b"a,b\n1,2,3,4\n", "row 2 has 4 cells")],
+        [
+            (b"", "empty"),
+            (b"\xff\xfe\x00", ""),
+            (b"a,b\n1,2,3,4\n", "row 2 has 4 cells"),
+        ],
     )
     def test_a_broken_table_gets_the_librarys_own_message(self, here, body, words):
         here.said("table/upload", body, words="name=broken.csv")
@@ -507,9 +638,15 @@ class TestTables:
         assert error.endswith("; fix the cells, or choose category for a")
 
     def test_a_fit_needs_a_table(self, tab):
-        with pytest.raises(ValueError, match="there is no table to fit; drop a file first"):
+        with pytest.raises(
+            ValueError, match="there is no table to fit; drop a file first"
+        ):
             tab.fit(serving.Request({}, b"{}"))
-        for body in (b'{"columns": [1]}', b'{"constraints": "a"}', b'{"constraints": [1]}'):
+        for body in (
+            b'{"columns": [1]}',
+            b'{"constraints": "a"}',
+            b'{"constraints": [1]}',
+        ):
             with pytest.raises(ValueError, match="columns is no object"):
                 tab.fit(serving.Request({}, body))
 
@@ -528,16 +665,28 @@ class TestCommand:
 
     @POSIX
     @pytest.mark.parametrize(
-        "number", ["SIGINT", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGTERM", "SIGHUP"))]
+        "number",
+        [
+            "SIGINT",
+            *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGTERM", "SIGHUP")),
+        ],
     )
     def test_it_serves_until_it_is_ended_and_leaves_nothing(self, tmp_path, number):
         process = subprocess.Popen(
-            command("play", "--no-browser"), cwd=tmp_path, text=True,
-            env=environment() | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup would ignore it
-        )  # fmt: skip
+            command("play", "--no-browser"),
+            cwd=tmp_path,
+            text=True,
+            env=environment() | {"TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGHUP, signal.SIG_DFL
+            ),  # nohup would ignore it
+        )
         address = process.stdout.readline().split()[-1]
-        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{32})/", address).groups()
+        port, token = re.fullmatch(
+            r"http://127\.0\.0\.1:(\d+)/([\w-]{32})/", address
+        ).groups()
         line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
         line.request("GET", f"/{token}/")
         assert b"sliceflow play" in line.getresponse().read()
@@ -558,6 +707,8 @@ class TestCommand:
             (tmp_path / name).mkdir()
             (tmp_path / name / "model.sliceflow").touch()
             os.utime(tmp_path / name / "model.sliceflow", (i, i))
-            (tmp_path / name / ("samples.csv" if name == "table" else "samples.png")).touch()
+            (
+                tmp_path / name / ("samples.csv" if name == "table" else "samples.png")
+            ).touch()
         assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
         assert runs_in(tmp_path / "nothing") == []

@@ -82,7 +82,9 @@ class TestPictures:
         page.click("tab-pictures")
         page.run("document.querySelector('#pictures-form button').click(); return null")
         says(page, "pictures-status", "6 samples in")
-        names = page.run("return [...document.querySelectorAll('#grid img')].map((i) => i.alt)")
+        names = page.run(
+            "return [...document.querySelectorAll('#grid img')].map((i) => i.alt)"
+        )
         assert names == [f"Sample {i}, class 7" for i in range(1, 7)]
         assert page.run("return document.querySelector('#grid img').src") != before
 
@@ -104,15 +106,21 @@ class TestComplete:
         page.drag("mask", [(0.55, 0.1), (0.9, 0.9)])
         page.click("complete")
         says(page, "complete-status", "8 completions")
-        assert page.run("return document.querySelectorAll('#completions img').length") == 9
-        assert page.run("return document.querySelector('#completions img').alt") == "The original"
+        assert (
+            page.run("return document.querySelectorAll('#completions img').length") == 9
+        )
+        assert (
+            page.run("return document.querySelector('#completions img').alt")
+            == "The original"
+        )
         page.click("show-all")
         page.click("complete")
         says(page, "complete-status", "every pixel is known")
 
     def test_own_pictures_and_broken_ones(self, page, tmp_path):
         ready(page, "complete")
-        good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+        good = tmp_path / "good.png"
+        bad = tmp_path / "bad.png"
         Image.fromarray(np.full((30, 20), 200, np.uint8)).save(good)
         bad.write_bytes(b"\x89PNG\r\n, but no more")
         page.choose("file", bad)
@@ -129,22 +137,31 @@ class TestTable:
             stream.truncate(65 << 20)
         page.choose("csv", huge)
         says(page, "table-status", "the limit is 64 MiB")
-        assert "error" in page.run("return document.getElementById('table-status').className")
+        assert "error" in page.run(
+            "return document.getElementById('table-status').className"
+        )
 
     @pytest.mark.slow
-    def test_reload_in_the_middle_of_a_fit_and_rows_with_a_condition(self, page, tmp_path):
+    def test_reload_in_the_middle_of_a_fit_and_rows_with_a_condition(
+        self, page, tmp_path
+    ):
         (tmp_path / "people.csv").write_text(CSV)
         ready(page, "table")
         page.choose("csv", tmp_path / "people.csv")
         says(page, "table-status", "people.csv: 140 rows. Correct")
-        page.run("document.querySelector('[data-column=visits]').value = 'category'; return null")
+        page.run(
+            "document.querySelector('[data-column=visits]').value = 'category'; return null"
+        )
         set_to(page, "constraints", "age >= 20")
         page.click("fit")
         page.wait("!document.getElementById('working').hidden")
         page.reload()
         page.wait("!document.getElementById('working').hidden")
         says(page, "table-status", "Fitted and measured in")
-        assert page.run("return document.querySelector('[data-column=visits]').value") == "category"
+        assert (
+            page.run("return document.querySelector('[data-column=visits]').value")
+            == "category"
+        )
         page.wait(
             "document.getElementById('report').contentDocument.body.innerText.includes('Measures')"
         )
@@ -170,7 +187,9 @@ class TestTable:
         assert page.errors() == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1200, "light"), (1200, "dark"), (360, "dark")]
+)
 def test_every_tab_is_accessible_and_fits(chromium, address, tmp_path, width, scheme):
     page = chromium.page(address, width=width, scheme=scheme)
     for tab in TABS:
@@ -180,7 +199,9 @@ def test_every_tab_is_accessible_and_fits(chromium, address, tmp_path, width, sc
         ground = page.run("return getComputedStyle(document.body).backgroundColor")
         wide = page.run("return document.documentElement.scrollWidth")
         assert wide <= width, tab
-        assert ground == ("rgb(20, 23, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+        assert ground == (
+            "rgb(20, 23, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
+        )
         if find_spec("axe_core_python"):
             assert page.accessible() == [], tab
     assert page.errors() == []

@@ -15,11 +15,15 @@ from sliceflow.cli.commands import app
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "commands"
 COMMANDS = typer.main.get_command(app).commands
-FLAGS = {verb: {name for p in COMMANDS[verb].params for name in p.opts} for verb in COMMANDS}
+FLAGS = {
+    verb: {name for p in COMMANDS[verb].params for name in p.opts} for verb in COMMANDS
+}
 
 
 def script():
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "examples" / "command_pages.py")
+    spec = importlib.util.spec_from_file_location(
+        "pages", ROOT / "examples" / "command_pages.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -44,13 +48,19 @@ def test_the_table_of_flags_is_that_of_the_command(verb):
 
 @pytest.mark.parametrize(
     "page",
-    [*sorted(PAGES.glob("*.md")), ROOT / "README.md", ROOT / "docs" / "how-to" / "command-line.md"],
+    [
+        *sorted(PAGES.glob("*.md")),
+        ROOT / "README.md",
+        ROOT / "docs" / "how-to" / "command-line.md",
+    ],
     ids=lambda page: page.stem,
 )
 def test_the_commands_of_a_page_exist_with_their_flags(page):
     fenced = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
     blocks = "".join(fenced.findall(page.read_text()))
-    lines = re.findall(r"^(?:\$ )?(?:timeout \S+ \d+ )?(sliceflow .*)$", blocks, re.MULTILINE)
+    lines = re.findall(
+        r"^(?:\$ )?(?:timeout \S+ \d+ )?(sliceflow .*)$", blocks, re.MULTILINE
+    )
     assert lines
     for line in lines:
         words = re.split(r"#|&&", line)[0].split()[1:]

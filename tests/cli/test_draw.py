@@ -35,7 +35,10 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
     run = digits_run[0]
     done("sample", run, "--n", 9, "--out", tmp_path / "grid.png")
     with Image.open(tmp_path / "grid.png") as grid:
-        assert grid.size == (182, 182)  # three by three, each enlarged sevenfold, with gaps
+        assert grid.size == (
+            182,
+            182,
+        )  # three by three, each enlarged sevenfold, with gaps
     done("sample", run, "--n", 12, "--label", 3, "--out", tmp_path / "threes")
     assert sorted(path.name for path in (tmp_path / "threes").iterdir())[-1] == "11.png"
     done("sample", run, "--n", 20, "--seed", 4, "--out", tmp_path / "all.npz")
@@ -44,11 +47,17 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
         x, y = flow.sample(20, random_state=4, return_y=True)
         assert np.array_equal(arrays["images"], x)
         assert np.array_equal(arrays["labels"], y)
-    refused(inside("sample", run, "--out", tmp_path / "all.npz"), 2, "already exists", "--force")
+    refused(
+        inside("sample", run, "--out", tmp_path / "all.npz"),
+        2,
+        "already exists",
+        "--force",
+    )
 
 
 def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
-    run, out = table_run[0], tmp_path / "new.csv"
+    run = table_run[0]
+    out = tmp_path / "new.csv"
     done("sample", run, "--n", 30, "--given", "plan=gold", "--out", out)
     new = pd.read_csv(out)
     assert len(new) == 30
@@ -60,7 +69,9 @@ def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     assert "is outside the table's values" in said.stderr  # also if it is quiet
     assert not said.stdout
     refused(inside(*words, "--given", "plan=iron"), 2, "--given plan=iron", "gold")
-    refused(inside(*words, "--given", "height=3"), 2, "does not name a column", "plan, age")
+    refused(
+        inside(*words, "--given", "height=3"), 2, "does not name a column", "plan, age"
+    )
     refused(inside(*words, "--label", "gold"), 2, "--label is for classes", "--given")
     refused(inside("sample", run, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
 
@@ -74,14 +85,30 @@ def test_halves_are_completed_and_the_given_half_is_kept(top_run, digit, tmp_pat
         assert arrays["images"].shape == (3, 8, 8)
         assert (arrays["images"][:, :4] == image[:4]).all()
     Image.new("L", (9, 8)).save(tmp_path / "large.png")
-    words = ("inpaint", top_run, tmp_path / "large.png", "--n", 1, "--out", tmp_path / "x.png")
+    words = (
+        "inpaint",
+        top_run,
+        tmp_path / "large.png",
+        "--n",
+        1,
+        "--out",
+        tmp_path / "x.png",
+    )
     refused(inside(*words), 2, "9x8", "--resize")
     done(*words, "--resize")
     with Image.open(tmp_path / "x.png") as page:
-        assert page.size == ((2 * 9 - 1) * 7, 8 * 7)  # what was given, and one completion
+        assert page.size == (
+            (2 * 9 - 1) * 7,
+            8 * 7,
+        )  # what was given, and one completion
         pixels = np.asarray(page)[3::7, 3::7]
     assert (pixels[4:, :8] == 128).all()  # what was not known is shown grey
-    refused(inside("sample", top_run, "--out", tmp_path / "y.png"), 2, "completes", "inpaint")
+    refused(
+        inside("sample", top_run, "--out", tmp_path / "y.png"),
+        2,
+        "completes",
+        "inpaint",
+    )
 
 
 def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
@@ -89,13 +116,16 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     images = np.broadcast_to(shades, (150, 6, 6, 3)).astype(np.uint8)  # one colour each
     np.savez(tmp_path / "colours.npz", images=images)
     np.save(tmp_path / "given.npy", images[:2])
-    run, out = tmp_path / "run", tmp_path / "done.npz"
+    run = tmp_path / "run"
+    out = tmp_path / "done.npz"
     done("fit", tmp_path / "colours.npz", *FEW, "--out", run)
     assert "mosaics of" in (run / "report.html").read_text()
     words = ("inpaint", run, tmp_path / "given.npy", "--n", 3, "--out", out, "--force")
     refused(inside(*words), 2, "one known part", "--observed", "--mask")
     refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
-    refused(inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels")
+    refused(
+        inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels"
+    )
     known = Image.new("L", (6, 6), 255)
     known.paste(0, (2, 2, 4, 4))
     known.save(tmp_path / "hole.png")
@@ -108,7 +138,9 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
 
 
 def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
-    flow = sliceflow.ImageFlow(n_pixel_values=17, quality=1, n_particles=300, random_state=0)
+    flow = sliceflow.ImageFlow(
+        n_pixel_values=17, quality=1, n_particles=300, random_state=0
+    )
     flow.fit(load("digits").images[:300]).save(tmp_path / "none.sliceflow")
     words = ("inpaint", tmp_path / "none.sliceflow", digit[1], "--observed", "left")
     words = (*words, "--out", tmp_path / "x.png")
@@ -121,37 +153,58 @@ def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
 )
 def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
     path = tmp_path / "mask.png"
-    path.write_text("no picture") if size is None else Image.new("L", size, value).save(path)
-    refused(inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"), 2, said, "white")
+    path.write_text("no picture") if size is None else Image.new("L", size, value).save(
+        path
+    )
+    refused(
+        inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"),
+        2,
+        said,
+        "white",
+    )
 
 
 def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_path):
-    out, given = tmp_path / "full.csv", tmp_path / "given.csv"
+    out = tmp_path / "full.csv"
+    given = tmp_path / "given.csv"
     read(Settings(str(people)))[0].x.to_csv(given, index=False)
     said = done("impute", given, "--run", table_run[0], "--out", out)
-    before, after = pd.read_csv(given), pd.read_csv(out)
+    before = pd.read_csv(given)
+    after = pd.read_csv(out)
     assert f"filled {before.isna().sum().sum()} cells" in said
     assert not after.isna().any().any()
     there = before.notna()
     assert (after.where(there) == before.where(there)).to_numpy()[there].all()
-    done("impute", given, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv")
-    assert {path.name for path in tmp_path.glob("many*")} == {"many-1.csv", "many-2.csv"}
+    done(
+        "impute", given, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv"
+    )
+    assert {path.name for path in tmp_path.glob("many*")} == {
+        "many-1.csv",
+        "many-2.csv",
+    }
     refused(inside("impute", people, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
 
 
 def test_a_table_is_fitted_and_filled_by_kinds(tmp_path):
-    given, out = tmp_path / "given.csv", tmp_path / "full.csv"
+    given = tmp_path / "given.csv"
+    out = tmp_path / "full.csv"
     rows = [f"{1000 + k % 3},{k % 3}.5,{'' if k % 5 else 'x'}" for k in range(60)]
     given.write_text("\n".join(["zip,x,note", *rows, "1001,,", ",2.5,", ""]))
-    said = done("impute", given, "--column", "zip=category", "--drop", "note", "--out", out)
-    before, after = (pd.read_csv(path, dtype=str, keep_default_na=False) for path in (given, out))
+    said = done(
+        "impute", given, "--column", "zip=category", "--drop", "note", "--out", out
+    )
+    before, after = (
+        pd.read_csv(path, dtype=str, keep_default_na=False) for path in (given, out)
+    )
     assert after["zip"].tolist() == [*before["zip"][:-1], "1002"]
     assert after["x"].tolist() == [*before["x"][:-2], "1.5", "2.5"]
     assert after["note"].tolist() == before["note"].tolist()
     assert "filled 2 cells, 50 are left empty" in said
 
 
-def test_a_model_of_another_kind_is_refused(digits_run, table_run, people, digit, tmp_path):
+def test_a_model_of_another_kind_is_refused(
+    digits_run, table_run, people, digit, tmp_path
+):
     words = ("impute", people, "--run", digits_run[0], "--out", tmp_path / "x.csv")
     refused(inside(*words), 2, "not a model of a table", "--run")
     words = ("inpaint", table_run[0], digit[1], "--out", tmp_path / "x.png")

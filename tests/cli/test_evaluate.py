@@ -15,13 +15,18 @@ from sliceflow.datasets import load
 
 
 @pytest.mark.parametrize("kind", ["digits_run", "table_run"])
-def test_a_run_is_measured_again_with_the_same_numbers_and_report(kind, request, tmp_path):
+def test_a_run_is_measured_again_with_the_same_numbers_and_report(
+    kind, request, tmp_path
+):
     run = shutil.copytree(request.getfixturevalue(kind)[0], tmp_path / "run")
     before = (run / "evaluation.json").read_text(), (run / "report.html").read_text()
     for name in ("evaluation.json", "report.html"):
         (run / name).unlink()
     found = json.loads(done("evaluate", run, "--json"))
-    assert ((run / "evaluation.json").read_text(), (run / "report.html").read_text()) == before
+    assert (
+        (run / "evaluation.json").read_text(),
+        (run / "report.html").read_text(),
+    ) == before
     assert found == json.loads(before[0])
     (run / "config.json").write_text("{")
     refused(inside("evaluate", run), 1, "config.json is damaged", "fit the run again")
@@ -34,16 +39,25 @@ def test_other_pictures_are_compared_if_they_are_alike(digits_run, tmp_path):
     np.save(tmp_path / "fitted.npy", load("digits").images[:200])
     before = sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir())
     own = json.loads((digits_run[0] / "evaluation.json").read_text())
-    found = json.loads(done("evaluate", digits_run[0], "--against", tmp_path / "test.npy", "--json"))
+    found = json.loads(
+        done("evaluate", digits_run[0], "--against", tmp_path / "test.npy", "--json")
+    )
     labelled = ("recognised",)  # an array without labels
-    assert found["numbers"] == [one for one in own["numbers"] if one["name"] not in labelled]
+    assert found["numbers"] == [
+        one for one in own["numbers"] if one["name"] not in labelled
+    ]
     said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
     assert "fitted.npy, of which 200 were fitted" in said
     assert sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir()) == before
     np.save(tmp_path / "large.npy", np.zeros((20, 9, 9), np.uint8))
     words = ("evaluate", digits_run[0], "--against", tmp_path / "large.npy")
     refused(inside(*words), 2, "20 pictures of 9×9", "like those that were fitted")
-    refused(inside(*words[:-1], tmp_path / "floats.npy"), 2, "500 pictures of 8×8", "pixel values")
+    refused(
+        inside(*words[:-1], tmp_path / "floats.npy"),
+        2,
+        "500 pictures of 8×8",
+        "pixel values",
+    )
     refused(inside(*words[:-1], "nowhere"), 2, "--against nowhere", "pass data")
 
 
@@ -62,7 +76,9 @@ def test_data_that_have_gone_are_missed_by_name(table_run, tmp_path, people):
     config = (run / "config.json").read_text()
     (run / "config.json").write_text(config.replace("people.csv", "gone.csv"))
     refused(inside("evaluate", run), 1, "cannot be read again", "gone.csv", "in place")
-    refused(inside("evaluate", run, "--data-root", "."), 2, "named sets", "leave it out")
+    refused(
+        inside("evaluate", run, "--data-root", "."), 2, "named sets", "leave it out"
+    )
 
 
 def plain(page):
@@ -71,7 +87,9 @@ def plain(page):
 
 @pytest.mark.parametrize("kind", ["pictures", "table"])
 def test_the_report_needs_nothing_from_elsewhere(kind, request):
-    run = request.getfixturevalue("digits_run" if kind == "pictures" else "table_run")[0]
+    run = request.getfixturevalue("digits_run" if kind == "pictures" else "table_run")[
+        0
+    ]
     page = (run / "report.html").read_text()
     links = re.findall(r'(?:src|href|srcset)="([^"]{0,40})', page)
     assert all(link.startswith("data:") for link in links)
@@ -88,9 +106,16 @@ def test_the_report_needs_nothing_from_elsewhere(kind, request):
 def test_the_report_of_pictures_shows_classes_neighbours_and_start(digits_run):
     page = plain((digits_run[0] / "report.html").read_text())
     texts = re.findall(r'<img alt="([^"]*)"', page)
-    assert [f"10 samples of class {c}" for c in range(10)] == [t for t in texts if "of class" in t]
+    assert [f"10 samples of class {c}" for c in range(10)] == [
+        t for t in texts if "of class" in t
+    ]
     assert any("nearest training pictures" in text for text in texts)
-    for word in ("1297 pictures", "Particles start as noise", "floor", "sliceflow fit digits --out"):
+    for word in (
+        "1297 pictures",
+        "Particles start as noise",
+        "floor",
+        "sliceflow fit digits --out",
+    ):
         assert word in page
 
 

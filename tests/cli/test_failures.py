@@ -24,36 +24,112 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (("fit", "empty.csv"), 1, ("empty.csv is empty", "a row of column names")),
         (("fit", "uneven.csv"), 1, ("row 3 has 3 cells", "fix that row")),
         (("fit", "twice.csv"), 1, ("two columns named 'a'", "rename one")),
-        (("fit", "bytes.csv"), 1, ("neither UTF-8 nor Windows-1252", "save it as UTF-8")),
-        (("fit", "bad.csv"), 1, ("'oops' in row 9 of the file", "--column 'a=category'")),
-        (("fit", "digits", "--quality", "fine"), 2, ("--quality fine", "number of steps")),
+        (
+            ("fit", "bytes.csv"),
+            1,
+            ("neither UTF-8 nor Windows-1252", "save it as UTF-8"),
+        ),
+        (
+            ("fit", "bad.csv"),
+            1,
+            ("'oops' in row 9 of the file", "--column 'a=category'"),
+        ),
+        (
+            ("fit", "digits", "--quality", "fine"),
+            2,
+            ("--quality fine", "number of steps"),
+        ),
         (("fit", "digits", "--particles", "0"), 2, ("--particles", "--help")),
-        (("fit", "digits", "--particles", "9", "--conditional"), 2, ("--particles 9", "at least 10")),
-        (("fit", "digits", "--device", "toaster"), 2, ("--device toaster", "--device cpu")),
+        (
+            ("fit", "digits", "--particles", "9", "--conditional"),
+            2,
+            ("--particles 9", "at least 10"),
+        ),
+        (
+            ("fit", "digits", "--device", "toaster"),
+            2,
+            ("--device toaster", "--device cpu"),
+        ),
         (("fit", "digits", "--size", "16"), 2, ("--size", "leave it out")),
         (("fit", "digits", "--observed", "half"), 2, ("--observed", "'half'")),
         (("fit", "digits", "--target", "x"), 2, ("--target", "--conditional")),
-        (("fit", "digits", "--holdout", "0.2"), 2, ("your own data", "test pictures of its own")),
+        (
+            ("fit", "digits", "--holdout", "0.2"),
+            2,
+            ("your own data", "test pictures of its own"),
+        ),
         (("fit", "digits", "--skip-broken"), 2, ("folders and celeba", "leave it out")),
         (("fit", "empty", "--data-root", "/x"), 2, ("named sets", "leave it out")),
-        (("fit", "digits", "--resume", "--force"), 2, ("exclude each other", "choose one")),
-        (("fit", "digits", "--column", "a=drop"), 2, ("--column is for tables", "leave")),
+        (
+            ("fit", "digits", "--resume", "--force"),
+            2,
+            ("exclude each other", "choose one"),
+        ),
+        (
+            ("fit", "digits", "--column", "a=drop"),
+            2,
+            ("--column is for tables", "leave"),
+        ),
         (("fit", "digits", "--out", "words.txt"), 2, ("words.txt is a file", "--out")),
-        (("fit", "digits", "--out", "/proc/run", *FEW), 1, ("/proc/run cannot be written to", "--out")),
-        (("fit", "digits", "--conditional", "--observed", "top"), 2, ("exclude", "choose")),
-        (("fit", "numbers.csv", "--mask", "m.png"), 2, ("--mask is for pictures", "leave it out")),
-        (("fit", "numbers.csv", "--conditional"), 2, ("--conditional is for pictures", "--given")),
-        (("fit", "numbers.csv", "--keep-rows"), 2, ("--keep-rows is for pictures", "leave it out")),
-        (("fit", "numbers.csv", "--column", "a"), 2, ("--column a is not name=kind", "zip=category")),
+        (
+            ("fit", "digits", "--out", "/proc/run", *FEW),
+            1,
+            ("/proc/run cannot be written to", "--out"),
+        ),
+        (
+            ("fit", "digits", "--conditional", "--observed", "top"),
+            2,
+            ("exclude", "choose"),
+        ),
+        (
+            ("fit", "numbers.csv", "--mask", "m.png"),
+            2,
+            ("--mask is for pictures", "leave it out"),
+        ),
+        (
+            ("fit", "numbers.csv", "--conditional"),
+            2,
+            ("--conditional is for pictures", "--given"),
+        ),
+        (
+            ("fit", "numbers.csv", "--keep-rows"),
+            2,
+            ("--keep-rows is for pictures", "leave it out"),
+        ),
+        (
+            ("fit", "numbers.csv", "--column", "a"),
+            2,
+            ("--column a is not name=kind", "zip=category"),
+        ),
         (("fit", "numbers.csv", "--column", "z=drop"), 1, ("'z'", "a, b")),
-        (("fit", "numbers.csv", "--column", "a=category", "--drop", "a"), 2, ("a already is drop",)),
-        (("fit", "numbers.csv", "--target", "a", "--drop", "a"), 2, ("--drop a exclude each other",)),
+        (
+            ("fit", "numbers.csv", "--column", "a=category", "--drop", "a"),
+            2,
+            ("a already is drop",),
+        ),
+        (
+            ("fit", "numbers.csv", "--target", "a", "--drop", "a"),
+            2,
+            ("--drop a exclude each other",),
+        ),
         (("fit", "numbers.csv", "--constraint", "z < 1"), 1, ("z",)),
-        (("impute", "bad.csv", "--out", "x.csv"), 1, ("in row 9 of the file", "--column 'a=category'")),
-        (("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"), 2, ("--run",)),
+        (
+            ("impute", "bad.csv", "--out", "x.csv"),
+            1,
+            ("in row 9 of the file", "--column 'a=category'"),
+        ),
+        (
+            ("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"),
+            2,
+            ("--run",),
+        ),
         (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
         (("fit", "loud.npy"), 1, ("range from 0 to 999",)),
-        (("fit", "mnist", "--data-root", "/nowhere"), 1, ("/nowhere/MNIST/raw", "--data-root")),
+        (
+            ("fit", "mnist", "--data-root", "/nowhere"),
+            1,
+            ("/nowhere/MNIST/raw", "--data-root"),
+        ),
         (("info", "nowhere"), 2, ("does not exist", "run folder")),
         (("info", "words.txt"), 1, ("not a sliceflow file", "sliceflow wrote")),
         (("evaluate", "empty"), 2, ("no config.json", "sliceflow fit")),
@@ -64,7 +140,9 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch, words, code, said):
+def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(
+    tmp_path, monkeypatch, words, code, said
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     for name, text in {
@@ -73,7 +151,8 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
         "uneven.csv": "a,b\n1,2\n1,2,3\n",
         "twice.csv": "a,a\n1,2\n",
         "numbers.csv": "a,b\n1,2\n3,4\n",
-        "bad.csv": "a,b\n" + "".join(f"{'oops' if i == 7 else i},{i % 3}\n" for i in range(60)),
+        "bad.csv": "a,b\n"
+        + "".join(f"{'oops' if i == 7 else i},{i % 3}\n" for i in range(60)),
     }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n\x81,2\n")
@@ -85,10 +164,21 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     assert sorted(tmp_path.glob("**/*")) == before
 
 
-def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(digits_run, tmp_path):
+def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(
+    digits_run, tmp_path
+):
     shutil.copytree(digits_run[0], tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    words = ("fit", "digits", "--particles", 10**12, "--quiet", "--out", tmp_path / "run", "--force")
+    words = (
+        "fit",
+        "digits",
+        "--particles",
+        10**12,
+        "--quiet",
+        "--out",
+        tmp_path / "run",
+        "--force",
+    )
     refused(inside(*words), 1, "GiB free", "--particles")
     assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
     words = ("sample", digits_run[0], "--n", 10**12, "--out", tmp_path / "x.npz")
@@ -110,7 +200,9 @@ def test_debug_shows_where_it_happened(tmp_path):
 
 
 def test_few_rows_are_fitted_and_not_measured(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{i},{i % 3}\n" for i in range(30)))
+    (tmp_path / "t.csv").write_text(
+        "a,b\n" + "".join(f"{i},{i % 3}\n" for i in range(30))
+    )
     said = done("fit", tmp_path / "t.csv", "--out", tmp_path / "run")
     assert "not measured: 0 rows were held out" in said
     assert "not measured" in (tmp_path / "run" / "report.html").read_text()
@@ -119,14 +211,30 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
 @pytest.mark.parametrize(
     ("error", "flags", "words"),
     [
-        (ParameterError("n_particles", 0, "must be 1"), {"particles"}, "--particles 0 must be 1"),
-        (ParameterError("n_particles", 0, "must be 1"), set(), "n_particles=0 must be 1"),
+        (
+            ParameterError("n_particles", 0, "must be 1"),
+            {"particles"},
+            "--particles 0 must be 1",
+        ),
+        (
+            ParameterError("n_particles", 0, "must be 1"),
+            set(),
+            "n_particles=0 must be 1",
+        ),
         (ValueError("so it is; do that"), set(), "so it is|do that"),
-        (ValueError("x; pass columns={'a b': 'category'}"), {"column"}, "--column 'a b=category'"),
+        (
+            ValueError("x; pass columns={'a b': 'category'}"),
+            {"column"},
+            "--column 'a b=category'",
+        ),
         (NotEnoughMemoryError("too much"), {"particles"}, "--particles or --quality"),
         (NotEnoughMemoryError("too much"), {"n"}, "--n"),
         (OSError(2, "not there", "a.txt"), set(), "a.txt: not there"),
-        (ModuleNotFoundError("no", name="jinja2"), set(), "pip install 'sliceflow[cli]'"),
+        (
+            ModuleNotFoundError("no", name="jinja2"),
+            set(),
+            "pip install 'sliceflow[cli]'",
+        ),
     ],
 )
 def test_errors_of_the_library_are_translated(error, flags, words):
@@ -137,9 +245,14 @@ def test_errors_of_the_library_are_translated(error, flags, words):
 
 
 RAISED_BY = {  # the command whose errors a module writes; `translated` looks at the flags itself
-    "settings": "fit", "run_folder": "fit", "data": "fit", "fit": "fit", "evaluate": "evaluate",
-    "info": "info", "play": "play",
-}  # fmt: skip
+    "settings": "fit",
+    "run_folder": "fit",
+    "data": "fit",
+    "fit": "fit",
+    "evaluate": "evaluate",
+    "info": "info",
+    "play": "play",
+}
 
 
 def test_texts_name_only_flags_of_the_command_that_says_them():
@@ -148,7 +261,11 @@ def test_texts_name_only_flags_of_the_command_that_says_them():
     for module, command in RAISED_BY.items():
         text = Path(sliceflow.cli.__file__).with_name(f"{module}.py").read_text()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "--" in node.value:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and "--" in node.value
+            ):
                 found += 1
                 assert not unknown_flags(node.value, command), (module, node.value)
     assert found > 20

@@ -14,15 +14,17 @@ pytest.importorskip("typer")
 import sliceflow
 from running import FEW, command, done, environment, inside, refused
 from sliceflow.datasets import load
-from sliceflow.spaces.pictures.fit import PictureSpace
-from sliceflow.spaces.tables.fit import TableSpace
+from sliceflow.spaces.pictures.fit import PictureAdapter
+from sliceflow.spaces.tables.fit import TableAdapter
 
 
 def test_help_imports_no_torch_and_names_nine_commands_at_most():
     code = "import sys\nfrom sliceflow.cli import main\ntry:\n main()\nfinally:\n"
     code += " assert 'torch' not in sys.modules"
     words = [sys.executable, "-c", code, "--help"]
-    result = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+    result = subprocess.run(
+        words, capture_output=True, text=True, env=environment(), timeout=60
+    )
     assert result.returncode == 0, result.stderr
     from sliceflow.cli.commands import app
 
@@ -34,15 +36,25 @@ def test_help_imports_no_torch_and_names_nine_commands_at_most():
 @pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_installed_command(digits_run):
     words = " ".join(command("info", digits_run[0]))
-    piped = subprocess.run(["sh", "-c", f"{words} | head -n 1"], capture_output=True, text=True,
-                           env=environment())  # fmt: skip
+    piped = subprocess.run(
+        ["sh", "-c", f"{words} | head -n 1"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
     assert piped.stdout.startswith("model: ")
     assert "Traceback" not in piped.stderr
 
 
 def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     folder, said = digits_run
-    promised = {"config.json", "model.sliceflow", "samples.png", "samples.npz", "evolution.gif"}
+    promised = {
+        "config.json",
+        "model.sliceflow",
+        "samples.png",
+        "samples.npz",
+        "evolution.gif",
+    }
     promised |= {"history.csv", "evaluation.json", "report.html"}
     assert {path.name for path in folder.iterdir()} == promised
     config = json.loads((folder / "config.json").read_text())
@@ -52,7 +64,9 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     flow = sliceflow.load(folder, device="cpu")
     with np.load(folder / "samples.npz") as samples:
         labels = samples["labels"]
-        assert np.array_equal(samples["images"], flow.sample(len(labels), y=labels, random_state=0))
+        assert np.array_equal(
+            samples["images"], flow.sample(len(labels), y=labels, random_state=0)
+        )
         assert set(labels) == set(range(10))
     with Image.open(folder / "evolution.gif") as film:
         assert film.n_frames > 5
@@ -60,7 +74,9 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     assert {"copies", "NN ratio"} <= {row["name"] for row in found["numbers"]}
     assert found["verdict"].startswith("The samples ")
     assert config["start"] == "noise"
-    assert said.stdout.startswith("reading digits\n")  # at once: before torch is imported
+    assert said.stdout.startswith(
+        "reading digits\n"
+    )  # at once: before torch is imported
     assert said.stderr.startswith("step 1/")
     assert "measuring 1297 training rows in their place, for the floor" in said.stdout
     assert f"wrote {folder}: config.json, model.sliceflow" in said.stdout
@@ -69,14 +85,18 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
 
 def test_a_run_of_a_table_keeps_every_column_and_its_constraints(table_run, people):
     folder, said = table_run
-    real, new = pd.read_csv(people), pd.read_csv(folder / "samples.csv")
+    real = pd.read_csv(people)
+    new = pd.read_csv(folder / "samples.csv")
     assert list(new.columns) == list(real.columns)
     assert len(new) == 200
     assert (new["start"] <= new["end"]).all()
     assert set(new["plan"]) == {"basic", "gold"}
     flow = sliceflow.load(folder, device="cpu")
     assert len(flow.sample(3, random_state=0)) == 3
-    assert "200 rows of 6 columns to fit, 20 to measure with, by a second fit" in said.stdout
+    assert (
+        "200 rows of 6 columns to fit, 20 to measure with, by a second fit"
+        in said.stdout
+    )
     assert "columns: plan (category), age (" in said.stdout
     assert "fitting again without the 20 held-out rows" in said.stdout
     note = json.loads((folder / "evaluation.json").read_text())["note"]
@@ -86,7 +106,9 @@ def test_a_run_of_a_table_keeps_every_column_and_its_constraints(table_run, peop
 
 
 @pytest.mark.slow
-def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(digits_run, tmp_path):
+def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(
+    digits_run, tmp_path
+):
     folder, _ = digits_run
     words = json.loads((folder / "config.json").read_text())["command"].split()[1:]
     run = tmp_path / "again"
@@ -112,9 +134,20 @@ def pictures(tmp_path):
     return tmp_path / "photos"
 
 
-def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(pictures, tmp_path):
+def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(
+    pictures, tmp_path
+):
     (pictures / "class-0" / "005.png").write_bytes(b"no picture")
-    words = ("fit", pictures, "--size", 6, "--conditional", *FEW, "--out", tmp_path / "run")
+    words = (
+        "fit",
+        pictures,
+        "--size",
+        6,
+        "--conditional",
+        *FEW,
+        "--out",
+        tmp_path / "run",
+    )
     refused(inside(*words), 1, "005.png", "--skip-broken")
     said = inside(*words, "--skip-broken", "--json")
     found = json.loads(said.stdout)
@@ -128,7 +161,9 @@ def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(pictu
 
 
 @pytest.mark.parametrize("source", ["digits", "people"])
-def test_a_dry_run_prints_the_plan_and_writes_nothing(source, people, tmp_path, monkeypatch):
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
+    source, people, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     source = people if source == "people" else source
     said = done("fit", source, "--dry-run")
@@ -144,11 +179,20 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(source, people, tmp_path, 
 
 @pytest.mark.parametrize("source", ["digits", "people"])
 def test_data_are_planned_once(source, people, tmp_path, monkeypatch):
-    space = PictureSpace if source == "digits" else TableSpace
-    prepare, prepared = space.prepare, []
-    monkeypatch.setattr(space, "prepare", lambda *of: prepared.append(prepare(*of)) or prepared[-1])
+    space = PictureAdapter if source == "digits" else TableAdapter
+    prepare = space.prepare
+    prepared = []
+    monkeypatch.setattr(
+        space, "prepare", lambda *of: prepared.append(prepare(*of)) or prepared[-1]
+    )
     words = FEW if source == "digits" else ("--holdout", 0)
-    done("fit", people if source == "people" else source, *words, "--out", tmp_path / "run")
+    done(
+        "fit",
+        people if source == "people" else source,
+        *words,
+        "--out",
+        tmp_path / "run",
+    )
     assert len(prepared) == 1
 
 

@@ -14,7 +14,8 @@ class Walk:
     """A fit on a clock of its own: stages of (name, steps, seconds a step)."""
 
     def __init__(self, monkeypatch, stages):
-        self.now, self.stages = 0.0, stages
+        self.now = 0.0
+        self.stages = stages
         self.total = sum(steps for _, steps, _ in stages)
         monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
 
@@ -24,23 +25,37 @@ class Walk:
             for step in range(steps):
                 self.now += seconds + 20 * (done == 0)  # the first step compiles
                 done += 1
-                yield SimpleNamespace(stage=name, stage_index=index, step=step, steps_done=done,
-                                      steps_total=self.total, distance=0.5,
-                                      measure="sliced distance")  # fmt: skip
+                yield SimpleNamespace(
+                    stage=name,
+                    stage_index=index,
+                    step=step,
+                    steps_done=done,
+                    steps_total=self.total,
+                    distance=0.5,
+                    measure="sliced distance",
+                )
 
     def names(self):
         return [(name, steps) for name, steps, _ in self.stages]
 
 
 STEADY = [("flow", 100, 0.2)]
-PIXELS = [(f"{s}×{s}[{min(s, 7)}]", 8, 0.03 + 1e-3 * s * s) for s in (1, 2, 4, 7, 14, 28, 28, 28)]
+PIXELS = [
+    (f"{s}×{s}[{min(s, 7)}]", 8, 0.03 + 1e-3 * s * s)
+    for s in (1, 2, 4, 7, 14, 28, 28, 28)
+]
 DEARER = [(f"{s}×{s}[3]", 8, 0.03 + 1e-5 * s**4) for s in (1, 2, 4, 7, 14, 28, 28)]
 
 
-@pytest.mark.parametrize("stages", [STEADY, PIXELS, DEARER], ids=["steady", "pixels", "dearer"])
-def test_remaining_time_is_right_within_a_factor_of_two_or_not_shown(monkeypatch, stages):
+@pytest.mark.parametrize(
+    "stages", [STEADY, PIXELS, DEARER], ids=["steady", "pixels", "dearer"]
+)
+def test_remaining_time_is_right_within_a_factor_of_two_or_not_shown(
+    monkeypatch, stages
+):
     walk = Walk(monkeypatch, stages)
-    clock, told = Clock(walk.names()), []
+    clock = Clock(walk.names())
+    told = []
     for event in walk.events():
         clock.update(event)
         told.append((walk.now, clock.share, clock.left()))

@@ -21,17 +21,22 @@ from sliceflow.cli import evaluate
 from sliceflow.cli.failures import Failed
 from sliceflow.cli.run_folder import LOCK, RunFolder
 
-IGNORING = (
-    "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+IGNORING = "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+POSIX = pytest.mark.skipif(
+    os.name == "nt", reason="Windows sends no signals to other processes"
 )
-POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
 
 
 def started(words, before=(), sign="checkpoint/*"):
     """A fit in a process of its own, after its first checkpoint, or another sign in its folder."""
     run = words[words.index("--out") + 1]
-    process = subprocess.Popen([*before, *command(*words)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=environment())  # fmt: skip
+    process = subprocess.Popen(
+        [*before, *command(*words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     deadline = time.monotonic() + 120
     while not any(run.glob(sign)):
         assert process.poll() is None, process.communicate()
@@ -52,7 +57,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
     kind, people, tmp_path, monkeypatch
 ):
     words = ["fit", people] if kind == "table" else ["fit", "digits", *FEW]
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    whole = tmp_path / "whole"
+    stopped = tmp_path / "stopped"
 
     def interrupt(self, event):
         if event.steps_done == 3:
@@ -65,7 +71,12 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
     assert not (stopped / LOCK).exists()
     refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
     refused(inside("evaluate", stopped), 2, "has not ended", "--resume")
-    refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
+    refused(
+        inside("sample", stopped, "--out", tmp_path / "x.png"),
+        2,
+        "has not ended",
+        "--resume",
+    )
     other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
     refused(other, 2, "--seed is 1, but the run in", "was started with 0", "--resume")
     done(*words, "--out", stopped, "--resume")
@@ -89,14 +100,20 @@ def test_ctrl_c_is_heard_in_the_background_of_a_script(tmp_path):
 
 @POSIX
 @pytest.mark.slow
-def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(digits_run, tmp_path):
+def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(
+    digits_run, tmp_path
+):
     run = tmp_path / "run"
     words = ("fit", "digits", *FEW, "--conditional", "--quiet", "--out", run)
-    first = started(["fit", "digits", "--out", run, "--quiet", "--checkpoint-every", "0"])
+    first = started(
+        ["fit", "digits", "--out", run, "--quiet", "--checkpoint-every", "0"]
+    )
     try:
         for more in ((), ("--force",), ("--resume",)):
             said = inside(*words, *more)
-            refused(said, 1, f"another fit is writing to {run}", str(first.pid), "--out")
+            refused(
+                said, 1, f"another fit is writing to {run}", str(first.pid), "--out"
+            )
     finally:
         first.kill()  # nothing can be tidied up
         first.communicate()
@@ -112,10 +129,16 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(di
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pictures", "table"])
 def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_path):
-    source = ("digits", "--quality", "4", "--particles", "1000") if kind == "pictures" else (people,)
+    source = (
+        ("digits", "--quality", "4", "--particles", "1000")
+        if kind == "pictures"
+        else (people,)
+    )
     words = ["fit", *source, "--quiet", "--checkpoint-every", "0", "--out"]
     whole = started([*words, tmp_path / "whole"], sign="*")
-    began, rng, kills = time.monotonic(), random.Random(kind), 0
+    began = time.monotonic()
+    rng = random.Random(kind)
+    kills = 0
     whole.communicate()
     took = time.monotonic() - began
     while kills < 5:
@@ -152,24 +175,38 @@ def contents(folder):
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["a.png", "a.npz", "a", "a.csv", "a.parquet", "a.xlsx"])
-def test_samples_on_a_full_disk_leave_the_old_ones(name, digits_run, table_run, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["a.png", "a.npz", "a", "a.csv", "a.parquet", "a.xlsx"]
+)
+def test_samples_on_a_full_disk_leave_the_old_ones(
+    name, digits_run, table_run, tmp_path
+):
     run = (table_run if name[2:] in ("csv", "parquet", "xlsx") else digits_run)[0]
     words = ("sample", run, "--out", tmp_path / name)
     done(*words, "--n", 9)
     before = contents(tmp_path)
     with full_disk(50):
-        refused(inside(*words, "--n", 99, "--force"), 1, f"{tmp_path}/", "File too large", "free some")
+        refused(
+            inside(*words, "--n", 99, "--force"),
+            1,
+            f"{tmp_path}/",
+            "File too large",
+            "free some",
+        )
     assert contents(tmp_path) == before
 
 
 @POSIX
-def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(tmp_path, digits_run, monkeypatch):
-    run, draw = tmp_path / "run", evaluate.draw
+def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
+    tmp_path, digits_run, monkeypatch
+):
+    run = tmp_path / "run"
+    draw = evaluate.draw
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
-        warned, said.stderr = said.stderr.splitlines(True)[0], said.stderr[said.stderr.index("error") :]
+        warned = said.stderr.splitlines(True)[0]
+        said.stderr = said.stderr[said.stderr.index("error") :]
         assert "no checkpoint could be written" in warned
         refused(said, 1, f"{run}/model.sliceflow: File too large", "free some")
     assert not run.exists()
@@ -183,7 +220,10 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(tmp_path, digit
         monkeypatch.setattr(evaluate, "draw", full)
         refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
     monkeypatch.setattr(evaluate, "draw", draw)
-    assert sorted(path.name for path in run.iterdir()) == ["config.json", "model.sliceflow"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "config.json",
+        "model.sliceflow",
+    ]
     done(*words, "--resume")
     assert same_samples(run, digits_run[0])
 
@@ -212,7 +252,8 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
     words = ["fit", "digits", *FEW, "--conditional"]
     finished = digits_run[0]
     if kind == "table":
-        words, finished = ["fit", people, "--constraint", "start <= end"], table_run[0]
+        words = ["fit", people, "--constraint", "start <= end"]
+        finished = table_run[0]
     with monkeypatch.context() as patch:
         if moment == "save":
             estimator = "TableFlow" if kind == "table" else "ImageFlow"
@@ -234,7 +275,8 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
 
 
 def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
-    folder, how = RunFolder(tmp_path / "runs" / "one"), {"force": True, "resume": False}
+    folder = RunFolder(tmp_path / "runs" / "one")
+    how = {"force": True, "resume": False}
     with folder.locked(**how):
         assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
         with (

@@ -23,11 +23,16 @@ GREY = rng.integers(0, 256, (6, 5, 4), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9])
 COLOUR = rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
 ROWS = COLOUR.transpose(0, 3, 1, 2).reshape(2, 3072)
-IMAGES, TARGETS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+IMAGES = "train-images-idx3-ubyte"
+TARGETS = "train-labels-idx1-ubyte"
 
 
 def idx(array):
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write_mnist(folder, images=GREY, labels=LABELS, pack=None):
@@ -55,7 +60,11 @@ def write_cifar(folder, train, test=None, ending=""):
 
 def picture(path, shape=(8, 8, 3), value=None, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = rng.integers(0, 256, shape, dtype=np.uint8) if value is None else np.full(shape, value)
+    pixels = (
+        rng.integers(0, 256, shape, dtype=np.uint8)
+        if value is None
+        else np.full(shape, value)
+    )
     Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
     return pixels
 
@@ -70,10 +79,15 @@ def refused(message, *args, error=DatasetError, **options):
 
 
 def test_digits_are_split_once_and_for_all():
-    train, test = load("digits"), load("digits", "test")
+    train = load("digits")
+    test = load("digits", "test")
     assert train.images.shape == (1297, 8, 8)
     assert test.images.shape == (500, 8, 8)
-    assert (train.n_pixel_values, train.name, train.images.dtype) == (17, "digits", np.uint8)
+    assert (train.n_pixel_values, train.name, train.images.dtype) == (
+        17,
+        "digits",
+        np.uint8,
+    )
     assert max(train.images.max(), test.images.max()) == 16
     assert np.array_equal(load("digits", "test").images, test.images)
     assert np.bincount(train.labels).sum() + np.bincount(test.labels).sum() == 1797
@@ -83,10 +97,17 @@ def test_digits_are_split_once_and_for_all():
 def test_what_cannot_be_loaded_is_refused_with_its_name(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("hello")
-    refused("'minst' is neither a known set (digits, mnist, fashion-mnist, cifar10, celeba)", "minst")
-    refused("cifar10 has no split 'valid'; it has train, test", "cifar10", "valid", tmp_path)
+    refused(
+        "'minst' is neither a known set (digits, mnist, fashion-mnist, cifar10, celeba)",
+        "minst",
+    )
+    refused(
+        "cifar10 has no split 'valid'; it has train, test", "cifar10", "valid", tmp_path
+    )
     refused("has no split 'test': a path is read whole", tmp_path, "test")
-    refused("is not a folder of pictures, an .npy or an .npz file", tmp_path / "notes.txt")
+    refused(
+        "is not a folder of pictures, an .npy or an .npz file", tmp_path / "notes.txt"
+    )
     refused("size=2.5 must be None or an int", tmp_path, size=2.5, error=ValueError)
     refused("size=4 is for celeba and folders", "digits", size=4, error=ValueError)
 
@@ -101,7 +122,12 @@ def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeyp
     assert np.array_equal(load("mnist").images, GREY + np.uint8(1))
     assert np.array_equal(load("mnist", root=tmp_path / "argument").images, GREY)
     missing = tmp_path / "nowhere"
-    said = refused("mnist: no train-images-idx3-ubyte", "mnist", root=missing, error=FileNotFoundError)
+    said = refused(
+        "mnist: no train-images-idx3-ubyte",
+        "mnist",
+        root=missing,
+        error=FileNotFoundError,
+    )
     for part in (f"{IMAGES}.gz", f"{missing}/mnist", "SLICEFLOW_DATA", "download=True"):
         assert part in said
 
@@ -124,7 +150,8 @@ def test_available_wants_every_file(tmp_path):
 
 @pytest.mark.parametrize("pack", [None, gzip.compress], ids=["plain", "gz"])
 @pytest.mark.parametrize(
-    ("name", "folder"), [("mnist", "MNIST/raw"), ("mnist", "."), ("fashion-mnist", "fashion-mnist")]
+    ("name", "folder"),
+    [("mnist", "MNIST/raw"), ("mnist", "."), ("fashion-mnist", "fashion-mnist")],
 )
 def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
     write_mnist(tmp_path / folder, pack=pack)
@@ -139,16 +166,27 @@ def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"<html>not found</html>", "is not an idx3 file of bytes: it starts with b'<htm'"),
+        (
+            b"<html>not found</html>",
+            "is not an idx3 file of bytes: it starts with b'<htm'",
+        ),
         (idx(GREY)[:9], "cannot be read"),
-        (idx(GREY)[:-1], "damaged or empty: its header gives sizes (6, 5, 4), 120 bytes"),
+        (
+            idx(GREY)[:-1],
+            "damaged or empty: its header gives sizes (6, 5, 4), 120 bytes",
+        ),
         (idx(GREY) + bytes(5_000_000), "its header gives sizes (6, 5, 4), 120 bytes"),
         (idx(GREY[:0]), "its header gives sizes (0, 5, 4), 0 bytes"),
-        (b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000), "its header gives sizes (4294967295, "),
+        (
+            b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000),
+            "its header gives sizes (4294967295, ",
+        ),
     ],
     ids=["not idx", "header", "cut", "too long", "none", "vast"],
 )
-def test_damaged_idx_files_are_named_before_they_are_unpacked(data, message, pack, tmp_path):
+def test_damaged_idx_files_are_named_before_they_are_unpacked(
+    data, message, pack, tmp_path
+):
     write_mnist(tmp_path, images=data, pack=pack)
     tracemalloc.start()
     said = refused(message, "mnist", root=tmp_path)
@@ -164,12 +202,19 @@ def test_damaged_idx_files_are_named_before_they_are_unpacked(data, message, pac
 PYTHON_2 = (  # as cPickle wrote the published files: byte strings, numpy.core
     b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b"
     b"\x87R(K\x01K\x02M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xff"
-    b"J\xff\xff\xff\xffK\x00tb\x89T\x00\x18\x00\x00" + ROWS.tobytes() + b"tbU\x06labels](K\x03K\x07eu."
+    b"J\xff\xff\xff\xffK\x00tb\x89T\x00\x18\x00\x00"
+    + ROWS.tobytes()
+    + b"tbU\x06labels](K\x03K\x07eu."
 )
 BINARY = np.concatenate([np.array([[3], [7]], np.uint8), ROWS], axis=1).tobytes()
-GOOD_BATCHES = {f"protocol {p}": (pickle.dumps(batch(), protocol=p), "") for p in (0, 2, 5)} | {
+GOOD_BATCHES = {
+    f"protocol {p}": (pickle.dumps(batch(), protocol=p), "") for p in (0, 2, 5)
+} | {
     "Python 2": (PYTHON_2, ""),
-    "Fortran order, protocol 5": (pickle.dumps(batch(data=np.asfortranarray(ROWS)), protocol=5), ""),
+    "Fortran order, protocol 5": (
+        pickle.dumps(batch(data=np.asfortranarray(ROWS)), protocol=5),
+        "",
+    ),
     "binary": (BINARY, ".bin"),
 }
 
@@ -182,7 +227,11 @@ def test_cifar_batches_are_read_however_they_were_written(case, tmp_path):
     assert np.array_equal(train.images, np.concatenate([COLOUR] * 5))
     assert np.array_equal(train.labels, [3, 7] * 5)
     assert np.array_equal(test.images, COLOUR)
-    assert (test.n_pixel_values, test.name, test.labels.dtype) == (256, "cifar10", np.int64)
+    assert (test.n_pixel_values, test.name, test.labels.dtype) == (
+        256,
+        "cifar10",
+        np.int64,
+    )
     test.images[0] = 0
 
 
@@ -211,12 +260,28 @@ def forged(old, new):
         (b"\x80\x02]r\xff\xff\xff\xff.", "", "memo index of 4294967295"),
         (forged(b"u1", b"O8"), "", "its data are 'O8' instead of bytes"),
         (pickle.dumps(batch(labels=[1])), "", "has 1 labels but data (2, 3072)"),
-        (BINARY[:-1], ".bin", "is truncated: 6145 bytes are not whole pictures of 3073"),
+        (
+            BINARY[:-1],
+            ".bin",
+            "is truncated: 6145 bytes are not whole pictures of 3073",
+        ),
         (b"\x63" + BINARY[1:], ".bin", "has labels 7 to 99; CIFAR-10's are 0 to 9"),
     ],
-    ids=["command", "load", "array", "bytes", "memo", "objects", "labels", "cut", "CIFAR-100"],
+    ids=[
+        "command",
+        "load",
+        "array",
+        "bytes",
+        "memo",
+        "objects",
+        "labels",
+        "cut",
+        "CIFAR-100",
+    ],
 )
-def test_bad_batches_are_named_and_never_run(data, ending, message, tmp_path, monkeypatch):
+def test_bad_batches_are_named_and_never_run(
+    data, ending, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     write_cifar(tmp_path, BINARY, test=data, ending=ending)
     said = refused(message, "cifar10", "test", tmp_path)
@@ -233,18 +298,26 @@ def archive():
     return buffer.getvalue()
 
 
-WHOLE = {
+WHOLE_SPACE = {
     "idx": (idx(GREY), lambda data, at: (write_mnist(at, data), "mnist")),
     "gz": (gzip.compress(idx(GREY)), lambda data, at: (write_mnist(at, data), "mnist")),
-    "pickle": (pickle.dumps(batch()), lambda data, at: (write_cifar(at, data), "cifar10")),
-    "npz": (archive(), lambda data, at: ((at / "a.npz").write_bytes(data), at / "a.npz")),
+    "pickle": (
+        pickle.dumps(batch()),
+        lambda data, at: (write_cifar(at, data), "cifar10"),
+    ),
+    "npz": (
+        archive(),
+        lambda data, at: ((at / "a.npz").write_bytes(data), at / "a.npz"),
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("kind", WHOLE_SPACE)
 @given(data=st.data())
-def test_a_damaged_file_is_read_or_refused_and_nothing_else(kind, data, tmp_path_factory):
-    whole, write = WHOLE[kind]
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    kind, data, tmp_path_factory
+):
+    whole, write = WHOLE_SPACE[kind]
     damaged = bytearray(whole)
     near = st.integers(0, len(whole) - 1) | st.integers(0, min(300, len(whole)) - 1)
     for at in data.draw(st.lists(near, max_size=3)):
@@ -257,7 +330,11 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(kind, data, tmp_path
     except DatasetError as error:
         said = str(error)
     else:
-        said = f"{folder} is whole" if len(read.labels) == len(read.images) > 0 else "nothing"
+        said = (
+            f"{folder} is whole"
+            if len(read.labels) == len(read.images) > 0
+            else "nothing"
+        )
     assert str(folder) in said
 
 
@@ -279,7 +356,9 @@ def test_faces_are_the_middle_140_of_178x218_whatever_the_scale(w, h, scale, tmp
     assert read.images.shape == (1, 64, 64, 3)
     assert read.labels is None
     x, y = (read.images[0, ..., i].astype(float) for i in (0, 1))
-    centre = 2.1875 * (np.arange(64) + 0.5) - scale / 2  # of pixel i, in full-size pixels
+    centre = (
+        2.1875 * (np.arange(64) + 0.5) - scale / 2
+    )  # of pixel i, in full-size pixels
     assert np.abs(x[32] - (19 + centre)).max() < 1
     assert np.abs(y[:, 32] - (39 + centre)).max() < 1
     if scale == 1:  # a crop of whole pixels is exact
@@ -290,10 +369,19 @@ def test_faces_are_the_middle_140_of_178x218_whatever_the_scale(w, h, scale, tmp
 
 def test_the_partition_file_makes_the_splits(tmp_path):
     for i in range(1, 5):
-        picture(tmp_path / f"celeba/img_align_celeba/00000{i}.jpg", (109, 89, 3), value=50 * i)
+        picture(
+            tmp_path / f"celeba/img_align_celeba/00000{i}.jpg",
+            (109, 89, 3),
+            value=50 * i,
+        )
     partition = tmp_path / "celeba" / "list_eval_partition.txt"
     assert len(load("celeba", root=tmp_path).images) == 4
-    refused(f"without {partition} all pictures are 'train', none 'valid'", "celeba", "valid", tmp_path)
+    refused(
+        f"without {partition} all pictures are 'train', none 'valid'",
+        "celeba",
+        "valid",
+        tmp_path,
+    )
     partition.write_text("000001.jpg 0\n000002.jpg 0\n000003.jpg 1\n000004.jpg 1\n")
     levels = load("celeba", "valid", tmp_path).images.mean((1, 2, 3))
     assert np.allclose(levels, [150, 200], atol=2)
@@ -308,15 +396,25 @@ def test_the_partition_file_makes_the_splits(tmp_path):
 # Folders
 
 
-def test_subfolders_are_classes_in_order_and_grey_becomes_colour_beside_colour(tmp_path):
-    pixels = {f"{c}/{i}": picture(tmp_path / c / f"{i}.png") for c in ("dog", "cat") for i in (2, 1)}
+def test_subfolders_are_classes_in_order_and_grey_becomes_colour_beside_colour(
+    tmp_path,
+):
+    pixels = {
+        f"{c}/{i}": picture(tmp_path / c / f"{i}.png")
+        for c in ("dog", "cat")
+        for i in (2, 1)
+    }
     picture(tmp_path / ".hidden" / "1.png")
     (tmp_path / "cat" / "notes.txt").write_text("not a picture")
     read = load(str(tmp_path))
     assert read.labels.tolist() == ["cat", "cat", "dog", "dog"]
-    assert np.array_equal(read.images, [pixels[k] for k in ("cat/1", "cat/2", "dog/1", "dog/2")])
+    assert np.array_equal(
+        read.images, [pixels[k] for k in ("cat/1", "cat/2", "dog/1", "dog/2")]
+    )
     grey = picture(tmp_path / "cat" / "1.PNG", (8, 8))
-    assert np.array_equal(load(tmp_path).images[0], np.repeat(grey[..., None], 3, axis=-1))
+    assert np.array_equal(
+        load(tmp_path).images[0], np.repeat(grey[..., None], 3, axis=-1)
+    )
     alone = load(tmp_path / ".hidden")
     assert (alone.labels, alone.n_pixel_values, alone.name) == (None, 256, ".hidden")
 
@@ -343,14 +441,20 @@ def test_photographs_are_upright_and_transparent_pixels_white(tmp_path):
 
 def test_folders_that_are_no_sets_of_pictures_are_refused(tmp_path, monkeypatch):
     refused(f"{tmp_path} holds no pictures (.bmp, .gif, .jpeg", tmp_path)
-    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%EndComments\n")  # is not even tried
+    (tmp_path / "a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%EndComments\n"
+    )  # is not even tried
     refused("none of 1 pictures can be read; the first:", tmp_path, skip_broken=True)
     Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "a.png")
-    refused("a.png cannot be read: its pixels (I;16) have more than 256 levels", tmp_path)
+    refused(
+        "a.png cannot be read: its pixels (I;16) have more than 256 levels", tmp_path
+    )
     picture(tmp_path / "cats" / "b.png")
     refused(f"{tmp_path} holds both pictures and folders of pictures", tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refused('pip install "sliceflow[images]"', tmp_path / "cats", error=ModuleNotFoundError)
+    refused(
+        'pip install "sliceflow[images]"', tmp_path / "cats", error=ModuleNotFoundError
+    )
 
 
 def test_a_broken_picture_is_named_or_skipped(tmp_path):
@@ -364,7 +468,9 @@ def test_a_broken_picture_is_named_or_skipped(tmp_path):
     other = picture(tmp_path / "dog" / "9.png")
     said = refused(f"{tmp_path / 'cat' / '2.png'} cannot be read", tmp_path)
     assert "skip_broken=True" in said
-    with pytest.warns(UserWarning, match="skipped 5 of 7 pictures: .*2.png.*0.jpg.*1.jpg.*…") as caught:
+    with pytest.warns(
+        UserWarning, match="skipped 5 of 7 pictures: .*2.png.*0.jpg.*1.jpg.*…"
+    ) as caught:
         read = load(tmp_path, skip_broken=True)
     assert caught[0].filename == __file__
     assert read.labels.tolist() == ["cat", "dog"]
@@ -391,7 +497,10 @@ def test_arrays_keep_their_type(dtype, shape, tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (dict(a=GREY, b=GREY), "has arrays ['a', 'b']; name the one of pictures 'images'"),
+        (
+            dict(a=GREY, b=GREY),
+            "has arrays ['a', 'b']; name the one of pictures 'images'",
+        ),
         (dict(x=GREY, y=LABELS[1:]), "labels of shape (5,) for 6 pictures"),
         (dict(x=GREY[0]), "holds uint8 (5, 4), not pictures (n, h, w) or (n, h, w, c)"),
         (dict(x=np.full((2, 2, 2), None)), "allow_pickle=False"),
@@ -407,14 +516,19 @@ def test_arrays_that_are_no_pictures(arrays, message, tmp_path):
 def test_a_header_that_promises_too_much_is_not_believed(container, tmp_path):
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        buffer, {"descr": "|u1", "fortran_order": False, "shape": (1 << 16, 1 << 10, 1 << 10)}
+        buffer,
+        {"descr": "|u1", "fortran_order": False, "shape": (1 << 16, 1 << 10, 1 << 10)},
     )
-    data, path = buffer.getvalue() + bytes(100), tmp_path / f"a.{container}"
+    data = buffer.getvalue() + bytes(100)
+    path = tmp_path / f"a.{container}"
     path.write_bytes(data)
     if container == "npz":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("images.npy", data)
     tracemalloc.start()
-    refused("its header promises (65536, 1024, 1024) of uint8, 68719476736 bytes, and it has", path)
+    refused(
+        "its header promises (65536, 1024, 1024) of uint8, 68719476736 bytes, and it has",
+        path,
+    )
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()

@@ -30,19 +30,26 @@ SAME = dict(rtol=0, atol=1e-9)
 
 
 def cdf(z, samples):
-    s, n = np.sort(samples), len(samples)
-    i = np.clip(np.searchsorted(s, z, side="right"), 1, n - 1)  # z_I <= z <= z_{I+1}, I from 1
+    s = np.sort(samples)
+    n = len(samples)
+    i = np.clip(
+        np.searchsorted(s, z, side="right"), 1, n - 1
+    )  # z_I <= z <= z_{I+1}, I from 1
     return (i - 1) / n + (z - s[i - 1]) / (s[i] - s[i - 1]) / n
 
 
 def inverse_cdf(a, samples):
-    s, n = np.append(np.sort(samples), np.max(samples)), len(samples)
-    i = np.floor(a * n + 1e-9).astype(int)  # from 0; a·n may be a whole number and a little less
+    s = np.append(np.sort(samples), np.max(samples))
+    n = len(samples)
+    i = np.floor(a * n + 1e-9).astype(
+        int
+    )  # from 0; a·n may be a whole number and a little less
     return s[i] + (a * n - i) * (s[i + 1] - s[i])
 
 
 def velocity(x, y, maps, theta, xi):
-    z, v = np.hstack((x, xi * y)), np.zeros((len(x), theta.shape[1]))
+    z = np.hstack((x, xi * y))
+    v = np.zeros((len(x), theta.shape[1]))
     for (p, q), direction in zip(maps, theta, strict=True):
         psi = z @ direction - inverse_cdf(cdf(z @ direction, p), q)  # eq. (8)
         v -= psi[:, None] * direction / len(theta)  # eq. (7)
@@ -52,7 +59,8 @@ def velocity(x, y, maps, theta, xi):
 
 def estimated(x, y, data, labels, theta, xi):
     """The shaded lines: the samples of both CDFs along every direction."""
-    p, q = np.hstack((x, xi * y)), np.hstack((data, xi * labels))
+    p = np.hstack((x, xi * y))
+    q = np.hstack((data, xi * labels))
     return [(p @ direction, q @ direction) for direction in theta]
 
 
@@ -70,7 +78,9 @@ def columns(x):
 
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
-    frame = flow.stages[0].frame.draw(flow.seed.child("frame", 0), k, cloud.x, flow.n_shared)
+    frame = flow.stages[0].frame.draw(
+        flow.seed.child("frame", 0), k, cloud.x, flow.n_shared
+    )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
     return torch.cat(parts, 1).numpy()
 
@@ -78,7 +88,8 @@ def joint(flow, k, cloud):
 def problem(condition, m=60, n=30, d=4):
     """Particles, data, their y as numbers, their y as the engine's codes, and l."""
     rng = np.random.default_rng(0)
-    x, data = rng.normal(size=(m, d)), rng.gamma(2, size=(n, d)) - 1
+    x = rng.normal(size=(m, d))
+    data = rng.gamma(2, size=(n, d)) - 1
     if condition == "none":
         return x, data, np.zeros((m, 0)), np.zeros((n, 0)), None, None, 0
     if condition == "labels":
@@ -94,7 +105,9 @@ def problem(condition, m=60, n=30, d=4):
 @pytest.mark.parametrize("condition", ["none", "labels", "columns"])
 def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
-    n_steps, n_directions, d = 6, 40, x.shape[1]
+    n_steps = 6
+    n_directions = 40
+    d = x.shape[1]
     stage = Stage("flow", Random(n_directions), n_steps, Interpolated(), eta_over_d)
     flow = Flow([stage], Seed(1), width, xi)
     seen = []
@@ -109,7 +122,9 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         theta = joint(flow, k, clouds[0])
         assert np.allclose(np.linalg.norm(theta, axis=1), 1)
         assert theta.shape == (n_directions, d + (width if xi else 0))
-        seen_y = (y_p, y_q) if xi else (y_p[:, :0], y_q[:, :0])  # at 0 directions do not see y at all
+        seen_y = (
+            (y_p, y_q) if xi else (y_p[:, :0], y_q[:, :0])
+        )  # at 0 directions do not see y at all
         x = step(x, seen_y[0], data, seen_y[1], theta, xi, eta_over_d * d)
         assert np.allclose(seen[k], x, **SAME)
     assert kept is None or torch.equal(clouds[0].y, kept)
@@ -147,10 +162,13 @@ def lanczos(full, small):
 
 def local_directions(patches, centres, theta_y, level, full):
     """Patches embedded at their centres, upsampled, and normalised together with θ_y."""
-    (c, h, w), s, out = level, patches.shape[-1], []
+    c, h, w = level
+    s = patches.shape[-1]
+    out = []
     for patch, (row, column), of_y in zip(patches, centres, theta_y, strict=True):
         picture = np.zeros((c, h + 2 * s, w + 2 * s))
-        top, left = row - s // 2 + s, column - s // 2 + s
+        top = row - s // 2 + s
+        left = column - s // 2 + s
         picture[:, top : top + s, left : left + s] = patch
         picture = picture[:, s : s + h, s : s + w]
         theta_x = (lanczos(full[0], h) @ picture @ lanczos(full[1], w).T).ravel()
@@ -161,25 +179,36 @@ def local_directions(patches, centres, theta_y, level, full):
 
 def drawn(seed, k, n, level, s, width):
     """What the engine draws for step k, as numpy has it: patches, centres, unit θ_y."""
-    seed, (c, h, w) = seed.child(k), level
+    seed = seed.child(k)
+    c, h, w = level
     patches = seed.child("x").normal(n, c * s * s).view(n, c, s, s).numpy()
     centres = (seed.child("centre").uniform(n, 2).numpy() * [h, w]).astype(int)
     theta_y = seed.child("y").normal(n, width).numpy()
     return patches, centres, theta_y / np.linalg.norm(theta_y, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize(("labels", "observed"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize(
-    ("level", "patch", "channels"), [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)], ids=str
+    ("labels", "observed"), [(False, False), (False, True), (True, False)]
+)
+@pytest.mark.parametrize(
+    ("level", "patch", "channels"),
+    [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)],
+    ids=str,
 )
 def test_a_picture_stage_follows_algorithm_1_with_patches(
     level, patch, channels, labels, observed, rng
 ):
     """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
-    full, n_directions, n_steps, m, n = (8, 6), 50, 4, 40, 20
+    full = (8, 6)
+    n_directions = 50
+    n_steps = 4
+    m = 40
+    n = 20
     layout = Layout(*full, None if channels == 1 else channels, "uint8", 256)
-    d, eta = layout.dimension, min(channels * level[0] * level[1], n_directions)
-    x, data = rng.normal(size=(m, d)), rng.integers(0, 256, size=(n, d))
+    d = layout.dimension
+    eta = min(channels * level[0] * level[1], n_directions)
+    x = rng.normal(size=(m, d))
+    data = rng.integers(0, 256, size=(n, d))
     noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
     width = 2 if labels else 0
     codes_q, codes_p = (np.arange(k) % 2 for k in (n, m))
@@ -189,10 +218,15 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     known = np.tile(known.ravel(), channels)
 
     plan = picture_plan(
-        layout=layout, n_conditions=width, amplifier=10.0, patch_basis="random", n_knots=0,
-        stages=(PictureStage(*level, patch, n_steps),), transport=Interpolated(),
+        layout=layout,
+        n_conditions=width,
+        amplifier=10.0,
+        patch_basis="random",
+        n_knots=0,
+        stages=(PictureStage(*level, patch, n_steps),),
+        transport=Interpolated(),
         options=PictureOptions(clip=False, taper=0.0, n_directions=n_directions),
-    )  # fmt: skip
+    )
     mask = torch.from_numpy(known)[:, None] if observed else None
     flow = LevelFlow(plan, Seed(3), torch.device("cpu"), mask).flow()
     seen = []
@@ -203,10 +237,13 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     simulate(flow, particles, target, Noise(Seed(4)), listeners=listeners)
 
     subspace = Subspace(channels, *full, *level)
-    start, seed = columns(x), flow.seed.child("level", 0, "frame", 0)
+    start = columns(x)
+    seed = flow.seed.child("level", 0, "frame", 0)
     for k in range(n_steps):
         theta = local_directions(
-            *drawn(seed, k, n_directions, (channels, *level), patch, width), (channels, *level), full
+            *drawn(seed, k, n_directions, (channels, *level), patch, width),
+            (channels, *level),
+            full,
         )
         moved = step(x, y_p, noisy[k], y_q, theta, 10.0, eta)
         x = np.where(known, x, moved)  # what is observed is the rest of y

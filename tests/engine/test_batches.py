@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import ALL, Batches, Target, divide, divide_apart
-from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.batches import ALL, Batches, Target, divide, divide_per_class
+from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -25,37 +25,40 @@ def pair(batches, turn):
 
 def test_small_clouds_are_looked_at_whole():
     labels = torch.arange(60) % 3
-    for most in (None, 60, 1000):
-        assert divide(60, 40, most, None, None, Seed(0)).at(5) == ALL
-        assert divide(60, 60, most, labels, labels, Seed(0)).at(5) == ALL
+    for max_samples in (None, 60, 1000):
+        assert divide(60, 40, max_samples, None, None, Seed(0)).at(5) == ALL
+        assert divide(60, 60, max_samples, labels, labels, Seed(0)).at(5) == ALL
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
-    codes_p, codes_q = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 1, 2])
+    codes_p = torch.tensor([0, 0, 0, 1])
+    codes_q = torch.tensor([0, 1, 1, 2])
     batches = divide(4, 4, None, codes_p, codes_q, Seed(0))
     assert batches.at(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
-def test_every_column_takes_its_turn(m, n, most):
-    batches = divide(m, n, most, None, None, Seed(0))
-    seen_p, seen_q = set(), set()
+def test_every_column_takes_its_turn(m, n, max_samples):
+    batches = divide(m, n, max_samples, None, None, Seed(0))
+    seen_p = set()
+    seen_q = set()
     pairs = set()
     for step in range(len(batches.data or [0])):
         p, q = pair(batches, step)
-        p, q = p or slice(0, m), q or slice(0, n)
-        assert p.stop - p.start <= most or m <= most
-        assert q.stop - q.start <= most or n <= most
+        p = p or slice(0, m)
+        q = q or slice(0, n)
+        assert p.stop - p.start <= max_samples or m <= max_samples
+        assert q.stop - q.start <= max_samples or n <= max_samples
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
     # A remainder that does not fill a batch is left out: below 16 columns for every batch.
-    assert len(seen_p) >= m - 17 * -(-m // most)
-    assert len(seen_q) >= n - 17 * -(-n // most)
+    assert len(seen_p) >= m - 17 * -(-m // max_samples)
+    assert len(seen_q) >= n - 17 * -(-n // max_samples)
     if batches.data is not None:
         assert sorted(batches.order.tolist()) == list(range(n))
-        assert len(pairs) == -(-m // most) * -(-n // most)
+        assert len(pairs) == -(-m // max_samples) * -(-n // max_samples)
 
 
 @given(
@@ -64,17 +67,23 @@ def test_every_column_takes_its_turn(m, n, most):
     st.integers(1, 120) | st.just(350),
     st.integers(0, 5),
 )
-def test_every_batch_has_as_many_data_as_particles_of_each_class(labels, m, most, step):
+def test_every_batch_has_as_many_data_as_particles_of_each_class(
+    labels, m, max_samples, step
+):
     codes_q = torch.tensor(labels)
-    if max(m, len(codes_q)) <= most:
+    if max(m, len(codes_q)) <= max_samples:
         return
     present = codes_q.unique()
-    codes_p = present[Seed(1).permutation(m) % len(present)]  # other shares than the data's
-    batches = divide(m, len(codes_q), most, codes_p, codes_q, Seed(0))
+    codes_p = present[
+        Seed(1).permutation(m) % len(present)
+    ]  # other shares than the data's
+    batches = divide(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
     p, q = pair(batches, step)
     data = codes_q[batches.order][q.long()]
     ours = codes_p if p is None else codes_p[p]
-    assert torch.equal(torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5))
+    assert torch.equal(
+        torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5)
+    )
 
 
 def test_continuous_conditions_are_matched_one_to_one():
@@ -83,7 +92,9 @@ def test_continuous_conditions_are_matched_one_to_one():
     batches = divide(900, 300, 100, y[rows], y, Seed(0))
     for step in range(5):
         p, q = pair(batches, step)
-        ours, theirs = (t.sort(dim=0).values for t in (y[rows][p], y[batches.order][q.long()]))
+        ours, theirs = (
+            t.sort(dim=0).values for t in (y[rows][p], y[batches.order][q.long()])
+        )
         assert torch.equal(ours, theirs)
 
 
@@ -95,55 +106,66 @@ def test_continuous_conditions_are_matched_one_to_one():
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
     st.integers(1, 29) | st.just(150),
 )
-def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, most):
+def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
     codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
-    batches = divide_apart(most, *codes, 5, Seed(0))
+    batches = divide_per_class(max_samples, *codes, 5, Seed(0))
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
     codes = codes[0], codes[1][batches.order]
     assert bool((codes[1].diff() >= 0).all())
-    if max(map(len, codes)) <= most:
+    if max(map(len, codes)) <= max_samples:
         batch = batches.at(3)
         assert (batch.particles, batch.data) == (None, None)
-        assert batch.runs == tuple(Runs.from_codes(own, 5) for own in codes)
+        assert batch.class_slices == tuple(
+            ClassSlices.from_codes(own, 5) for own in codes
+        )
         return
     for side, own in enumerate(codes):
-        count = -(-len(own) // most)
+        count = -(-len(own) // max_samples)
         for turn in range(2):
             seen = [pair(batches, turn * count + b)[side] for b in range(count)]
             assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
-            assert max(map(len, seen)) <= most + 5
+            assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
-        for columns, own, runs in zip(pair(batches, step), codes, batches.at(step).runs, strict=True):
-            assert runs == Runs.from_codes(own[columns], 5)
+        for columns, own, class_slices in zip(
+            pair(batches, step), codes, batches.at(step).class_slices, strict=True
+        ):
+            assert class_slices == ClassSlices.from_codes(own[columns], 5)
             assert bool((own[columns].diff() >= 0).all())
 
 
 def engine(n_classes, n_steps=6):
-    return Flow([Stage("", Orthogonal(), n_steps, Histogram(32))], Seed(3), n_classes, math.inf)
+    return Flow(
+        [Stage("", Orthogonal(), n_steps, Histogram(32))], Seed(3), n_classes, math.inf
+    )
 
 
 def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
-    return Cloud(x, codes, Runs.from_codes(codes, len(sizes)))
+    return Cloud(x, codes, ClassSlices.from_codes(codes, len(sizes)))
 
 
 def moved(particles, data):
     """The particles after a flow of their own copy, and its model."""
     particles = replace(particles, x=particles.x.clone())
-    flow = engine(len(particles.runs))
+    flow = engine(len(particles.class_slices))
     return particles, simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
 
 
 def test_classes_apart_are_one_flow_for_each_class():
-    particles, data = cloud(200, 100, 150), cloud(150, 90, 70, seed=1, scale=0.5)
+    particles = cloud(200, 100, 150)
+    data = cloud(150, 90, 70, seed=1, scale=0.5)
     together, model = moved(particles, data)
     for c in range(3):
-        own, other = (slice(*of.runs.starts[c : c + 2]) for of in (particles, data))
+        own, other = (
+            slice(*of.class_slices.starts[c : c + 2]) for of in (particles, data)
+        )
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), n_conditions=0)
-        steps = simulate(flow, alone, Target.from_cloud(data.part(other)), Noise(Seed(0)))
+        steps = simulate(
+            flow, alone, Target.from_cloud(data.part(other)), Noise(Seed(0))
+        )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
             of_class = step.table.values[3 * c : 3 * c + 3]
@@ -155,7 +177,10 @@ def test_classes_apart_are_one_flow_for_each_class():
 
 def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
     flow = Flow([Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0))
-    for every_step, wanted in ((False, [(0, 0), (1, 0)]), (True, [(0, 0), (0, 1), (1, 0), (1, 1)])):
+    for every_step, wanted in (
+        (False, [(0, 0), (1, 0)]),
+        (True, [(0, 0), (0, 1), (1, 0), (1, 1)]),
+    ):
         drawn = []
 
         def draw(*numbers, drawn=drawn):
@@ -167,7 +192,8 @@ def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
 
 
 def test_batches_take_turns_over_all_stages():
-    parts, seen = [slice(0, 20), slice(20, 40), slice(40, 60)], []
+    parts = [slice(0, 20), slice(20, 40), slice(40, 60)]
+    seen = []
 
     class Recorded(Histogram):
         def fit(self, z_p, z_q, batch):
@@ -175,5 +201,7 @@ def test_batches_take_turns_over_all_stages():
             return super().fit(z_p, z_q, batch)
 
     flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
-    simulate(flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0)))
+    simulate(
+        flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0))
+    )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]

@@ -15,12 +15,17 @@ def cloud(x, y=None):
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(80, 3)), torch.from_numpy(np.repeat([0, 2], [50, 30]))
-    samples, y_p = rng.normal(size=(110, 3)) + 1, torch.from_numpy(np.repeat([2, 0, 7], [30, 50, 30]))
+    x = rng.normal(size=(80, 3))
+    y = torch.from_numpy(np.repeat([0, 2], [50, 30]))
+    samples = rng.normal(size=(110, 3)) + 1
+    y_p = torch.from_numpy(np.repeat([2, 0, 7], [30, 50, 30]))
     theta = Seed(0).normal(40, 3)
     directions = (theta / theta.norm(dim=1, keepdim=True)).T.numpy()
     squares = [
-        ot.sliced_wasserstein_distance(samples[y_p == c], x[y == c], projections=directions) ** 2
+        ot.sliced_wasserstein_distance(
+            samples[y_p == c], x[y == c], projections=directions
+        )
+        ** 2
         for c in (0, 2)  # of 7 there are no rows
     ]
     exact = np.sqrt((50 * squares[0] + 30 * squares[1]) / 80)
@@ -34,6 +39,8 @@ def test_continuous_conditions_are_compared_together_with_x():
     y = torch.from_numpy(rng.normal(size=(1000, 1)))
     x = y.numpy() + 0.1 * rng.normal(size=(1000, 1))
     rows = cloud(x[:300], y[:300])
-    right, wrong = (sliced_distance(cloud(z, y), rows, Seed(0)) for z in (x, rng.permutation(x)))
+    right, wrong = (
+        sliced_distance(cloud(z, y), rows, Seed(0)) for z in (x, rng.permutation(x))
+    )
     assert right < 0.2
     assert wrong > 3 * right

@@ -9,23 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.compact import at_bends, map_bytes, thin_grid, thinned
-from sliceflow.engine.transports import GridTable, Histogram, KnotTable, Sorted
+from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 
 @st.composite
 def grids(draw):
     """Tables as histograms of particles and data make them: smooth, gappy, tied, constant, far away."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    h, n_bins = draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 16, 101, 256]))
+    h = draw(st.integers(1, 5))
+    n_bins = draw(st.sampled_from([1, 2, 16, 101, 256]))
     scale = draw(st.sampled_from([1.0, 1e-6, 1e6, 1e30]))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    shape = draw(st.sampled_from(["smooth", "gaps", "ties", "constant", "nowhere to go"]))
-    z_p, z_q = rng.normal(size=(h, 500)), rng.gamma(2, size=(h, 400))
+    shape = draw(
+        st.sampled_from(["smooth", "gaps", "ties", "constant", "nowhere to go"])
+    )
+    z_p = rng.normal(size=(h, 500))
+    z_q = rng.gamma(2, size=(h, 400))
     if shape == "gaps":
         z_p += 20 * (np.arange(500) % 3)
         z_q += 20 * (np.arange(400) % 3)
     elif shape == "ties":
-        z_p, z_q = z_p.round(), z_q.round()
+        z_p = z_p.round()
+        z_q = z_q.round()
     elif shape == "constant":
         z_p = np.full_like(z_p, 0.7)
     elif shape == "nowhere to go":
@@ -39,14 +44,18 @@ def kept(draw):
     """Such tables at a few knots."""
     table = draw(grids())
     n_knots = draw(st.integers(2, min(table.values.shape[1], 40)))
-    reach = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(table.values.abs().max() + 1e-30)
+    reach = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
+        table.values.abs().max() + 1e-30
+    )
     return at_bends(table, n_knots, reach)
 
 
 def bent(n_bins=64, rows=20, seed=0):
     """Maps between random histograms, with the particles' counts."""
     rng = torch.Generator().manual_seed(seed)
-    p = torch.randn(rows, 4000, generator=rng) * (1 + torch.arange(rows)[:, None] / rows)
+    p = torch.randn(rows, 4000, generator=rng) * (
+        1 + torch.arange(rows)[:, None] / rows
+    )
     q = torch.randn(rows, 4000, generator=rng)
     q += torch.sign(torch.randn(rows, 4000, generator=rng)) * 2  # two hills: maps bend
     return Histogram(n_bins).fit(p, q).table, p
@@ -55,10 +64,13 @@ def bent(n_bins=64, rows=20, seed=0):
 @given(table=kept())
 def test_displacements_are_straight_between_knots_and_maps_ascend(table):
     """Map by map, as the docstring says it."""
-    grid, edges = table.grid(), np.arange(table.n_bins + 1)
+    grid = table.grid()
+    edges = np.arange(table.n_bins + 1)
     assert grid.values.dtype == table.dtype
     for row, (lo, hi) in enumerate(zip(table.lo, table.hi, strict=True)):
-        d = np.interp(edges, table.at[row], table.levels[row].double() * 2.0**table.exponent)
+        d = np.interp(
+            edges, table.at[row], table.levels[row].double() * 2.0**table.exponent
+        )
         values = float(lo) + float(hi - lo) * edges / table.n_bins + d
         wanted = np.maximum.accumulate(values)
         digits = 4 * torch.finfo(table.dtype).eps * np.abs(values).max()
@@ -67,14 +79,18 @@ def test_displacements_are_straight_between_knots_and_maps_ascend(table):
 
 @given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))
 def test_maps_that_move_nothing_are_left_out_and_come_back(table, share, seed):
-    still = torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
+    still = (
+        torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
+    )
     table = replace(table, levels=torch.where(still[:, None], 0, table.levels)).plain()
-    some, moving = table.moving(), table.levels.any(1)
+    some = table.moving()
+    moving = table.levels.any(1)
     assert (len(some.lo), some.n_maps) == (int(moving.sum()), len(table.lo))
     some.check()
     again = some.whole()
     assert all(
-        torch.equal(getattr(table, name), getattr(again, name)) for name in ("lo", "hi", "at", "levels")
+        torch.equal(getattr(table, name), getattr(again, name))
+        for name in ("lo", "hi", "at", "levels")
     )
     z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
     assert bool((some.grid().displace(z)[~moving].abs() < 1e-6).all())
@@ -96,7 +112,8 @@ def test_knots_at_bends_are_better_than_even_ones():
 def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
     """Lines through the map itself would cut its corners: images would shrink, at every step."""
     table, p = bent()
-    image, wanted = p + at_bends(table, 8, reach=16.0).grid().displace(p), p + table.displace(p)
+    image = p + at_bends(table, 8, reach=16.0).grid().displace(p)
+    wanted = p + table.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
 
@@ -105,8 +122,8 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     table, p = bent(256)
     assert thinned(table, 12, 8.0, shared=False).at.shape == (20, 12)
     assert thinned(table, 12, 8.0, shared=True).at.shape == (20, 96)
-    assert isinstance(thinned(table, 256, 8.0, shared=False), GridTable)
-    assert isinstance(thinned(table, 12, None, shared=False), GridTable)
+    assert isinstance(thinned(table, 256, 8.0, shared=False), GridMap)
+    assert isinstance(thinned(table, 12, None, shared=False), GridMap)
     knots = Sorted().fit(p, p + 1).table
     assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
@@ -118,16 +135,23 @@ def test_kept_maps_have_rigid_tails(seed, shift):
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
     table = Histogram(256).fit(z_p, z_q + shift).table
     kept = thin_grid(table, 256)
-    edge = torch.lerp(table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double())
+    edge = torch.lerp(
+        table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double()
+    )
     few = round(4000**0.5 / 4)
     ordered = z_p.sort(dim=1).values
     width = (table.hi - table.lo)[:, None] / 256
-    inside = (edge > ordered[:, few + 1, None] + width) & (edge < ordered[:, -few - 2, None] - width)
+    inside = (edge > ordered[:, few + 1, None] + width) & (
+        edge < ordered[:, -few - 2, None] - width
+    )
     assert torch.equal(kept.values[inside], table.values[inside])
     assert bool((kept.values.diff(dim=1) >= -1e-12).all())
-    assert torch.equal(kept.values, kept.values.clamp(table.values[:, :1], table.values[:, -1:]))
+    assert torch.equal(
+        kept.values, kept.values.clamp(table.values[:, :1], table.values[:, -1:])
+    )
     for row in range(2):
-        low, high = ordered[row, few - 2] - width[row], ordered[row, -few + 1] + width[row]
+        low = ordered[row, few - 2] - width[row]
+        high = ordered[row, -few + 1] + width[row]
         for tail in (edge[row] < low, edge[row] > high):
             moved = (kept.values - edge)[row][tail]
             free = (kept.values[row] > table.values[row, 0]) & (
@@ -141,20 +165,25 @@ def test_thinned_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     plain, tails = (
-        thinned(KnotTable(knots, values), 100, None, False, tails) for tails in (False, True)
+        thinned(KnotMap(knots, values), 100, None, False, tails)
+        for tails in (False, True)
     )
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8
     for z in (-5.0, 6.0):  # beyond the particles: to the end, not beyond it
         moved = z + float(tails.displace(torch.tensor([[z]])))
-        assert moved == pytest.approx(float(values.min() if z < 0 else values.max()), rel=1e-6)
+        assert moved == pytest.approx(
+            float(values.min() if z < 0 else values.max()), rel=1e-6
+        )
     assert bool((tails.knots.diff() > 0).all())
 
 
 @pytest.mark.parametrize("n_knots", [1, 16, 300])
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(128), Histogram(1024)], ids=str)
+@pytest.mark.parametrize(
+    "transport", [Sorted(), Histogram(128), Histogram(1024)], ids=str
+)
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)

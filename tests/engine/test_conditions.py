@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.conditions import (
-    Columns,
-    Labels,
+    ContinuousCondition,
+    LabelCondition,
     as_array,
     infer,
     proportional,
@@ -35,25 +35,28 @@ from sliceflow.engine.random import Seed
 def test_labels_of_any_hashable_kind(y, codes):
     array = as_array(y)
     labels = infer(array, len(codes))
-    assert isinstance(labels, Labels)
+    assert isinstance(labels, LabelCondition)
     assert labels.encode(array).tolist() == codes
 
 
 def test_whole_floats_are_labels_and_fractions_are_not():
     assert infer(np.array([0.0, 1.0]), 2).width == 2
-    with pytest.raises(ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"):
+    with pytest.raises(
+        ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"
+    ):
         infer(np.array([0.0, 0.5]), 2)
 
 
 def test_columns_are_standardised_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
     columns = infer(y, 2)
-    assert isinstance(columns, Columns)
+    assert isinstance(columns, ContinuousCondition)
     assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
 def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
-    theta_y, codes = torch.randn(6, 4), torch.tensor([2, 0, 3])
+    theta_y = torch.randn(6, 4)
+    codes = torch.tensor([2, 0, 3])
     one_hot = torch.nn.functional.one_hot(codes, 4).float()
     z = torch.randn(6, 3)
     wanted = z + 7 * theta_y @ one_hot.T
@@ -79,14 +82,20 @@ def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
     assert counts.max() - counts.min() <= 1
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.lists(st.integers(0, 4), min_size=1))
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    st.lists(st.integers(0, 4), min_size=1),
+)
 def test_weighted_data_have_the_particles_class_masses(data, particles):
-    data, particles = torch.tensor(data), torch.tensor(particles)
+    data = torch.tensor(data)
+    particles = torch.tensor(particles)
     weights = row_weights(data, particles)
     weights = torch.ones(len(data)).double() if weights is None else weights
     for c in set(data.tolist()):
         mass = weights[data == c].sum() / len(data)
-        assert float(mass) == pytest.approx(float((particles == c).double().mean()), abs=1e-12)
+        assert float(mass) == pytest.approx(
+            float((particles == c).double().mean()), abs=1e-12
+        )
 
 
 def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
@@ -98,21 +107,29 @@ def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_ar
 
 def test_messages_name_what_does_not_fit():
     labels = infer(np.arange(10), 10)
-    with pytest.raises(ValueError, match=r"y has shape \(2, 3\) but the model was fitted with class"):
+    with pytest.raises(
+        ValueError, match=r"y has shape \(2, 3\) but the model was fitted with class"
+    ):
         labels.encode(np.zeros((2, 3)))
     columns = infer(np.random.default_rng(0).normal(size=(4, 2)), 4)
     with pytest.raises(ValueError, match=r"y contains nan at \[1, 0\]"):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
-    with pytest.raises(ValueError, match="row 1 of y is a dict; labels must be hashable"):
+    with pytest.raises(
+        ValueError, match="row 1 of y is a dict; labels must be hashable"
+    ):
         infer(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
         labels.encode([1, {}])
 
 
-@pytest.mark.parametrize("value", [None, np.float32("nan"), pd.NaT, pd.NA, ("a", np.nan)], ids=str)
+@pytest.mark.parametrize(
+    "value", [None, np.float32("nan"), pd.NaT, pd.NA, ("a", np.nan)], ids=str
+)
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
-        with pytest.raises(ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"):
+        with pytest.raises(
+            ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"
+        ):
             infer(as_array(labels), 3)
 
 
@@ -129,7 +146,9 @@ COLUMNS = {
 
 @pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
 def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
-    with pytest.raises(ValueError, match=r"row 1 of y has no label|y contains nan at \[1\]"):
+    with pytest.raises(
+        ValueError, match=r"row 1 of y has no label|y contains nan at \[1\]"
+    ):
         infer(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
     assert infer(whole, 2).encode(whole).tolist() == [0, 1]
@@ -157,7 +176,9 @@ def test_labels_of_different_types_are_different(y, classes):
     labels = infer(as_array(y), len(y))
     assert sorted(map(repr, labels.classes.tolist())) == sorted(map(repr, classes))
     decoded = labels.decode(labels.encode(y)).tolist()
-    assert [(v, isinstance(v, bool)) for v in decoded] == [(v, isinstance(v, bool)) for v in y]
+    assert [(v, isinstance(v, bool)) for v in decoded] == [
+        (v, isinstance(v, bool)) for v in y
+    ]
 
 
 def test_a_label_of_another_type_is_unknown():

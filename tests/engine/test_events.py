@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from sliceflow.engine.events import closing, listening, tell
+from sliceflow.engine.events import as_listeners, closing, notify
 
 
 @pytest.mark.parametrize(
@@ -12,13 +12,15 @@ from sliceflow.engine.events import closing, listening, tell
     [(print, 1), ((print,), 1), ([print, len], 2), (iter([print]), 1), (None, 0)],
 )
 def test_one_listener_several_or_none_may_be_given(listeners, count):
-    assert len(listening(listeners)) == count
+    assert len(as_listeners(listeners)) == count
 
 
 @pytest.mark.parametrize("listeners", [3, (print, 3)])
 def test_listeners_that_cannot_be_called_are_refused(listeners):
-    with pytest.raises(ValueError, match=r"listeners=.*3.* must be a callable, a tuple of several, or"):
-        listening(listeners)
+    with pytest.raises(
+        ValueError, match=r"listeners=.*3.* must be a callable, a tuple of several, or"
+    ):
+        as_listeners(listeners)
 
 
 def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
@@ -31,9 +33,10 @@ def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
         def close(self):
             self.closed = True
 
-    first, heard = Closing(), []
-    assert not tell((first, heard.append), 1)
-    assert tell((lambda _: True, heard.append), 2)
+    first = Closing()
+    heard = []
+    assert not notify((first, heard.append), 1)
+    assert notify((lambda _: True, heard.append), 2)
     assert heard == [1, 2]
     with contextlib.suppress(KeyError), closing((first, heard.append)):
         raise KeyError

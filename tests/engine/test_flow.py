@@ -16,16 +16,23 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
 FRAMES = [Orthogonal(), Random(30), Axis()]
-TRANSPORTS = [Sorted(), Interpolated(most=40), Histogram(32, most=50), Auto(threshold=50)]
+TRANSPORTS = [
+    Sorted(),
+    Interpolated(max_samples=40),
+    Histogram(32, max_samples=50),
+    Auto(threshold=50),
+]
 CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their widths
 
 
 def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
-    noise, data = Seed(1).normal(m, d, dtype=dtype), Seed(2).normal(n, d, dtype=dtype) * 2 + 1
+    noise = Seed(1).normal(m, d, dtype=dtype)
+    data = Seed(2).normal(n, d, dtype=dtype) * 2 + 1
     if condition == "none":
         y_p = y_q = None
     elif condition == "labels":
-        y_p, y_q = torch.arange(m) % 3, torch.arange(n) % 4 % 3
+        y_p = torch.arange(m) % 3
+        y_q = torch.arange(n) % 4 % 3
     else:
         y_q = Seed(3).normal(n, 2, dtype=dtype)
         y_p = y_q[torch.arange(m) % n]
@@ -37,7 +44,9 @@ def fit(flow, particles, data, noise=Noise(Seed(0)), **options):  # noqa: B008, 
 
 
 def one_stage(frame, n_steps, transport=Sorted(), seed=0, n_conditions=0, **options):  # noqa: B008
-    return Flow([Stage("flow", frame, n_steps, transport, **options)], Seed(seed), n_conditions)
+    return Flow(
+        [Stage("flow", frame, n_steps, transport, **options)], Seed(seed), n_conditions
+    )
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -47,7 +56,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
     flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
-    runs = []
+    class_slices = []
     for _ in range(2):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
@@ -55,16 +64,16 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         after = [t for t in (data.x, particles.y, data.y) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
-        runs.append(particles.x)
-    assert torch.equal(*runs)
+        class_slices.append(particles.x)
+    assert torch.equal(*class_slices)
     start, data = clouds(condition)
-    error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, runs[0])]
+    error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, class_slices[0])]
     assert error[1] < 0.5 * error[0]
     if isinstance(frame, Axis) and isinstance(transport, Interpolated):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation again.
     replay(flow, model, start, Noise(Seed(5)))
-    assert torch.allclose(start.x, runs[0], atol=1e-9)
+    assert torch.allclose(start.x, class_slices[0], atol=1e-9)
 
 
 def test_a_translation_is_solved_in_one_orthogonal_step():
@@ -90,7 +99,8 @@ class Turned:
 def test_rotation_of_the_space_rotates_the_samples(seed):
     rotation = Orthogonal().draw(Seed(seed), 0, torch.zeros(3, 1).double()).theta
     particles, data = clouds()
-    turned, turned_data = Cloud(rotation @ particles.x), Cloud(rotation @ data.x)
+    turned = Cloud(rotation @ particles.x)
+    turned_data = Cloud(rotation @ data.x)
     fit(one_stage(Orthogonal(), 6), particles, data)
     fit(one_stage(Turned(rotation), 6), turned, turned_data)
     assert torch.allclose(turned.x, rotation @ particles.x, atol=1e-9)
@@ -115,12 +125,14 @@ def test_the_order_of_the_data_does_not_matter(seed):
 )
 def test_the_step_size_falls_over_the_taper(size, taper, sizes):
     stage = Stage("s", Axis(), 4, step_size=size, taper=taper)
-    assert [stage.size_of(k) for k in range(4)] == sizes
+    assert [stage.step_size_at(k) for k in range(4)] == sizes
 
 
 def test_entropy_reaches_the_closed_form_width():
     """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd = 0."""
-    d, sigma, lam = 3, 1.5, 0.05
+    d = 3
+    sigma = 1.5
+    lam = 0.05
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = Flow([Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam)
@@ -133,7 +145,9 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     """Half of all particles in a class that has a tenth of the data: every class still in its place."""
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
-    data = Cloud(centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q)
+    data = Cloud(
+        centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q
+    )
     y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
     particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), y_p)
     fit(one_stage(Orthogonal(), 60, taper=0.5, n_conditions=3), particles, data)
@@ -171,9 +185,17 @@ def test_a_stage_moves_particles_in_its_own_space():
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, space=Rotated(u)),
         Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
     ]
-    flow, (particles, data) = Flow(stages, Seed(0)), clouds(m=40)
-    start, seen = particles.x.clone(), []
-    model = fit(flow, particles, data, n_stages=1, listeners=[lambda e: seen.append(e.particles.shape)])
+    flow = Flow(stages, Seed(0))
+    particles, data = clouds(m=40)
+    start = particles.x.clone()
+    seen = []
+    model = fit(
+        flow,
+        particles,
+        data,
+        n_stages=1,
+        listeners=[lambda e: seen.append(e.particles.shape)],
+    )
     assert seen == [(2, 40)] * 4
     assert torch.equal(particles.x[2], torch.zeros(40).double())
     in_plane, wanted = (clouds(m=40)[i].x[:2].clone() for i in (0, 1))

@@ -42,7 +42,11 @@ def test_random_directions_are_the_papers():
 
 
 def test_directions_change_with_the_step_unless_they_are_fixed():
-    for kind, same in ((Orthogonal(), False), (Random(5), False), (Random(5, fixed=True), True)):
+    for kind, same in (
+        (Orthogonal(), False),
+        (Random(5), False),
+        (Random(5, fixed=True), True),
+    ):
         for d in (4, 81):  # drawn afresh, and out of the pool
             a, b = (kind.draw(Seed(0), step, particles(d), 0).theta for step in (0, 1))
             assert torch.equal(a, b) == same
@@ -50,7 +54,9 @@ def test_directions_change_with_the_step_unless_they_are_fixed():
 
 def test_orthogonal_frames_are_uniform():
     """E[θ θᵀ] = I/d for every row, and determinants of both signs."""
-    rotations = torch.stack([Orthogonal().draw(Seed(0), k, particles(3), 0).theta for k in range(2000)])
+    rotations = torch.stack(
+        [Orthogonal().draw(Seed(0), k, particles(3), 0).theta for k in range(2000)]
+    )
     second = torch.einsum("kia,kib->iab", rotations, rotations) / len(rotations)
     assert torch.allclose(second, torch.eye(3).double().expand(3, 3, 3) / 3, atol=0.03)
     assert 0.45 < float((torch.linalg.det(rotations) > 0).double().mean()) < 0.55
@@ -60,7 +66,10 @@ def test_orthogonal_frames_are_uniform():
 @pytest.mark.parametrize("d", [1, 9, 16, 25, 49, 81, 121, 169, 225, 400])
 def test_a_gpu_draws_the_cpus_rotations(d):
     for step in (0, 1, 33, 100):
-        cpu, gpu = (rotation(Seed(5).child("level", 3), step, d, device) for device in ("cpu", "cuda"))
+        cpu, gpu = (
+            rotation(Seed(5).child("level", 3), step, d, device)
+            for device in ("cpu", "cuda")
+        )
         assert torch.allclose(cpu, gpu.cpu(), rtol=0, atol=1e-9)
 
 
@@ -72,25 +81,31 @@ def total_distance(theta, x, y):
 
 @given(st.integers(1, 40), st.integers(2, 60), st.integers(2, 60), st.integers(0, 5))
 def test_max_sliced_directions_are_orthonormal(d, m, n, step):
-    x, y = Seed(1).normal(d, m), Seed(2).normal(d, n)
+    x = Seed(1).normal(d, m)
+    y = Seed(2).normal(d, n)
     frame = MaxSliced().draw(Seed(0), step, x, data=y)
     h = min(32, -(-d // 2))
     assert frame.theta.shape == (h, d)
-    assert torch.allclose(frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12)
+    assert torch.allclose(
+        frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12
+    )
     again = MaxSliced().draw(Seed(0), step, x, data=y)
     assert torch.equal(frame.theta, again.theta)
 
 
 def test_max_sliced_directions_find_the_difference():
     d = 30
-    x, y = Seed(1).normal(d, 3000), Seed(2).normal(d, 3000)
+    x = Seed(1).normal(d, 3000)
+    y = Seed(2).normal(d, 3000)
     y[7] += 2
     y[9] *= 3
     theta = MaxSliced(n_directions=2, n_iterations=60).draw(Seed(0), 0, x, data=y).theta
-    assert float(theta[:, [7, 9]].square().sum()) > 1.7  # of 2: they nearly span both columns
-    most = total_distance(torch.eye(d).double()[[7, 9]], x, y)
-    assert total_distance(theta, x, y) > 0.7 * most
-    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * most
+    assert (
+        float(theta[:, [7, 9]].square().sum()) > 1.7
+    )  # of 2: they nearly span both columns
+    max_samples = total_distance(torch.eye(d).double()[[7, 9]], x, y)
+    assert total_distance(theta, x, y) > 0.7 * max_samples
+    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * max_samples
 
 
 def test_fitted_directions_are_kept_and_others_drawn_again():

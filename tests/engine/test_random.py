@@ -28,15 +28,32 @@ def test_chunks_leave_no_seam(monkeypatch):
 def test_numbers_are_normal_and_uniform():
     assert stats.kstest(Seed(0).normal(5000, 4).flatten(), "norm").pvalue > 0.01
     assert stats.kstest(Seed(0).uniform(5000, 4).flatten(), "uniform").pvalue > 0.01
-    assert stats.kstest(Seed(0).laplace(5000, 3, "cpu").flatten() * 6**0.5, "laplace").pvalue > 0.01
+    assert (
+        stats.kstest(
+            Seed(0).laplace(5000, 3, "cpu").flatten() * 6**0.5, "laplace"
+        ).pvalue
+        > 0.01
+    )
     columns = np.corrcoef(Seed(0).normal(20_000, 4).T)
     assert np.abs(columns - np.eye(4)).max() < 0.03
 
 
 def test_places_in_the_tree_are_distinct():
     root = Seed(0)
-    places = [root, Seed(1), root.child("a"), root.child("b"), root.child(0), root.child(1)]
-    places += [root.child("a", 0), root.child(0, "a"), root.child("a").child(1), root.child(0, 0)]
+    places = [
+        root,
+        Seed(1),
+        root.child("a"),
+        root.child("b"),
+        root.child(0),
+        root.child(1),
+    ]
+    places += [
+        root.child("a", 0),
+        root.child(0, "a"),
+        root.child("a").child(1),
+        root.child(0, 0),
+    ]
     assert len({place.key for place in places}) == len(places)
     assert root.child("a").child(1) == root.child("a", 1)
 
@@ -55,10 +72,15 @@ def test_random_state_follows_scikit_learn():
 @pytest.mark.gpu
 def test_the_gpu_draws_the_cpus_numbers():
     seed = Seed(9).child("noise")
-    cpu, gpu = seed.normal(1000, 17), seed.normal(1000, 17, device="cuda").cpu()
+    cpu = seed.normal(1000, 17)
+    gpu = seed.normal(1000, 17, device="cuda").cpu()
     assert torch.allclose(cpu, gpu, rtol=0, atol=1e-12)
-    assert torch.allclose(seed.laplace(9, 7, "cpu"), seed.laplace(9, 7, "cuda").cpu(), atol=1e-12)
-    assert torch.equal(seed.uniform(1000, 17), seed.uniform(1000, 17, device="cuda").cpu())
+    assert torch.allclose(
+        seed.laplace(9, 7, "cpu"), seed.laplace(9, 7, "cuda").cpu(), atol=1e-12
+    )
+    assert torch.equal(
+        seed.uniform(1000, 17), seed.uniform(1000, 17, device="cuda").cpu()
+    )
 
 
 def test_words_and_whole_numbers_of_any_type_name_places():

@@ -7,15 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
-from sliceflow.engine.clouds import Cloud, Runs
-from sliceflow.engine.flow import Flow, Noise, Run, simulate
+from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.flow import Flow, FlowState, Noise, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk, noise_rates, shrunk_flow, variance_within
 from sliceflow.engine.transports import Histogram, Sorted
 
-BOTH = pytest.mark.parametrize("transport", [Sorted(), Histogram(64, most=None)], ids=["sort", "bins"])
+BOTH = pytest.mark.parametrize(
+    "transport", [Sorted(), Histogram(64, max_samples=None)], ids=["sort", "bins"]
+)
 
 
 def normal(*shape, seed=0):
@@ -23,14 +25,17 @@ def normal(*shape, seed=0):
 
 
 def shrunk(transport, z_p, z_q, kappa, **rates):
-    m, n = z_p.shape[1], z_q.shape[1]
+    m = z_p.shape[1]
+    n = z_q.shape[1]
     return Shrunk(transport, kappa, noise_rates(m, n, **rates)).fit(z_p, z_q)
 
 
 @BOTH
 def test_without_signal_hardly_anything_moves(transport):
-    z_p, z_q = normal(50, 800), normal(50, 600, seed=1)
-    free, less = transport.fit(z_p, z_q), shrunk(transport, z_p, z_q, 3.0)
+    z_p = normal(50, 800)
+    z_q = normal(50, 600, seed=1)
+    free = transport.fit(z_p, z_q)
+    less = shrunk(transport, z_p, z_q, 3.0)
     before, after = (fit.table.displace(z_p).square().mean() for fit in (free, less))
     assert after < 0.15 * before
     assert less.moving < 0.5
@@ -42,8 +47,10 @@ def test_without_signal_hardly_anything_moves(transport):
 @given(scale=st.floats(0.2, 5), shift=st.floats(-2, 2), kappa=st.floats(0, 10))
 @settings(max_examples=20, deadline=None)
 def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
-    z_p, z_q = normal(3, 500), scale * normal(3, 400, seed=1) + shift
-    free, less = transport.fit(z_p, z_q), shrunk(transport, z_p, z_q, kappa, distinct=0.5)
+    z_p = normal(3, 500)
+    z_q = scale * normal(3, 400, seed=1) + shift
+    free = transport.fit(z_p, z_q)
+    less = shrunk(transport, z_p, z_q, kappa, distinct=0.5)
     wanted, found = (fit.table.displace(z_p) for fit in (free, less))
     at = wanted.abs().argmax(1, keepdim=True)  # where it is largest
     factor = (found.gather(1, at) / wanted.gather(1, at))[:, 0]
@@ -61,19 +68,23 @@ def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     few = torch.tensor([0] * 190 + [1] * 10)
     assert noise_rates(200, 200) == noise_rates(200, 200, labels, labels)
     assert noise_rates(200, 200, labels, few)[0] > noise_rates(200, 200)[0]
-    assert noise_rates(200, 400, most=100) == (1 / 100 + 1 / 100,)
+    assert noise_rates(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
     assert noise_rates(200, 400, distinct=0.5) == (1 / 200 + 1 / 200,)
-    assert noise_rates(200, 200, labels, few, n_apart=3)[1] == 1 / 100 + 1 / 10
+    assert noise_rates(200, 200, labels, few, n_classes=3)[1] == 1 / 100 + 1 / 10
 
 
 def test_every_class_has_its_own_noise():
     z = normal(2, 60), normal(2, 600, seed=1)
-    p, q = torch.cat((z[0][:, :30], z[1][:, :300]), 1), torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
-    runs, codes = (Runs((0, 30, 330)),) * 2, torch.tensor([0] * 30 + [1] * 300)
-    bins = Histogram(32, most=None)
-    rates = noise_rates(330, 330, codes, codes, n_apart=2)
-    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(runs=runs)).table
-    for c, (own, other) in enumerate((((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))):
+    p = torch.cat((z[0][:, :30], z[1][:, :300]), 1)
+    q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
+    class_slices = (ClassSlices((0, 30, 330)),) * 2
+    codes = torch.tensor([0] * 30 + [1] * 300)
+    bins = Histogram(32, max_samples=None)
+    rates = noise_rates(330, 330, codes, codes, n_classes=2)
+    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).table
+    for c, (own, other) in enumerate(
+        (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
+    ):
         alone = shrunk(bins, own, other, 3.0).table
         assert torch.allclose(table.values[2 * c : 2 * c + 2], alone.values)
 
@@ -83,7 +94,9 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     codes = torch.arange(4000) % 10
     z_p, z_q = (normal(60, 4000, seed=s) + 100 * codes for s in (0, 1))
     within = variance_within(z_q, codes, 10)
-    assert torch.allclose(within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1)
+    assert torch.allclose(
+        within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
+    )
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
     rates = noise_rates(4000, 4000, codes, codes)
@@ -94,18 +107,23 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
 def test_exact_stages_are_never_shrunk():
     stages = [Stage("a", Orthogonal(), 2), Stage("b", Axis(), 2, Sorted(), exact=True)]
     flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
-    assert flow.stages[0].transport == Shrunk(stages[0].transport, 2.0, (0.1,), n_shared=3)
-    assert flow.stages[0].transport.most == stages[0].transport.most
+    assert flow.stages[0].transport == Shrunk(
+        stages[0].transport, 2.0, (0.1,), n_shared=3
+    )
+    assert flow.stages[0].transport.max_samples == stages[0].transport.max_samples
     assert flow.stages[1] == stages[1]
 
 
 def test_a_flow_between_equal_distributions_ends_early():
-    x, y = normal(4, 3000), normal(4, 3000, seed=1)
+    x = normal(4, 3000)
+    y = normal(4, 3000, seed=1)
     plain = Flow([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
-    for kappa, least, most in ((0.0, 200, 200), (6.0, 4, 60)):
-        run = Run()
+    for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
+        run = FlowState()
         flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))
         particles = Cloud(x.clone())
-        simulate(flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), run=run)
-        assert least <= run.done <= most
+        simulate(
+            flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), run=run
+        )
+        assert least <= run.done <= max_samples
         assert run.done + run.spared == 200

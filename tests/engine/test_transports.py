@@ -11,16 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
-from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.frames import Random
-from sliceflow.engine.transports import Auto, GridTable, Histogram, Interpolated, KnotTable, Sorted
+from sliceflow.engine.transports import (
+    Auto,
+    GridMap,
+    Histogram,
+    Interpolated,
+    KnotMap,
+    Sorted,
+)
 
 ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
 seeds = st.integers(0, 2**32 - 1)
 
 
 def transported(transport, z_p, z_q, weights=None):
-    z_p, z_q = (torch.as_tensor(z, dtype=torch.float64).reshape(1, -1) for z in (z_p, z_q))
+    z_p, z_q = (
+        torch.as_tensor(z, dtype=torch.float64).reshape(1, -1) for z in (z_p, z_q)
+    )
     batch = Batch(weights=None if weights is None else torch.as_tensor(weights))
     fit = transport.fit(z_p, z_q, batch)
     dz = fit.table.displace(z_p) if fit.dz is None else fit.dz
@@ -31,7 +40,7 @@ def transported(transport, z_p, z_q, weights=None):
     ("kind", "parameters"),
     [
         *((Histogram, {"n_bins": n}) for n in (0, 8.5)),
-        (Sorted, {"most": 0.5}),
+        (Sorted, {"max_samples": 0.5}),
         (Auto, {"threshold": -1}),
         (Random, {"n_directions": 0}),
     ],
@@ -45,29 +54,35 @@ def test_no_bins_no_columns_and_no_directions_are_refused(kind, parameters):
 @given(seeds, st.integers(1, 200))
 def test_sorted_with_equal_counts_is_pots_plan(seed, n):
     rng = np.random.default_rng(seed)
-    z_p, z_q = rng.normal(size=n), rng.gamma(2, size=n)
+    z_p = rng.normal(size=n)
+    z_q = rng.gamma(2, size=n)
     plan = ot.emd_1d(z_p, z_q)  # a permutation / n
     assert np.allclose(transported(Sorted(), z_p, z_q), n * plan @ z_q, atol=1e-12)
 
 
 @given(seeds, st.integers(1, 80), st.integers(1, 80), st.booleans())
-def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(seed, m, n, weighted):
+def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(
+    seed, m, n, weighted
+):
     """The plan gives particle k some data; interpolation may reach the neighbours, never further."""
     rng = np.random.default_rng(seed)
-    z_p, z_q = rng.normal(size=m), np.sort(rng.gamma(2, size=n))
+    z_p = rng.normal(size=m)
+    z_q = np.sort(rng.gamma(2, size=n))
     w = rng.uniform(0.2, 2, size=n) if weighted else np.ones(n)
     plan = ot.emd_1d(z_p, z_q, np.full(m, 1 / m), w / w.sum())
     out = transported(Sorted(), z_p, z_q, w if weighted else None)
     for k in range(m):
         used = np.flatnonzero(plan[k] > 1e-12)
-        low, high = z_q[max(used[0] - 1, 0)], z_q[min(used[-1] + 1, n - 1)]
+        low = z_q[max(used[0] - 1, 0)]
+        high = z_q[min(used[-1] + 1, n - 1)]
         assert low - 1e-9 <= out[k] <= high + 1e-9
 
 
 @given(seeds, st.integers(2, 12))
 def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     rng = np.random.default_rng(seed)
-    z_q, times = np.sort(rng.gamma(2, size=n)), rng.integers(1, 4, size=n)
+    z_q = np.sort(rng.gamma(2, size=n))
+    times = rng.integers(1, 4, size=n)
     total = int(times.sum())
     below = np.concatenate(([0], times.cumsum()[:-1]))
     z_p = np.sort(rng.normal(size=total))  # particle k has the level k/Σw
@@ -75,7 +90,8 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     assert np.allclose(out[below], z_q, atol=1e-12)
     assert np.allclose(out, np.interp(np.arange(total), below, z_q), atol=1e-9)
     assert np.allclose(
-        transported(Interpolated(), z_p, z_q, np.full(n, 0.25)), transported(Interpolated(), z_p, z_q)
+        transported(Interpolated(), z_p, z_q, np.full(n, 0.25)),
+        transported(Interpolated(), z_p, z_q),
     )
 
 
@@ -90,9 +106,12 @@ def test_target_equal_to_start_moves_nothing(transport, seed):
 @given(seed=seeds, shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
 def test_maps_follow_translation_and_scaling(transport, seed, shift, scale):
     rng = np.random.default_rng(seed)
-    z_p, z_q = rng.normal(size=150), rng.normal(size=130)
+    z_p = rng.normal(size=150)
+    z_q = rng.normal(size=130)
     out = transported(transport, z_p, z_q)
-    assert np.allclose(transported(transport, z_p, scale * z_q + shift), scale * out + shift, atol=1e-9)
+    assert np.allclose(
+        transported(transport, z_p, scale * z_q + shift), scale * out + shift, atol=1e-9
+    )
     assert np.allclose(transported(transport, scale * z_p + shift, z_q), out, atol=1e-9)
 
 
@@ -108,8 +127,12 @@ def test_maps_are_monotone_everywhere(transport, seed):
 
 
 @pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
-@pytest.mark.parametrize(("factor", "slope"), [(2.0, 1.0), (1.0, 1.0), (0.25, 1.0), (0.0, 0.0)])
-def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(transport, factor, slope):
+@pytest.mark.parametrize(
+    ("factor", "slope"), [(2.0, 1.0), (1.0, 1.0), (0.25, 1.0), (0.0, 0.0)]
+)
+def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
+    transport, factor, slope
+):
     z_p = torch.linspace(0, 1, 11).double()[None]
     table = transport.fit(z_p, 5 + factor * z_p).table
     far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
@@ -127,7 +150,8 @@ def test_tied_particles_move_together_to_the_middle_of_their_mass():
 @given(seed=seeds)
 def test_integer_weights_are_repetitions(transport, seed):
     rng = np.random.default_rng(seed)
-    z_p, z_q = rng.normal(size=400), rng.normal(size=50)
+    z_p = rng.normal(size=400)
+    z_q = rng.normal(size=50)
     repeats = rng.integers(1, 4, size=50)
     weighted = transported(transport, z_p, z_q, repeats.astype(float))
     repeated = transported(transport, z_p, np.repeat(z_q, repeats))
@@ -139,8 +163,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(Auto(threshold=200).fit(z, z).table, KnotTable)
-    assert isinstance(Auto(threshold=199).fit(z, z).table, GridTable)
+    assert isinstance(Auto(threshold=200).fit(z, z).table, KnotMap)
+    assert isinstance(Auto(threshold=199).fit(z, z).table, GridMap)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
@@ -154,7 +178,15 @@ def test_the_cost_is_the_mean_squared_displacement(transport, rng):
 
 def test_a_class_that_stays_where_it_is_costs_nothing():
     """It has no data; the others cost what they move."""
-    z_p, z_q = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double(), torch.tensor([[10.0, 11.0]]).double()
-    fit = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 2, 4)), Runs((0, 2, 2)))))
+    z_p = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double()
+    z_q = torch.tensor([[10.0, 11.0]]).double()
+    fit = Histogram(16).fit(
+        z_p, z_q, Batch(class_slices=(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2))))
+    )
     assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
-    assert fit.table.displace(z_p, Cloud(z_p, None, Runs((0, 2, 4))))[:, 2:].abs().max() == 0
+    assert (
+        fit.table.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
+        .abs()
+        .max()
+        == 0
+    )

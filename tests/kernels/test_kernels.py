@@ -14,8 +14,16 @@ from sliceflow.kernels import cpu, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
-PAIRS = [("normal", q) for q in KINDS] + [(p, "normal") for p in KINDS[1:]] + [("ties", "ties")]
-RUNS = [(0, 97), (0, 40, 97), (0, 0, 1, 1025, 1025, 3000, 3000)]  # where runs of columns start
+PAIRS = (
+    [("normal", q) for q in KINDS]
+    + [(p, "normal") for p in KINDS[1:]]
+    + [("ties", "ties")]
+)
+RUNS = [
+    (0, 97),
+    (0, 40, 97),
+    (0, 0, 1, 1025, 1025, 3000, 3000),
+]  # where runs of columns start
 
 
 def projections(kind, n, seed=0, h=3, dtype=torch.float32, device="cpu"):
@@ -58,7 +66,9 @@ def test_philox_gives_the_published_answers(backend):
     assert zero == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
-@pytest.mark.parametrize(("first", "n"), [(0, 0), (0, 1), (5, 3000), (2**32 - 7, 20), (2**40, 5)])
+@pytest.mark.parametrize(
+    ("first", "n"), [(0, 0), (0, 1), (5, 3000), (2**32 - 7, 20), (2**40, 5)]
+)
 def test_random_bits_are_the_same_everywhere(backend, first, n):
     key = (0xDEADBEEF, 0x12345678)
     ours = backend.philox(first, n, key, backend.device)
@@ -86,12 +96,24 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
     for dtype in backend.dtypes:
         for m, n in ((1, 97), (97, 1), (7, 2), (1009, 500)):
             z_p, z_q = (
-                projections(kind, size, seed, dtype=dtype, device=backend.device).sort(dim=1).values
+                projections(kind, size, seed, dtype=dtype, device=backend.device)
+                .sort(dim=1)
+                .values
                 for seed, (kind, size) in enumerate([(kind_p, m), (kind_q, n)])
             )
-            w = projections("normal", n, 2, dtype=torch.float64, device=backend.device).abs() + 0.1
+            w = (
+                projections(
+                    "normal", n, 2, dtype=torch.float64, device=backend.device
+                ).abs()
+                + 0.1
+            )
             values = backend.match(z_p, z_q, w if weighted else None)
-            close(values, reference.match(z_p, z_q, w if weighted else None), span(z_q), dtype)
+            close(
+                values,
+                reference.match(z_p, z_q, w if weighted else None),
+                span(z_q),
+                dtype,
+            )
             assert bool((values.diff(dim=1) >= 0).all())
             fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5, z_p[:, :0]), dim=1)
             moved = [k.displace_knots(fresh, z_p, values) for k in (backend, reference)]
@@ -106,7 +128,9 @@ def test_the_closest_row_is_found(backend, kind, others):
             rows = projections(kind, d, h=n, dtype=dtype)
             x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
             most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
-            ours, theirs = (k.closest(x, rows, most, others) for k in (backend, reference))
+            ours, theirs = (
+                k.closest(x, rows, most, others) for k in (backend, reference)
+            )
             close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
             if not others and d > 1:
                 assert backend.closest(rows, rows, most).tolist() == [0.0] * n
@@ -147,12 +171,22 @@ def test_weights_are_counted(backend):
 @pytest.mark.parametrize("n_bins", [32, 1024])
 def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(backend, n_bins):
     z = projections("normal", 40, h=4, device=backend.device)
-    z[0, 5], z[1, 6], z[2, 7], z[3] = np.nan, np.inf, -np.inf, np.nan
+    z[0, 5] = np.nan
+    z[1, 6] = np.inf
+    z[2, 7] = -np.inf
+    z[3] = np.nan
     lo, hi = (torch.full((4,), v, device=z.device).double() for v in (-2.0, 2.0))
-    assert torch.equal(backend.count(z, lo, hi, n_bins).double(), reference.count(z, lo, hi, n_bins))
+    assert torch.equal(
+        backend.count(z, lo, hi, n_bins).double(), reference.count(z, lo, hi, n_bins)
+    )
     assert backend.histogram(z, n_bins)[0].sum(1).tolist() == [40] * 4
-    assert backend.histogram(z, n_bins, starts=(0, 13, 40))[0].sum(1).tolist() == [13] * 4 + [27] * 4
-    values = projections("normal", n_bins + 1, 2, h=4, device=z.device).sort(dim=1).values
+    assert (
+        backend.histogram(z, n_bins, starts=(0, 13, 40))[0].sum(1).tolist()
+        == [13] * 4 + [27] * 4
+    )
+    values = (
+        projections("normal", n_bins + 1, 2, h=4, device=z.device).sort(dim=1).values
+    )
     moved = backend.displace_grid(z, lo, hi, values)
     assert torch.equal(torch.isfinite(moved), torch.isfinite(z))
 
@@ -163,7 +197,9 @@ def test_every_number_has_a_bin(v, start):
     """It is where something is written, and compiled code casts NaN to anything; Python refuses."""
     for rate in (0.0, 8.0):
         assert 0 <= int(cpu._bin(v, start, rate, 8)) <= 7
-        assert int(cpu._bin(v, start, rate, 8)) == int(cpu._bin.py_func(v, start, rate, 8))
+        assert int(cpu._bin(v, start, rate, 8)) == int(
+            cpu._bin.py_func(v, start, rate, 8)
+        )
 
 
 @pytest.mark.parametrize(("kind_p", "kind_q"), PAIRS)
@@ -171,22 +207,31 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
     for m, n, *bins in ((1, 97, 32, 32), (97, 1, 32, 32), (1009, 5000, 64, 128)):
         z_p = projections(kind_p, m, h=2, device=backend.device)
         z_q = projections(kind_q, n, 1, h=2, device=backend.device)
-        p, q = counted(backend, z_p, bins[0]), counted(backend, z_q, bins[1])
+        p = counted(backend, z_p, bins[0])
+        q = counted(backend, z_q, bins[1])
         values, cost = backend.compose(*p, *q)
         wanted, squares = reference.compose(*(t.double() for t in (*p, *q)))
         close(values, wanted, span(z_q), values.dtype)
         if "huge" in (kind_p, kind_q):
             continue  # squares beyond float32
-        assert torch.allclose(cost.double(), squares, rtol=1e-3, atol=1e-9 * span(z_p, z_q) ** 2)
+        assert torch.allclose(
+            cost.double(), squares, rtol=1e-3, atol=1e-9 * span(z_p, z_q) ** 2
+        )
         assert bool((values.diff(dim=1) >= -1e-6 * span(z_q)).all())
         fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
         table = values.float()
-        moved = [k.displace_grid(fresh, p[1], p[2], table) for k in (backend, reference)]
+        moved = [
+            k.displace_grid(fresh, p[1], p[2], table) for k in (backend, reference)
+        ]
         close(*moved, span(fresh, z_q))
         for kappa in (0.0, 1.0, 1e9) if m > n / 9 > 1 else ():
-            rate = torch.tensor([kappa / m, kappa / n], dtype=torch.float64, device=z_p.device)
+            rate = torch.tensor(
+                [kappa / m, kappa / n], dtype=torch.float64, device=z_p.device
+            )
             args = (p[1], p[2], values, p[0], cost, rate)
-            (ours, factor), (theirs, expected) = (k.shrink(*args) for k in (backend, reference))
+            (ours, factor), (theirs, expected) = (
+                k.shrink(*args) for k in (backend, reference)
+            )
             close(ours, theirs, span(z_p, z_q))
             assert torch.allclose(factor, expected, atol=1e-4)
 
@@ -194,10 +239,15 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
 def test_large_counts_do_not_overflow(backend, rng):
     """Levels are products of two totals: 10^6 particles times 10^6 data, twice."""
     p, q = (
-        torch.from_numpy(rng.multinomial(1_000_000, np.full(64, 1 / 64), size=2)).to(backend.device)
+        torch.from_numpy(rng.multinomial(1_000_000, np.full(64, 1 / 64), size=2)).to(
+            backend.device
+        )
         for _ in range(2)
     )
-    lo, hi = (torch.full((2,), v, dtype=torch.float64, device=backend.device) for v in (-1.0, 1.0))
+    lo, hi = (
+        torch.full((2,), v, dtype=torch.float64, device=backend.device)
+        for v in (-1.0, 1.0)
+    )
     kind = torch.int32 if backend.name == "triton" else torch.float64
     values = backend.compose(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
     close(values, reference.compose(p.double(), lo, hi, q.double(), lo, hi)[0], 1)
@@ -205,12 +255,16 @@ def test_large_counts_do_not_overflow(backend, rng):
 
 def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
     """Two clusters far apart keep to themselves: the bins beside the gap are not stretched into it."""
-    z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(backend.device)
+    z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(
+        backend.device
+    )
     counts, lo, hi = backend.histogram(z, 64)
     values, cost = backend.compose(counts, lo, hi, counts, lo, hi)
     assert float(backend.displace_grid(z, lo, hi, values).abs().max()) < 1e-3
     assert float(cost.max()) < 1e-6
-    counts, lo, hi = backend.histogram(z := projections("normal", 5000, device=z.device), 256)
+    counts, lo, hi = backend.histogram(
+        z := projections("normal", 5000, device=z.device), 256
+    )
     values, cost = backend.compose(counts, lo, hi, *backend.histogram(2 * z + 1, 256))
     moved = backend.displace_grid(z, lo, hi, values.float())
     assert torch.allclose(cost.double(), moved.double().square().mean(1), rtol=5e-3)
@@ -218,13 +272,18 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
 
 @pytest.mark.parametrize("starts", RUNS, ids=str)
 @pytest.mark.parametrize("n_bins", [37, 1024])
-def test_runs_of_columns_are_counted_and_displaced_by_themselves(backend, starts, n_bins):
-    z, runs = projections("normal", starts[-1], device=backend.device), len(starts) - 1
+def test_runs_of_columns_are_counted_and_displaced_by_themselves(
+    backend, starts, n_bins
+):
+    z = projections("normal", starts[-1], device=backend.device)
+    runs = len(starts) - 1
     counts, lo, hi = backend.histogram(z, n_bins, starts=starts)
-    tables = projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
+    tables = (
+        projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
+    )
     ends = [torch.full((3 * runs,), v, device=z.device).double() for v in (-2.0, 1.5)]
-    moved = backend.displace_runs(z, *ends, tables, starts)
-    close(moved, reference.displace_runs(z, *ends, tables, starts), 4)
+    moved = backend.displace_classes(z, *ends, tables, starts)
+    close(moved, reference.displace_classes(z, *ends, tables, starts), 4)
     assert counts.shape == (3 * runs, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)
@@ -232,21 +291,31 @@ def test_runs_of_columns_are_counted_and_displaced_by_themselves(backend, starts
             assert not bool(counts[rows].any() or lo[rows].any() or hi[rows].any())
             continue
         own = backend.histogram(z[:, first:end], n_bins)
-        assert all(torch.equal(a[rows], b) for a, b in zip((counts, lo, hi), own, strict=True))
+        assert all(
+            torch.equal(a[rows], b) for a, b in zip((counts, lo, hi), own, strict=True)
+        )
 
 
 def test_views_are_read_where_they_lie(backend):
     """A part of the columns, every other row, and a transposed tensor."""
     z = projections("normal", 17, h=6, device=backend.device)
-    codes, offsets = torch.arange(17).to(z.device) % 5, projections("normal", 5, 1, 17, device=z.device)
+    codes = torch.arange(17).to(z.device) % 5
+    offsets = projections("normal", 5, 1, 17, device=z.device)
     for view in (z[:, 3:14], z[::2], z.T, z[:, :0]):
-        c, o = codes[: view.shape[1]], offsets[: len(view)]
+        c = codes[: view.shape[1]]
+        o = offsets[: len(view)]
         ours = backend.add_class_offsets(view, o, c)
         assert torch.equal(ours, reference.add_class_offsets(view, o, c))
-        table = projections("normal", 33, 2, len(view), device=z.device).sort(dim=1).values
-        lo, hi = (torch.full((len(view),), v, device=z.device).double() for v in (-2.0, 2.0))
+        table = (
+            projections("normal", 33, 2, len(view), device=z.device).sort(dim=1).values
+        )
+        lo, hi = (
+            torch.full((len(view),), v, device=z.device).double() for v in (-2.0, 2.0)
+        )
         moved = backend.displace_grid(view, lo, hi, table)
-        assert torch.equal(moved, backend.displace_grid(view.contiguous(), lo, hi, table))
+        assert torch.equal(
+            moved, backend.displace_grid(view.contiguous(), lo, hi, table)
+        )
         if view.shape[1]:
             counts = backend.count(view, lo, hi, 32)
             assert torch.equal(counts, backend.count(view.contiguous(), lo, hi, 32))

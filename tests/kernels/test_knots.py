@@ -7,7 +7,16 @@ from sliceflow.kernels import reference
 
 EXPONENT = -9
 SIZES = [(128, 16, 6), (64, 2, 2), (100, 12, 2), (300, 257, 1), (2500, 9, 1)]
-HARD = ["bent", "straight", "point", "from a point", "one particle", "one bend", "huge", "clipped"]
+HARD = [
+    "bent",
+    "straight",
+    "point",
+    "from a point",
+    "one particle",
+    "one bend",
+    "huge",
+    "clipped",
+]
 
 
 def maps(n_bins, h, device, dtype=torch.float32):
@@ -18,14 +27,20 @@ def maps(n_bins, h, device, dtype=torch.float32):
     q = torch.randn(h, 3000, generator=rng) + hills
     counts, lo, hi = reference.histogram(p, n_bins)
     values, _ = reference.compose(counts, lo, hi, *reference.histogram(q, n_bins))
-    return [t.to(device) for t in (lo.to(dtype), hi.to(dtype), values.to(dtype), counts.int())]
+    return [
+        t.to(device)
+        for t in (lo.to(dtype), hi.to(dtype), values.to(dtype), counts.int())
+    ]
 
 
 def hostile(kind, device, dtype=torch.float32):
     """Maps of 32 bins that are hard on knots."""
     place = torch.linspace(-1, 1, 33, dtype=torch.float64).repeat(3, 1)
-    counts = torch.randint(0, 50, (3, 32), generator=torch.Generator().manual_seed(0)).int()
-    values, size = place + 0.3 * place.sin(), 1.0
+    counts = torch.randint(
+        0, 50, (3, 32), generator=torch.Generator().manual_seed(0)
+    ).int()
+    values = place + 0.3 * place.sin()
+    size = 1.0
     if kind == "straight":
         values = place
     elif kind == "point":  # all of it leads to one
@@ -42,18 +57,26 @@ def hostile(kind, device, dtype=torch.float32):
         values = values * size
     elif kind == "clipped":  # displacements that no level is for
         values = values + 1000
-    lo, hi = torch.full((3,), -size, dtype=dtype), torch.full((3,), size, dtype=dtype)
+    lo = torch.full((3,), -size, dtype=dtype)
+    hi = torch.full((3,), size, dtype=dtype)
     return [t.to(device) for t in (lo, hi, values.to(dtype), counts)]
 
 
 def both(backend, arguments, n_knots, exponent=EXPONENT):
     """Of the kernel and of the reference: lo, hi, places and levels. The ranges are the same bits."""
-    ours, theirs = (k.at_bends(*arguments, n_knots, exponent) for k in (backend, reference))
-    assert all(a.dtype == b.dtype and a.shape == b.shape for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = (
+        k.at_bends(*arguments, n_knots, exponent) for k in (backend, reference)
+    )
+    assert all(
+        a.dtype == b.dtype and a.shape == b.shape
+        for a, b in zip(ours, theirs, strict=True)
+    )
     assert torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[1], theirs[1])
     assert bool((ours[2].diff(dim=1) > 0).all())
-    assert bool((ours[2][:, 0] == 0).all() and (ours[2][:, -1] == arguments[3].shape[1]).all())
+    assert bool(
+        (ours[2][:, 0] == 0).all() and (ours[2][:, -1] == arguments[3].shape[1]).all()
+    )
     return ours, theirs
 
 
@@ -65,7 +88,9 @@ def on_grid(kept, n_bins):
 def test_knots_agree_but_for_ties(backend, n_bins, n_knots, h):
     """Sums are rounded in another order: a knot in a thousand may stand one edge beside."""
     dtype = torch.float32 if n_bins % 100 else torch.float64
-    arguments = maps(n_bins, h * (40 if backend.device == "cuda" else 1), backend.device, dtype)
+    arguments = maps(
+        n_bins, h * (40 if backend.device == "cuda" else 1), backend.device, dtype
+    )
     ours, theirs = both(backend, arguments, n_knots)
     assert float((ours[2] != theirs[2]).float().mean()) <= 1e-3
     same = (ours[2] == theirs[2]).all(1)
@@ -82,8 +107,12 @@ def test_knots_agree_but_for_ties(backend, n_bins, n_knots, h):
 def test_hostile_maps_are_kept_as_by_the_reference(backend, kind):
     for n_knots in (2, 33):
         ours, theirs = both(backend, hostile(kind, backend.device), n_knots)
-        assert int((ours[2] - theirs[2]).abs().max()) <= 1  # straight maps: every place is as good
-        if kind != "huge":  # its levels are all at their limits, whose signs are those of rounding
+        assert (
+            int((ours[2] - theirs[2]).abs().max()) <= 1
+        )  # straight maps: every place is as good
+        if (
+            kind != "huge"
+        ):  # its levels are all at their limits, whose signs are those of rounding
             error = (on_grid(ours, 32) - on_grid(theirs, 32)).abs()
             assert float(error.max()) <= 2.0**EXPONENT, n_knots
 
@@ -115,9 +144,15 @@ def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("n_bins", "n_knots"), [(1, 2), (2, 3), (37, 5), (128, 16), (2500, 257)])
-def test_grids_are_made_with_the_same_bits_on_every_device(backend, n_bins, n_knots, dtype):
-    kept = reference.at_bends(*maps(n_bins, 4, backend.device, dtype), n_knots, EXPONENT)
+@pytest.mark.parametrize(
+    ("n_bins", "n_knots"), [(1, 2), (2, 3), (37, 5), (128, 16), (2500, 257)]
+)
+def test_grids_are_made_with_the_same_bits_on_every_device(
+    backend, n_bins, n_knots, dtype
+):
+    kept = reference.at_bends(
+        *maps(n_bins, 4, backend.device, dtype), n_knots, EXPONENT
+    )
     kept[3][:, ::3] *= -1  # lines that descend are made to ascend
     ours = backend.through_knots(*kept, n_bins, EXPONENT, dtype)
     assert ours.dtype == dtype

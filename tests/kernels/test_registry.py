@@ -23,7 +23,9 @@ def fresh():
 def test_nobody_goes_round_the_registry():
     """Only the kernels themselves import the modules of a device."""
     home = Path(kernels.__file__).parent
-    past = re.compile(r"kernels\.(reference|cpu|triton)|kernels import .*\b(reference|cpu|triton)\b")
+    past = re.compile(
+        r"kernels\.(reference|cpu|triton)|kernels import .*\b(reference|cpu|triton)\b"
+    )
     files = [f for f in home.parent.rglob("*.py") if home not in f.parents]
     assert len(files) > 40
     assert [str(f) for f in files if past.search(f.read_text())] == []
@@ -37,8 +39,13 @@ WHY = [  # device, module that is missing, version of ROCm, what is said
 
 
 @pytest.mark.parametrize(("device", "missing", "hip", "why"), WHY)
-def test_the_reference_takes_over_with_one_warning(device, missing, hip, why, monkeypatch, fresh):
-    message = re.escape(why) + ".*; the slower plain-torch kernels are used on the .PU. .* brings"
+def test_the_reference_takes_over_with_one_warning(
+    device, missing, hip, why, monkeypatch, fresh
+):
+    message = (
+        re.escape(why)
+        + ".*; the slower plain-torch kernels are used on the .PU. .* brings"
+    )
     for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

@@ -23,23 +23,45 @@ ALL_CUTS = [*CUTS, *(pytest.param(cut, marks=pytest.mark.slow) for cut in LARGE_
 def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
     """Pictures, a rotation, its geometry, tables, and class offsets."""
     channels, height, width, patch, offset = cut
-    geometry = Geometry((channels, height, width), (min(patch, height), min(patch, width)), offset)
-    rng, h = np.random.default_rng(n), geometry.n_directions
-    x = torch.from_numpy(rng.normal(size=(channels * height * width, n))).float().to(backend.device)
+    geometry = Geometry(
+        (channels, height, width), (min(patch, height), min(patch, width)), offset
+    )
+    rng = np.random.default_rng(n)
+    h = geometry.n_directions
+    x = (
+        torch.from_numpy(rng.normal(size=(channels * height * width, n)))
+        .float()
+        .to(backend.device)
+    )
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
     theta = np.pad(theta, (0, backend.lanes(geometry.side) - geometry.side))
-    lo, hi = (torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device) for v in (-2.0, 1.5))
-    values = torch.from_numpy(np.sort(rng.normal(size=(n_runs * h, 65)), axis=1)).float().to(x.device)
+    lo, hi = (
+        torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
+        for v in (-2.0, 1.5)
+    )
+    values = (
+        torch.from_numpy(np.sort(rng.normal(size=(n_runs * h, 65)), axis=1))
+        .float()
+        .to(x.device)
+    )
     shift = (None, None)
     if n_classes:
         offsets = torch.from_numpy(rng.normal(size=(h, n_classes))).float().to(x.device)
         shift = (offsets, (torch.arange(n) % n_classes).to(x.device))
-    return x, torch.from_numpy(theta).to(x.device, dtype), geometry, (lo, hi, values), shift
+    return (
+        x,
+        torch.from_numpy(theta).to(x.device, dtype),
+        geometry,
+        (lo, hi, values),
+        shift,
+    )
 
 
 def dtypes(backend):
     """Triton's rotations may have 16 bits: the errors of half precision add up as a random walk."""
-    return (torch.float16, torch.float32) if backend.name == "triton" else (torch.float32,)
+    return (
+        (torch.float16, torch.float32) if backend.name == "triton" else (torch.float32,)
+    )
 
 
 @pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
@@ -48,23 +70,34 @@ def test_tiles_are_projected_and_lifted(backend, cut):
         x, theta, geometry, _, shift = tiles_of(backend, cut, 40, dtype, 3)
         columns = torch.arange(39, 0, -3, device=x.device).int()
         for chosen in ((None, None, None), (columns, *shift)):
-            z = backend.project_tiles(x, theta.T.contiguous().T, geometry, *chosen)  # as QR leaves it
+            z = backend.project_tiles(
+                x, theta.T.contiguous().T, geometry, *chosen
+            )  # as QR leaves it
             wanted = reference.project_tiles(x, theta, geometry, *chosen)
             assert z.shape == wanted.shape
-            assert float((z - wanted).abs().max()) <= (4e-3 if dtype == torch.float16 else 1e-4)
+            assert float((z - wanted).abs().max()) <= (
+                4e-3 if dtype == torch.float16 else 1e-4
+            )
         z = reference.project_tiles(x, theta, geometry)
         back = backend.lift_tiles(z, theta, geometry)  # a rotation and its inverse
-        assert float((back - x).abs().max()) <= (2e-2 if dtype == torch.float16 else 1e-4)
+        assert float((back - x).abs().max()) <= (
+            2e-2 if dtype == torch.float16 else 1e-4
+        )
 
 
-@pytest.mark.parametrize("starts", [None, (0, 13, 13, 40)], ids=["together", "by class"])
+@pytest.mark.parametrize(
+    "starts", [None, (0, 13, 13, 40)], ids=["together", "by class"]
+)
 @pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
 def test_tiles_are_moved(backend, cut, starts):
     """Tables of 65 random knots bend sharply: a z that is rounded by 1e-3 moves by up to 1e-2."""
     dtype = dtypes(backend)[0]
     n_classes, n_runs = (3, 1) if starts is None else (0, len(starts) - 1)
-    x, theta, geometry, table, shift = tiles_of(backend, cut, 40, dtype, n_classes, n_runs)
-    ours, theirs = x.clone(), x.clone()
+    x, theta, geometry, table, shift = tiles_of(
+        backend, cut, 40, dtype, n_classes, n_runs
+    )
+    ours = x.clone()
+    theirs = x.clone()
     backend.move_tiles(ours, theta, geometry, *table, 0.7, *shift, starts)
     reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift, starts)
     assert float((theirs - x).abs().max()) > 0.1
@@ -75,20 +108,26 @@ def test_tiles_are_moved(backend, cut, starts):
 
 
 @pytest.mark.parametrize("starts", [None, (0, 7, 16)], ids=["together", "by class"])
-def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(starts, backend, monkeypatch):
+def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(
+    starts, backend, monkeypatch
+):
     """As if a tile of nine values were too large; `LARGE_CUTS` has one of 270."""
     if backend.name == "triton":
         from sliceflow.kernels.triton import tiles
 
         monkeypatch.setattr(tiles, "_ON_CHIP", 8)
-    dtype, runs = dtypes(backend)[0], 1 if starts is None else 2
+    dtype = dtypes(backend)[0]
+    runs = 1 if starts is None else 2
     settings = (16, dtype, 2 if starts is None else 0, runs)
-    x, theta, geometry, table, shift = tiles_of(backend, (1, 4, 3, 3, (2, 0)), *settings)
+    x, theta, geometry, table, shift = tiles_of(
+        backend, (1, 4, 3, 3, (2, 0)), *settings
+    )
     columns = torch.arange(15, 0, -3, device=x.device).int()
     wanted = reference.project_tiles(x, theta, geometry, columns, *shift)
     z = backend.project_tiles(x, theta, geometry, columns, *shift)
     assert float((z - wanted).abs().max()) <= 4e-3
-    ours, theirs = x.clone(), x.clone()
+    ours = x.clone()
+    theirs = x.clone()
     backend.move_tiles(ours, theta, geometry, *table, 0.7, *shift, starts)
     reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift, starts)
     assert float((theirs - x).abs().max()) > 0.1
@@ -98,10 +137,15 @@ def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(starts, backend, 
 def test_a_part_of_the_columns_is_moved_in_place(backend):
     for starts in (None, (0, 5, 34)):
         runs = 1 if starts is None else 2
-        x, theta, geometry, table, _ = tiles_of(backend, CUTS[1], 60, torch.float32, n_runs=runs)
-        ours, theirs = x.clone(), x.clone()
+        x, theta, geometry, table, _ = tiles_of(
+            backend, CUTS[1], 60, torch.float32, n_runs=runs
+        )
+        ours = x.clone()
+        theirs = x.clone()
         backend.move_tiles(ours[:, 16:50], theta, geometry, *table, 1.0, starts=starts)
-        reference.move_tiles(theirs[:, 16:50], theta, geometry, *table, 1.0, starts=starts)
+        reference.move_tiles(
+            theirs[:, 16:50], theta, geometry, *table, 1.0, starts=starts
+        )
         assert torch.equal(ours[:, :16], x[:, :16])
         assert torch.equal(ours[:, 50:], x[:, 50:])
         assert torch.allclose(ours, theirs, atol=5e-3)
@@ -109,7 +153,9 @@ def test_a_part_of_the_columns_is_moved_in_place(backend):
 
 def test_more_blocks_of_columns_and_directions_than_one_have_their_places(backend):
     """Two blocks of directions, two of columns: a tile of 147 values, 150 pictures."""
-    x, theta, geometry, _, shift = tiles_of(backend, (3, 7, 7, 7, (0, 5)), 150, torch.float32, 2)
+    x, theta, geometry, _, shift = tiles_of(
+        backend, (3, 7, 7, 7, (0, 5)), 150, torch.float32, 2
+    )
     wanted = reference.project_tiles(x, theta, geometry, None, *shift)
     z = backend.project_tiles(x, theta, geometry, None, *shift)
     assert float((z - wanted).abs().max()) <= 1e-4

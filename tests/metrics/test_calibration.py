@@ -7,7 +7,8 @@ from scipy.stats import norm
 from sliceflow.metrics import calibration
 
 RNG = np.random.default_rng(0)
-TRUTH, SAMPLES = RNG.normal(size=(800, 2)), RNG.normal(size=(800, 60, 2))
+TRUTH = RNG.normal(size=(800, 2))
+SAMPLES = RNG.normal(size=(800, 60, 2))
 
 
 def test_ranks_count_the_smaller_samples():
@@ -50,20 +51,30 @@ def test_tarp_sees_what_no_column_alone_shows():
 def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rng):
     """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
     truth = rng.normal(size=(60, 2))
-    posterior = truth[:, None] + 0.1 * rng.normal(size=(60, 60, 2)) + 0.2 * rng.normal(size=(60, 1, 2))
-    with pytest.raises(ValueError, match=r"\(60, 60, 2\).*pass first='conditions', or first='samples'"):
+    posterior = (
+        truth[:, None]
+        + 0.1 * rng.normal(size=(60, 60, 2))
+        + 0.2 * rng.normal(size=(60, 1, 2))
+    )
+    with pytest.raises(
+        ValueError, match=r"\(60, 60, 2\).*pass first='conditions', or first='samples'"
+    ):
         calibration(posterior, truth)
     right = calibration(posterior, truth, first="conditions")
     assert "overconfident" in right.verdict
     swapped = calibration(posterior.transpose(1, 0, 2), truth, first="samples")
     assert np.array_equal(swapped.ranks, right.ranks)
-    told = calibration(posterior[:, :50].transpose(1, 0, 2), truth)  # as sample_batched gives them
+    told = calibration(
+        posterior[:, :50].transpose(1, 0, 2), truth
+    )  # as sample_batched gives them
     assert np.array_equal(told.ranks, calibration(posterior[:, :50], truth).ranks)
 
 
 @pytest.mark.parametrize("shape", [(800, 2), (800, 60, 3), (7, 60, 2), (0, 60, 2)])
 def test_shapes_that_do_not_fit_are_named(shape):
-    with pytest.raises(ValueError, match=r"pass \(q, n, d\) or \(n, q, d\), and \(q, d\)"):
+    with pytest.raises(
+        ValueError, match=r"pass \(q, n, d\) or \(n, q, d\), and \(q, d\)"
+    ):
         calibration(np.zeros(shape), TRUTH)
     with pytest.raises(ValueError, match=r"pass \(q, n, d\)"):
         calibration(SAMPLES, TRUTH, first="samples")

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.metrics import copies, lookalikes, nearest, nearest_pictures, nn_ratio, strays
+from sliceflow.metrics import (
+    copies,
+    memorized_rate,
+    nearest,
+    nearest_pictures,
+    nn_ratio,
+    outlier_rate,
+)
 from sliceflow.metrics.copying import copy_warning, shows_copying
 
 
@@ -15,25 +22,31 @@ def on_a_line(distances):
 
 
 def test_copies_are_samples_nearer_than_one_percent_of_the_test_rows():
-    origin, test = np.zeros((1, 1)), on_a_line(range(1, 1000))  # the limit is 10, at rank 1000 / 100
+    origin = np.zeros((1, 1))
+    test = on_a_line(range(1, 1000))  # the limit is 10, at rank 1000 / 100
     samples = on_a_line([0, 3, 9.9, 10.1, 11, 50, 999, 1000])
     assert copies(samples, origin, test, device="cpu") == 3 / 8
-    assert strays(samples, origin, test, device="cpu") == 1 / 8
+    assert outlier_rate(samples, origin, test, device="cpu") == 1 / 8
     assert nn_ratio(samples, origin, test, device="cpu") == (10.1 + 11) / 2 / 500
     test = on_a_line(range(1, 11))  # the limit is the least of few
     assert copies(samples, origin, test, device="cpu") == 1 / 8
-    assert strays(samples, origin, test, device="cpu") == 5 / 8
+    assert outlier_rate(samples, origin, test, device="cpu") == 5 / 8
 
 
 def test_samples_that_tie_with_test_rows_count_in_part():
-    origin, test = np.zeros((1, 1)), on_a_line([0] * 4 + [1] * 96)  # 4 % equal the train row
+    origin = np.zeros((1, 1))
+    test = on_a_line([0] * 4 + [1] * 96)  # 4 % equal the train row
     share = copies(on_a_line([0] * 8 + [1] * 92), origin, test, device="cpu")
     assert share == pytest.approx(0.02)  # twice as many
     assert copies(test, origin, test, device="cpu") == pytest.approx(0.01)
 
 
 @given(
-    st.integers(100, 300), st.integers(1, 5), st.integers(0, 999), st.integers(-20, 20), st.booleans()
+    st.integers(100, 300),
+    st.integers(1, 5),
+    st.integers(0, 999),
+    st.integers(-20, 20),
+    st.booleans(),
 )
 @settings(max_examples=20)
 def test_they_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, held_out):
@@ -41,29 +54,39 @@ def test_they_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, hel
     train, test, fresh = draw.normal(size=(3, n, d))
     others = (train, test) if held_out else (train,)
     mixed = np.concatenate((train[: n // 2], fresh, fresh[: n // 3] * 20))
-    for metric in (nn_ratio, copies, strays):
+    for metric in (nn_ratio, copies, outlier_rate):
         scaled = (2.0**power * x for x in (mixed, *others))
         assert metric(*scaled, device="cpu") == metric(mixed, *others, device="cpu")
     assert copies(train, *others, device="cpu") == 1
-    assert nn_ratio(train, *others, device="cpu") == strays(train, *others, device="cpu") == 0
+    assert (
+        nn_ratio(train, *others, device="cpu")
+        == outlier_rate(train, *others, device="cpu")
+        == 0
+    )
     assert copies(fresh + 99, *others, device="cpu") == 0
-    assert strays(fresh + 99, *others, device="cpu") == 1
+    assert outlier_rate(fresh + 99, *others, device="cpu") == 1
 
 
 def test_lookalikes_are_copies_of_parts_that_copies_does_not_see(rng):
-    train, test, fresh = rng.normal(size=(3, 300, 8, 8)) * rng.exponential(size=(3, 300, 1, 1))
+    train, test, fresh = rng.normal(size=(3, 300, 8, 8)) * rng.exponential(
+        size=(3, 300, 1, 1)
+    )
     made = fresh.copy()
     made[:150, :4, :4] = train[:150, :4, :4]  # one corner of half of them
     assert copies(made, train, test, device="cpu") < 0.05
-    found = lookalikes(made, train, test, patch=4, device="cpu")
+    found = memorized_rate(made, train, test, patch=4, device="cpu")
     assert found == pytest.approx(0.5 / 9 + 0.01, abs=0.02)  # at one of nine positions
-    assert lookalikes(made[:, :, ::-1], train, test, patch=4, device="cpu") < 0.03
-    mirrored = lookalikes(made[:, :, ::-1], train, test, patch=4, mirror=True, device="cpu")
+    assert memorized_rate(made[:, :, ::-1], train, test, patch=4, device="cpu") < 0.03
+    mirrored = memorized_rate(
+        made[:, :, ::-1], train, test, patch=4, mirror=True, device="cpu"
+    )
     assert mirrored == pytest.approx(found, abs=0.02)
     with pytest.raises(ValueError, match="patch=9 must be 1 to the side"):
-        lookalikes(made, train, test, patch=9)
-    with pytest.raises(ValueError, match="needs 10 train rows or more, but there are 9"):
-        lookalikes(made, train[:9], test, device="cpu")
+        memorized_rate(made, train, test, patch=9)
+    with pytest.raises(
+        ValueError, match="needs 10 train rows or more, but there are 9"
+    ):
+        memorized_rate(made, train[:9], test, device="cpu")
 
 
 def test_mirror_images_are_found_once_and_turned(rng):
@@ -79,35 +102,54 @@ def test_mirror_images_are_found_once_and_turned(rng):
     assert np.array_equal(same, plain)
     assert np.array_equal(shown, train[index])
     test = rng.integers(0, 256, (9, 6, 6, 3))
-    assert nn_ratio(images, train, test, mirror=True, device="cpu") == 0 < nn_ratio(images, train, test)
+    assert (
+        nn_ratio(images, train, test, mirror=True, device="cpu")
+        == 0
+        < nn_ratio(images, train, test)
+    )
     assert copies(images, train, test, mirror=True, device="cpu") == 1
     assert copies(images, train, test, device="cpu") == 0
 
 
 def test_what_cannot_be_compared_is_named(rng):
     rows = rng.normal(size=(20, 4))
-    with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
+    with pytest.raises(
+        ValueError, match=r"rows of shape \(20, 4\) have no mirror images"
+    ):
         copies(rows, rows, rows, mirror=True, device="cpu")
-    with pytest.raises(ValueError, match=r"the median test row is identical .* between test and train"):
+    with pytest.raises(
+        ValueError, match=r"the median test row is identical .* between test and train"
+    ):
         nn_ratio(rows, rows, rows, device="cpu")
-    with pytest.raises(ValueError, match=r"the median train row is identical .* duplicates in train"):
-        strays(rows, np.repeat(rows, 2, axis=0), device="cpu")
+    with pytest.raises(
+        ValueError, match=r"the median train row is identical .* duplicates in train"
+    ):
+        outlier_rate(rows, np.repeat(rows, 2, axis=0), device="cpu")
 
 
 def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
-    rows, new = rng.normal(size=(2, 1000, 3))  # of 300 new rows, one fit in a hundred would warn
+    rows, new = rng.normal(
+        size=(2, 1000, 3)
+    )  # of 300 new rows, one fit in a hundred would warn
     assert copy_warning([(rows, new)]) == ""
     assert copy_warning([(rows, rows)]) == "copies 1.00, NN ratio 0.00"
-    mixed = np.concatenate((rows[:200], new[:800]))  # one in five: the median does not see it
+    mixed = np.concatenate(
+        (rows[:200], new[:800])
+    )  # one in five: the median does not see it
     assert copy_warning([(rows, mixed)]).startswith("copies 0.2")
-    halves = [(rows[:500], new[:500]), (rows[500:], rows[500:])]  # one class of two is copied
+    halves = [
+        (rows[:500], new[:500]),
+        (rows[500:], rows[500:]),
+    ]  # one class of two is copied
     assert copy_warning(halves).startswith("copies 0.5")
     for rows_, particles in (
         (rows[:9], rows),
         (rows, rows[:99]),
         (np.zeros((50, 2)), np.zeros((200, 2))),
     ):
-        assert copy_warning([(rows_, particles)]) == "", "too few, or nothing to compare with"
+        assert copy_warning([(rows_, particles)]) == "", (
+            "too few, or nothing to compare with"
+        )
     assert shows_copying(0.06, 1.0)
     assert shows_copying(0.0, 0.69)
     assert not shows_copying(0.06, 1.0, floor=0.02)

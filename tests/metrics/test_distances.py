@@ -32,11 +32,14 @@ def cloud(seed, *shape):
 
 @pytest.mark.parametrize(("n", "m"), [(100, 100), (100, 70), (1, 50), (33, 1)])
 def test_the_sliced_distance_is_pots(n, m):
-    a, b = cloud(0, n, 5), np.random.default_rng(1).gamma(2, size=(m, 5))
+    a = cloud(0, n, 5)
+    b = np.random.default_rng(1).gamma(2, size=(m, 5))
     directions = cloud(2, 40, 5)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     exact = ot.sliced_wasserstein_distance(a, b, projections=directions.T)
-    assert sliced_wasserstein(a, b, directions=directions) == pytest.approx(exact, rel=1e-9)
+    assert sliced_wasserstein(a, b, directions=directions) == pytest.approx(
+        exact, rel=1e-9
+    )
     with pytest.raises(ValueError, match="5 and 4 numbers in a row"):
         sliced_wasserstein(a, b[:, :4])
 
@@ -44,25 +47,36 @@ def test_the_sliced_distance_is_pots(n, m):
 def test_the_frechet_distance_is_that_of_gaussians_and_sees_leading_components_only():
     a = cloud(0, 500, 3) @ cloud(1, 3, 3)
     b = cloud(2, 400, 3) @ cloud(3, 3, 3) + 1
-    exact = ot.gaussian.bures_wasserstein_distance(a.mean(0), b.mean(0), np.cov(a.T), np.cov(b.T))
+    exact = ot.gaussian.bures_wasserstein_distance(
+        a.mean(0), b.mean(0), np.cov(a.T), np.cov(b.T)
+    )
     assert frechet_distance(a, b) == pytest.approx(exact**2, rel=1e-6)
-    assert frechet_distance_pca(a, a + 5, a, n_components=3) == pytest.approx(75, rel=1e-6)
+    assert frechet_distance_pca(a, a + 5, a, n_components=3) == pytest.approx(
+        75, rel=1e-6
+    )
     shift = np.array([3, 0, 7, 0, 0, 0, 0, 0, 0])
     for n in (6, 300):  # fewer rows than columns, and more
         rows = cloud(4, n, 9) * [9, 5, *[0.01] * 7]
         apart = frechet_distance_pca(rows + shift, rows, rows, n_components=2)
-        assert apart == pytest.approx(9, rel=0.01), "a shift along a small component is not seen"
+        assert apart == pytest.approx(9, rel=0.01), (
+            "a shift along a small component is not seen"
+        )
 
 
 @given(sizes, seeds, st.floats(0.1, 100))
 def test_distances_are_symmetric_and_scale_with_the_rows(n, seed, scale):
-    a, b = cloud(seed, n + 1, 3), cloud(seed + 1, n + 2, 3) + 0.5
+    a = cloud(seed, n + 1, 3)
+    b = cloud(seed + 1, n + 2, 3) + 0.5
     d = sliced_wasserstein(a, b)
     assert d == pytest.approx(sliced_wasserstein(b, a), rel=1e-6)
-    assert sliced_wasserstein(scale * a, scale * b) == pytest.approx(scale * d, rel=1e-5)
+    assert sliced_wasserstein(scale * a, scale * b) == pytest.approx(
+        scale * d, rel=1e-5
+    )
     d = frechet_distance(a, b)
     assert d == pytest.approx(frechet_distance(b, a), rel=1e-9)
-    assert frechet_distance(scale * a, scale * b) == pytest.approx(scale**2 * d, rel=1e-7)
+    assert frechet_distance(scale * a, scale * b) == pytest.approx(
+        scale**2 * d, rel=1e-7
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,10 +97,17 @@ def test_what_cannot_be_measured_is_named(a, b, said):
 # Coverage
 
 
-@given(st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
+@given(
+    st.integers(6, 50),
+    st.integers(6, 50),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(0, 99),
+)
 def test_it_is_that_of_all_pairs(n, m, d, k, seed):
     rng = np.random.default_rng(seed)
-    samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5
+    samples = rng.normal(size=(n, d))
+    real = 1.3 * rng.normal(size=(m, d)) + 0.5
     radii = np.sort(cdist(real, real), axis=1)[:, k]  # column 0 is the row itself
     inside = cdist(samples, real) <= radii * (1 + 1e-9)
     assert coverage(samples, real, k=k, device="cpu") == inside.any(0).mean()
@@ -103,7 +124,8 @@ def test_equal_distributions_are_told_apart_by_chance_only():
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])
 def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
-    best, moved = LogisticRegression(), B + np.array([shift, 0, 0])
+    best = LogisticRegression()
+    moved = B + np.array([shift, 0, 0])
     found = two_sample_accuracy(A, moved, classifier=best)
     assert found == pytest.approx(norm.cdf(shift / 2), abs=0.04)
     auc = two_sample_accuracy(A, moved, classifier=best, scoring="roc_auc")
@@ -112,7 +134,9 @@ def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
 
 def test_equally_many_of_both_are_used_and_few_are_refused():
     assert two_sample_accuracy(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
-    with pytest.raises(ValueError, match="4 samples and 1000 real rows; pass 5 or more"):
+    with pytest.raises(
+        ValueError, match="4 samples and 1000 real rows; pass 5 or more"
+    ):
         two_sample_accuracy(A[:4], B)
 
 
@@ -130,7 +154,10 @@ def test_torch_fidelity_gets_bytes_of_three_channels(monkeypatch, tmp_path):
 
     stub = SimpleNamespace(calculate_metrics=calculate_metrics)
     monkeypatch.setitem(sys.modules, "torch_fidelity", stub)
-    assert fid(GREY, GREY[:3], n_pixel_values=17, weights=tmp_path / "w.pth", device="cpu") == 3.5
+    assert (
+        fid(GREY, GREY[:3], n_pixel_values=17, weights=tmp_path / "w.pth", device="cpu")
+        == 3.5
+    )
     assert (len(given["input1"]), len(given["input2"])) == (5, 3)
     assert (given["fid"], given["cuda"]) == (True, False)
     assert isinstance(given["input1"], torch.utils.data.Dataset)

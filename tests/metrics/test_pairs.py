@@ -9,10 +9,19 @@ from scipy.spatial.distance import cdist
 from sliceflow.metrics import nearest, pairs
 
 
-@given(st.integers(1, 60), st.integers(2, 60), st.integers(1, 9), st.integers(0, 999), st.booleans())
+@given(
+    st.integers(1, 60),
+    st.integers(2, 60),
+    st.integers(1, 9),
+    st.integers(0, 999),
+    st.booleans(),
+)
 def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
     draw = np.random.default_rng(seed)
-    a, b = (draw.integers(0, 5, (size, d)) if whole else draw.normal(size=(size, d)) for size in (n, m))
+    a, b = (
+        draw.integers(0, 5, (size, d)) if whole else draw.normal(size=(size, d))
+        for size in (n, m)
+    )
     k = min(3, m)
     distances, index = nearest(a, b, k, device="cpu")
     full = cdist(a.astype(float), b.astype(float))
@@ -29,7 +38,8 @@ def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
 
 @pytest.mark.parametrize("rows", [7, 64])
 def test_blocks_change_nothing(rows, monkeypatch, rng):
-    a, b = rng.normal(size=(50, 5)), rng.normal(size=(83, 5))
+    a = rng.normal(size=(50, 5))
+    b = rng.normal(size=(83, 5))
 
     def found():
         alone = nearest(b, b, 4, device="cpu", leave_out_itself=True)

@@ -13,11 +13,17 @@ TRAIN, TEST, FRESH = np.random.default_rng(0).normal(size=(3, 400, 4)) * [1, 10,
 
 def table(n, seed):
     rng = np.random.default_rng(seed)
-    a, town = rng.normal(size=n), rng.integers(0, 6, n)
-    frame = {"a": a, "b": np.where(rng.random(n) < 0.1, np.nan, 2 * a + rng.normal(size=n))}
+    a = rng.normal(size=n)
+    town = rng.integers(0, 6, n)
+    frame = {
+        "a": a,
+        "b": np.where(rng.random(n) < 0.1, np.nan, 2 * a + rng.normal(size=n)),
+    }
     frame |= {"town": [f"t{i}" for i in town], "land": [f"l{i // 2}" for i in town]}
     kind = np.where(a + rng.normal(size=n) > 0, "u", "v")
-    return pd.DataFrame(frame | {"id": [f"r{seed}-{k}" for k in range(n)], "kind": kind})
+    return pd.DataFrame(
+        frame | {"id": [f"r{seed}-{k}" for k in range(n)], "kind": kind}
+    )
 
 
 ROWS = [table(250, seed) for seed in (1, 2, 3)]
@@ -35,7 +41,7 @@ def few_trees():
 @pytest.fixture(scope="module")
 def fresh():
     said = []
-    found = report(FRESH, TRAIN, TEST, device="cpu", tell=said.append)
+    found = report(FRESH, TRAIN, TEST, device="cpu", notify=said.append)
     assert said[0] == "measuring 400 samples"
     assert len(said) == 3
     return found
@@ -56,8 +62,12 @@ def test_fresh_vectors_score_as_the_floor_and_each_fault_moves_its_number(fresh)
     assert narrow["coverage"].value < 0.7 * narrow["coverage"].floor
     copied = report(TRAIN, TRAIN, TEST, device="cpu")
     assert (copied["copies"].value, copied["NN ratio"].value) == (1, 0)
-    assert copied["sliced distance"].value == pytest.approx(fresh["sliced distance"].floor, rel=0.2)
-    assert copied.verdict.startswith("The samples copy training rows (copies 1, NN ratio 0)")
+    assert copied["sliced distance"].value == pytest.approx(
+        fresh["sliced distance"].floor, rel=0.2
+    )
+    assert copied.verdict.startswith(
+        "The samples copy training rows (copies 1, NN ratio 0)"
+    )
     assert "easily tells them" in wide.verdict
     assert fresh.verdict.startswith("The samples are new")
     assert "hardly" in fresh.verdict
@@ -80,16 +90,23 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
     assert all(n.meaning for n in fresh.numbers)
     assert "rough" not in lines[0]
-    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith("all numbers are rough")
+    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith(
+        "all numbers are rough"
+    )
     with pytest.raises(KeyError):
         fresh["no such number"]
 
 
 def test_classes_are_recognised(digits):
     train, test = digits
-    n, y = 200, (test.labels[:200], train.labels, test.labels)
-    found = report(test.images[:n], train.images, test.images[n:], y=(*y[:2], test.labels[n:]))
-    assert found["recognised"].value == pytest.approx(found["recognised"].floor, abs=0.05)
+    n = 200
+    y = (test.labels[:200], train.labels, test.labels)
+    found = report(
+        test.images[:n], train.images, test.images[n:], y=(*y[:2], test.labels[n:])
+    )
+    assert found["recognised"].value == pytest.approx(
+        found["recognised"].floor, abs=0.05
+    )
     assert found["recognised"].floor > 0.9
     wrong = report(FRESH, TRAIN, TEST, y=[np.arange(400) % 2] * 3, device="cpu")
     assert wrong["recognised"].value == pytest.approx(0.5, abs=0.1)
@@ -99,7 +116,9 @@ def test_classes_are_recognised(digits):
 
 def test_pictures_have_numbers_of_their_own(rng):
     blocks = rng.random((3, 150, 4, 4, 1, 1)) * np.ones((1, 1, 1, 1, 4, 4))
-    train, test, new = blocks.transpose(0, 1, 2, 4, 3, 5).reshape(3, 150, 16, 16) * 200 // 1
+    train, test, new = (
+        blocks.transpose(0, 1, 2, 4, 3, 5).reshape(3, 150, 16, 16) * 200 // 1
+    )
     train, test, new = (x + rng.integers(0, 9, x.shape) for x in (train, test, new))
     good = report(new, train, test, device="cpu")
     assert good.kind == "pictures"
@@ -112,12 +131,15 @@ def test_pictures_have_numbers_of_their_own(rng):
     assert bad.verdict.startswith("The samples copy training rows (copies")
     pasted = new.copy()
     pasted[:, :8, :8] = train[:, :8, :8]  # one of nine patches
-    assert report(pasted, train, test, device="cpu")["lookalikes, halves"].value == pytest.approx(
-        1 / 9 + 0.01, abs=0.02
-    )
+    assert report(pasted, train, test, device="cpu")[
+        "lookalikes, halves"
+    ].value == pytest.approx(1 / 9 + 0.01, abs=0.02)
     turned = report(train[:, :, ::-1], train, test, device="cpu")
     assert turned["copies"].value == 1, "mirror images are copies, too"
-    assert report(0.5 * new, train, test, device="cpu")["FD-PCA32"].value > 3 * good["FD-PCA32"].floor
+    assert (
+        report(0.5 * new, train, test, device="cpu")["FD-PCA32"].value
+        > 3 * good["FD-PCA32"].floor
+    )
 
 
 def test_fresh_tables_score_as_the_floor():
@@ -140,7 +162,9 @@ def test_fresh_tables_score_as_the_floor():
 
 def test_the_order_of_rows_says_nothing():
     train, test, new = ROWS
-    turned = [frame.sort_values("town", ignore_index=True) for frame in (train, test[:60])]
+    turned = [
+        frame.sort_values("town", ignore_index=True) for frame in (train, test[:60])
+    ]
     found = report(new, *turned)
     assert found["trend"].floor < 0.2
     assert found.note == "250 samples, 250 training rows and 60 held-out rows"
@@ -153,7 +177,9 @@ def test_bad_tables_are_found_out(rng):
     found = report(loose, train, test, y="kind")
     assert found["detection"].value > 0.7
     assert found["shape"].value > 0.9
-    assert {"a", "b"} == set(found.details["pairs"][0][:2]) or found["trend"].value > 0.1
+    assert {"a", "b"} == set(found.details["pairs"][0][:2]) or found[
+        "trend"
+    ].value > 0.1
     assert found["utility"].value < found["utility"].floor - 0.15
     assert 0.2 < found["rules kept"].value < 0.6
     assert "break a rule" in found.verdict
@@ -164,9 +190,13 @@ def test_bad_tables_are_found_out(rng):
 
 
 def test_copies_are_searched_among_all_rows_of_a_table():
-    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(9000, 3)), columns=["a", "b", "c"])
+    frame = pd.DataFrame(
+        np.random.default_rng(0).normal(size=(9000, 3)), columns=["a", "b", "c"]
+    )
     frame["d"] = np.where(frame["a"] > 0, "u", "v")
-    train, test, new = frame[:6000], frame[6000:6500], frame[6500:].copy()
+    train = frame[:6000]
+    test = frame[6000:6500]
+    new = frame[6500:].copy()
     new.iloc[:250] = train.iloc[-250:]  # one in ten
     found = report(new, train, test)
     assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
@@ -178,12 +208,24 @@ def test_copies_are_searched_among_all_rows_of_a_table():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: report(FRESH[:, :2], TRAIN, TEST), r"of samples have shape \(2,\), of train \(4,\)"),
-        (lambda: report(FRESH, TRAIN, TEST, kind="pictures"), r"of train \(4,\); pass pictures"),
-        (lambda: report(FRESH, TRAIN, TEST, kind="rows"), "kind='rows' must be 'auto', 'vectors'"),
+        (
+            lambda: report(FRESH[:, :2], TRAIN, TEST),
+            r"of samples have shape \(2,\), of train \(4,\)",
+        ),
+        (
+            lambda: report(FRESH, TRAIN, TEST, kind="pictures"),
+            r"of train \(4,\); pass pictures",
+        ),
+        (
+            lambda: report(FRESH, TRAIN, TEST, kind="rows"),
+            "kind='rows' must be 'auto', 'vectors'",
+        ),
         (lambda: report(FRESH[:9], TRAIN, TEST), "too few rows, {'samples': 9"),
         (lambda: report(*ROWS[::-1], y="z"), "y='z' must be the name of a column"),
-        (lambda: report(FRESH, *ROWS[:2], kind="auto"), "samples=.* must be a DataFrame"),
+        (
+            lambda: report(FRESH, *ROWS[:2], kind="auto"),
+            "samples=.* must be a DataFrame",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_named(call, said):

@@ -5,7 +5,13 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from sliceflow.metrics.tables import association, read_tables, rules_kept, shape, utility
+from sliceflow.metrics.tables import (
+    association,
+    read_tables,
+    rules_kept,
+    shape,
+    utility,
+)
 
 
 def test_a_column_becomes_numbers_or_codes():
@@ -23,9 +29,24 @@ def test_a_column_becomes_numbers_or_codes():
         }
     )
     read = read_tables(frame, frame, frame[::-1])
-    assert read.names == ["number", "money", "zip", "flag", "day", "text day", "kind", "big", "7"]
+    assert read.names == [
+        "number",
+        "money",
+        "zip",
+        "flag",
+        "day",
+        "text day",
+        "kind",
+        "big",
+        "7",
+    ]
     kinds = dict(zip(read.names, read.categories, strict=True))
-    assert {name for name, category in kinds.items() if category} == {"zip", "flag", "kind", "7"}
+    assert {name for name, category in kinds.items() if category} == {
+        "zip",
+        "flag",
+        "kind",
+        "7",
+    }
     rows = dict(zip(read.names, read.rows[0].T, strict=True))
     assert rows["money"][:2].tolist() == [1200.5, 3]
     assert np.isnan(rows["money"][2])
@@ -40,7 +61,9 @@ def test_columns_that_identify_rows_are_left_out_and_real_values_counted():
     train = pd.DataFrame(
         {"mail": [f"p{i}@x.org" for i in range(98)] + ["p0@x.org"] * 2, "a": range(100)}
     )
-    made = train.assign(mail=[f"p{i}@x.org" for i in range(50)] + [f"q{i}@x.org" for i in range(50)])
+    made = train.assign(
+        mail=[f"p{i}@x.org" for i in range(50)] + [f"q{i}@x.org" for i in range(50)]
+    )
     read = read_tables(made, train, train)
     assert read.names == ["a"]
     assert read.revealed == {"mail": 0.5}
@@ -57,30 +80,45 @@ def test_other_columns_are_named_and_other_frames_are_refused():
 
 
 def test_shapes_are_kolmogorovs_and_total_variation_with_missing_cells(rng):
-    a, b = rng.normal(size=200), rng.normal(size=150) + 0.5
+    a = rng.normal(size=200)
+    b = rng.normal(size=150) + 0.5
     assert shape(a, b, False) == pytest.approx(1 - ks_2samp(a, b).statistic)
-    assert shape(a, np.where(np.arange(200) < 100, np.nan, a), False) == 0.5  # half are missing
-    assert shape(np.array([0.0, 0, 1, np.nan]), np.array([0.0, 1, 1, 1]), True) == pytest.approx(0.5)
+    assert (
+        shape(a, np.where(np.arange(200) < 100, np.nan, a), False) == 0.5
+    )  # half are missing
+    assert shape(
+        np.array([0.0, 0, 1, np.nan]), np.array([0.0, 1, 1, 1]), True
+    ) == pytest.approx(0.5)
     assert shape(np.array([np.nan]), np.array([np.nan]), False) == 1
 
 
 def test_associations_are_those_of_the_textbook():
     a = np.array([0.0, 0, 1, 1])
-    rows = np.column_stack((a, a, [1.0, 2, 3, 4], [0.0, 1, 0, 1], -np.array([1.0, 2, 3, 4])))
+    rows = np.column_stack(
+        (a, a, [1.0, 2, 3, 4], [0.0, 1, 0, 1], -np.array([1.0, 2, 3, 4]))
+    )
     found = association(rows, [True, True, False, True, False])
     assert found[0, 1] == pytest.approx(1)  # Cramér's V of a column with itself
     assert found[0, 3] == pytest.approx(0)
-    assert found[0, 2] == found[2, 0] == pytest.approx(np.sqrt(4 / 5))  # between over total: 4 of 5
+    assert (
+        found[0, 2] == found[2, 0] == pytest.approx(np.sqrt(4 / 5))
+    )  # between over total: 4 of 5
     assert found[2, 4] == pytest.approx(-1)
 
 
 def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng):
     town = rng.integers(0, 8, 400).astype(float)
     low = rng.integers(0, 50, 400).astype(float)
-    train = np.column_stack((town, town // 3, low, low + rng.random(400), rng.normal(size=400)))
+    train = np.column_stack(
+        (town, town // 3, low, low + rng.random(400), rng.normal(size=400))
+    )
     kinds = [True, True, False, False, False]
     assert rules_kept(train[:300], train[300:], kinds) == 1
-    for column, change in ((1, 1.0), (2, 100.0), (2, -0.5)):  # another country, a > b, no whole number
+    for column, change in (
+        (1, 1.0),
+        (2, 100.0),
+        (2, -0.5),
+    ):  # another country, a > b, no whole number
         broken = train.copy()
         broken[:100, column] += change
         assert rules_kept(train, broken, kinds) == 0.75
@@ -96,7 +134,11 @@ def test_utility_is_what_the_columns_say_about_the_target(rng):
     x = rng.normal(size=(800, 2))
     rows = np.column_stack((x, x[:, 0] + 0.5 * rng.normal(size=800), x[:, 0] > 0))
     kinds = [False, False, False, True]
-    assert utility(rows[:400], rows[400:], kinds, 2) == pytest.approx(0.8, abs=0.12)  # R² of 1/1.25
+    assert utility(rows[:400], rows[400:], kinds, 2) == pytest.approx(
+        0.8, abs=0.12
+    )  # R² of 1/1.25
     assert utility(rows[:400], rows[400:], kinds, 3) > 0.97
-    assert np.isnan(utility(rows[:, 3:], rows[:, 3:], [True], 0)), "nothing to learn from"
+    assert np.isnan(utility(rows[:, 3:], rows[:, 3:], [True], 0)), (
+        "nothing to learn from"
+    )
     assert np.isnan(utility(rows[rows[:, 3] == 1], rows, kinds, 3)), "one class"

@@ -16,7 +16,16 @@ from sliceflow.models.identity import digest, identity
 
 SEED = Seed(3)
 DATA = SEED.child("data").normal(3, 90, dtype=torch.float32) ** 3
-KINDS = ["labels", "floats", "max-sliced", "per class", "grey", "bends", "classes apart", "colour"]
+KINDS = [
+    "labels",
+    "floats",
+    "max-sliced",
+    "per class",
+    "grey",
+    "bends",
+    "classes apart",
+    "colour",
+]
 
 
 def fit(folder, kind="vectors", listeners=(), every=0, **changes):
@@ -59,7 +68,9 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(kind, tmp_path, f
 def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
     stopped(tmp_path / "a", random_state=None)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    a, b = (saved(fit(tmp_path / name, random_state=None), particles=True) for name in "ab")
+    a, b = (
+        saved(fit(tmp_path / name, random_state=None), particles=True) for name in "ab"
+    )
     assert a == b
 
 
@@ -71,13 +82,17 @@ def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
         if event.steps_done == 4:
             raise Killed
 
-    whole, resumed = [], []
+    whole = []
+    resumed = []
     fit(tmp_path / "whole", "grey", (skip, whole.append))
     with pytest.raises(Killed):
         fit(tmp_path / "part", "grey", (skip, kill))
     fit(tmp_path / "part", "grey", (skip, resumed.append))
     of = ("steps_done", "steps_total", "stage_index", "step")
-    heard = [[[getattr(e, name) for name in of] for e in events] for events in (whole, resumed)]
+    heard = [
+        [[getattr(e, name) for name in of] for e in events]
+        for events in (whole, resumed)
+    ]
     assert heard[0][-len(resumed) :] == heard[1]
 
 
@@ -109,7 +124,9 @@ def ctrl_c(step, times=1):
 
 def test_ctrl_c_keeps_the_last_complete_step_and_says_how_to_go_on(tmp_path, fitted):
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match="stopped after 3 steps; to resume it, fit again with"):
+    with pytest.raises(
+        KeyboardInterrupt, match="stopped after 3 steps; to resume it, fit again with"
+    ):
         fit(tmp_path, listeners=ctrl_c(3), every=60)
     assert signal.getsignal(signal.SIGINT) is handler
     steps = []
@@ -128,7 +145,9 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
 
 def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
     path = stopped(tmp_path)
-    with pytest.raises(OtherFitError, match="is the checkpoint of another fit: n_steps was 4 and is 9"):
+    with pytest.raises(
+        OtherFitError, match="is the checkpoint of another fit: n_steps was 4 and is 9"
+    ):
         fit(tmp_path, n_steps=9)
     assert path.exists()
     stopped(tmp_path / "masked", kind="masked")
@@ -145,7 +164,12 @@ def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():
     other = mask.copy()
     other[20, 20] = True  # printed, both are the same few corners
     plain = of({"n": 1, "mask": mask})
-    same = {"n": np.int64(1), "mask": torch.from_numpy(mask), "device": "cuda", "verbose": 1}
+    same = {
+        "n": np.int64(1),
+        "mask": torch.from_numpy(mask),
+        "device": "cuda",
+        "verbose": 1,
+    }
     assert plain == of(same)
     for changed in (of({"n": 2, "mask": mask}), of({"n": 1, "mask": other})):
         assert sum(plain[name] != changed[name] for name in plain) == 1
@@ -157,7 +181,9 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
     whole = path.read_bytes()
     for size in (0, 5, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(ModelFileError, match=r"fit\.checkpoint.* delete it to start the fit again"):
+        with pytest.raises(
+            ModelFileError, match=r"fit\.checkpoint.* delete it to start the fit again"
+        ):
             fit(tmp_path)
 
 
@@ -167,12 +193,16 @@ def test_bad_intervals_are_refused(every, tmp_path):
         fit(tmp_path, every=every)
 
 
-def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(tmp_path, monkeypatch, fitted):
+def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(
+    tmp_path, monkeypatch, fitted
+):
     path = stopped(tmp_path)
     before = path.read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", full_disk)
-        with pytest.warns(RuntimeWarning, match=r"no checkpoint could be written .*No space left"):
+        with pytest.warns(
+            RuntimeWarning, match=r"no checkpoint could be written .*No space left"
+        ):
             stopped(tmp_path, 1)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["fit.checkpoint"]

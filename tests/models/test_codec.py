@@ -27,8 +27,12 @@ def same(a, b):
     if is_dataclass(a):
         return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
     if isinstance(a, Tensor | np.ndarray):
-        left, right = np.asarray(a), np.asarray(b)
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and left.tobytes() == right.tobytes()
+        left = np.asarray(a)
+        right = np.asarray(b)
+        return (a.dtype, a.shape) == (
+            b.dtype,
+            b.shape,
+        ) and left.tobytes() == right.tobytes()
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
@@ -62,7 +66,12 @@ SCALARS = {
     Annotated[float, Between()]: st.floats(allow_nan=False, allow_infinity=False),
     float | Literal["auto"] | None: st.floats() | st.just("auto") | st.none(),
     Label: st.recursive(
-        st.text(max_size=3) | st.integers() | st.floats() | st.booleans() | st.none() | st.binary(),
+        st.text(max_size=3)
+        | st.integers()
+        | st.floats()
+        | st.booleans()
+        | st.none()
+        | st.binary(),
         lambda inner: st.lists(inner, max_size=2).map(tuple),
         max_leaves=3,
     ),
@@ -74,15 +83,19 @@ DTYPES |= {np.uint8: torch.uint8, np.int16: torch.int16, np.bool_: torch.bool}
 @st.composite
 def array_kinds(draw):
     """The annotation of a dataclass with an array, and a strategy of its objects."""
-    dtype, way = draw(st.sampled_from(sorted(DTYPES, key=str))), draw(st.sampled_from(["", "planes"]))
+    dtype = draw(st.sampled_from(sorted(DTYPES, key=str)))
+    strategy = draw(st.sampled_from(["", "planes"]))
     if np.issubdtype(dtype, np.integer):
-        way = draw(st.sampled_from(["", "planes", "delta"]))
+        strategy = draw(st.sampled_from(["", "planes", "delta"]))
     rank = draw(st.integers(1, 3))
-    values = st.tuples(*[st.integers(0, 3)] * rank).flatmap(lambda shape: arrays(dtype, shape))
-    about = Array(" ".join("abc"[:rank]), DTYPES[dtype], finite=False, packed=way)
+    values = st.tuples(*[st.integers(0, 3)] * rank).flatmap(
+        lambda shape: arrays(dtype, shape)
+    )
+    about = Array(" ".join("abc"[:rank]), DTYPES[dtype], finite=False, packed=strategy)
     kind = np.ndarray
     if draw(st.booleans()):
-        kind, values = Tensor, values.map(torch.from_numpy)
+        kind = Tensor
+        values = values.map(torch.from_numpy)
     made = make_dataclass("Held", [("array", Annotated[kind, about])], frozen=True)
     return made, st.builds(made, values)
 
@@ -97,14 +110,18 @@ def containers(inner):
         if which == 0:
             return tuple[kind, ...], st.lists(values, max_size=3).map(tuple)
         if which == 1:
-            return dict[str, kind], st.dictionaries(st.text(max_size=3), values, max_size=3)
+            return dict[str, kind], st.dictionaries(
+                st.text(max_size=3), values, max_size=3
+            )
         if which == 2:
             other, others = draw(inner)
             return tuple[kind, other], st.tuples(values, others)
         if which == 3 and not isinstance(kind, str):
             return kind | None, values | st.none()
         parts = [draw(inner) for _ in range(draw(st.integers(0, 2)))] + [(kind, values)]
-        made = make_dataclass("Made", [(f"f{i}", k) for i, (k, _) in enumerate(parts)], frozen=True)
+        made = make_dataclass(
+            "Made", [(f"f{i}", k) for i, (k, _) in enumerate(parts)], frozen=True
+        )
         return made, st.builds(made, *[v for _, v in parts])
 
     return made()
@@ -125,7 +142,7 @@ def test_what_is_written_comes_back(kind, data):
 
 @dataclass(frozen=True)
 class Sorted:
-    most: int | None
+    max_samples: int | None
 
 
 @dataclass(frozen=True)
@@ -153,14 +170,18 @@ class Model:
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
+    pictures: (
+        Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
+    )
 
 
 def model(n_steps=6):
     rng = np.random.default_rng(0)
     steps = [
         Maps(
-            torch.from_numpy(rng.normal(size=(3, 2 + k % 2))).to((torch.float32, torch.float64)[k > 3]),
+            torch.from_numpy(rng.normal(size=(3, 2 + k % 2))).to(
+                (torch.float32, torch.float64)[k > 3]
+            ),
             rng.integers(0, 5 + k, 3),
             5 + k,
             torch.eye(3, 4, dtype=torch.float64) if k % 2 else None,
@@ -177,7 +198,8 @@ NODE, TENSORS = written(Model, model())
 
 
 def test_a_model_of_many_steps_has_few_tensors():
-    few, many = written(Model, model(10)), written(Model, model(1000))
+    few = written(Model, model(10))
+    many = written(Model, model(1000))
     assert many[1].keys() == few[1].keys()
     assert len(many[1]) == 4
     assert same(again(Model, model(1000)), model(1000))
@@ -190,12 +212,32 @@ def test_a_model_of_many_steps_has_few_tensors():
     ("kind", "value", "words"),
     [
         (Counted, Counted(0), "n_bins is 0; it must be int from 1 to 100"),
-        (Counted, Sorted(None), r"it is Sorted\(most=None\); it must be a Counted"),
+        (
+            Counted,
+            Sorted(None),
+            r"it is Sorted\(max_samples=None\); it must be a Counted",
+        ),
         (Sorted | Counted, 3, "which a file cannot hold; it holds Sorted, Counted"),
-        (Maps, Maps(torch.zeros(2, 2), np.zeros(3, np.int64), 3), r"near has shape \(3,\), but h is 2"),
-        (Maps, Maps(torch.zeros(2, 2), np.array([0, -1]), 3), "near holds values below 0"),
-        (Maps, Maps(torch.zeros(2, 2).half(), np.array([0, 1]), 3), "dtype float16; it must be"),
-        (Maps, Maps(torch.full((2, 2), math.nan), np.array([0, 1]), 3), "holds NaN or infinity"),
+        (
+            Maps,
+            Maps(torch.zeros(2, 2), np.zeros(3, np.int64), 3),
+            r"near has shape \(3,\), but h is 2",
+        ),
+        (
+            Maps,
+            Maps(torch.zeros(2, 2), np.array([0, -1]), 3),
+            "near holds values below 0",
+        ),
+        (
+            Maps,
+            Maps(torch.zeros(2, 2).half(), np.array([0, 1]), 3),
+            "dtype float16; it must be",
+        ),
+        (
+            Maps,
+            Maps(torch.full((2, 2), math.nan), np.array([0, 1]), 3),
+            "holds NaN or infinity",
+        ),
         (Maps, Maps(torch.zeros(2, 1), np.array([0, 1]), 3), "maps have 1 knots"),
         (tuple[int, ...], (1, True), "is True; it must be int"),
     ],
@@ -241,7 +283,9 @@ def test_what_does_not_fit_is_named(kind, node, words):
     ],
 )
 def test_arrays_that_do_not_fit_are_named(listed, words):
-    kind = make_dataclass("Held", [("array", Annotated[Tensor, Array("n", torch.float64)])])
+    kind = make_dataclass(
+        "Held", [("array", Annotated[Tensor, Array("n", torch.float64)])]
+    )
     node = {"value": {"array": 0}, "arrays": {"array": listed}}
     with pytest.raises(ValueError, match=words):
         unpack(kind, node, {"array": np.zeros(8, np.uint8)}, Allowance(1000))
@@ -255,7 +299,10 @@ def test_tensors_that_nothing_uses_are_an_error():
         unpack(Model, listed, TENSORS | {"x": np.zeros(1, np.uint8)}, Allowance(1000))
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.sampled_from([Model, Maps]))
+@given(
+    st.recursive(st.none() | st.integers() | st.text(), st.lists),
+    st.sampled_from([Model, Maps]),
+)
 def test_any_json_is_refused(node, kind):
     for body in (node, {"value": node, "arrays": {}}):
         with pytest.raises(ValueError, match=r"must be|names"):
@@ -265,16 +312,24 @@ def test_any_json_is_refused(node, kind):
 # Bombs
 
 
-@pytest.mark.parametrize("way", ["", "planes", "delta", "pictures"])
-def test_sizes_are_counted_before_anything_is_made(way):
+@pytest.mark.parametrize("strategy", ["", "planes", "delta", "pictures"])
+def test_sizes_are_counted_before_anything_is_made(strategy):
     bomb = np.zeros((2000, 1, 100, 100), np.uint8)
-    packed = packing.pack([bomb], way)
-    about = Array("n c h w", torch.uint8, packed=way)
+    packed = packing.pack([bomb], strategy)
+    about = Array("n c h w", torch.uint8, packed=strategy)
     kind = make_dataclass("Held", [("array", Annotated[np.ndarray, about])])
     for shape, allowance, words in (
         ((2000, 1, 100, 100), Allowance(10**5, 10**7), r"max_memory is 9\.5 MiB"),
-        ((1 << 32, 1 << 32, 1, 1), Allowance(10**5), r"a file of 97\.7 KiB may take 305\.2 MiB"),
-        ((1, 1, 100, 100), Allowance(10**5), "bytes instead of|does not have|there are"),
+        (
+            (1 << 32, 1 << 32, 1, 1),
+            Allowance(10**5),
+            r"a file of 97\.7 KiB may take 305\.2 MiB",
+        ),
+        (
+            (1, 1, 100, 100),
+            Allowance(10**5),
+            "bytes instead of|does not have|there are",
+        ),
         ((3000, 1, 100, 100), Allowance(10**5), "instead of|does not have|cannot hold"),
     ):
         node = {"value": {"array": 0}, "arrays": {"array": [["uint8", *shape]]}}

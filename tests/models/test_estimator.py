@@ -32,7 +32,14 @@ from models import (
     vectors,
 )
 from problems import mixture
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, frames, metrics, transports
+from sliceflow import (
+    ImageFlow,
+    PictureOptions,
+    SlicedWassersteinFlow,
+    frames,
+    metrics,
+    transports,
+)
 from sliceflow.engine.random import Seed
 
 SAMPLED = [kind for kind in PARTS if kind != "masked"]
@@ -58,7 +65,14 @@ def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator)
     with pytest.raises(TypeError):
         estimator(10)
     parameters = inspect.signature(estimator).parameters
-    assert {"device", "random_state", "verbose", "keep_rows", "options", "preset"} <= set(parameters)
+    assert {
+        "device",
+        "random_state",
+        "verbose",
+        "keep_rows",
+        "options",
+        "preset",
+    } <= set(parameters)
     given = {name: object() for name in parameters}
     made = estimator(**given)
     assert all(getattr(made, name) is value for name, value in given.items())
@@ -66,15 +80,21 @@ def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator)
 
 def test_a_fit_changes_neither_parameters_nor_data(kind):
     make, data = PARTS[kind]
-    before, flow = pickle.dumps(data), make()
+    before = pickle.dumps(data)
+    flow = make()
     parameters = pickle.dumps(flow.get_params())
     assert flow.fit(*data) is flow
-    assert pickle.dumps(flow.get_params()) == parameters == pickle.dumps(clone(flow).get_params())
+    assert (
+        pickle.dumps(flow.get_params())
+        == parameters
+        == pickle.dumps(clone(flow).get_params())
+    )
     assert pickle.dumps(data) == before
 
 
 def test_attributes_fit_together(kind, fitted):
-    flow, (_, data) = fitted(kind), PARTS[kind]
+    flow = fitted(kind)
+    _, data = PARTS[kind]
     assert type(flow.particles_) is type(data[0])
     assert flow.particles_.dtype == data[0].dtype
     assert flow.particles_.shape[1:] == data[0].shape[1:]
@@ -91,30 +111,43 @@ def test_attributes_fit_together(kind, fitted):
 
 
 def test_the_same_seed_gives_the_same_bits(kind, fitted):
-    flow, again = fitted(kind), FITTED[kind]()
+    flow = fitted(kind)
+    again = FITTED[kind]()
     assert saved(again, particles=True) == saved(flow, particles=True)
     assert np.array_equal(draws(flow), draws(flow))
     make, data = PARTS[kind]
     other = make().set_params(random_state=4).fit(*data)
     assert not np.array_equal(other.particles_, flow.particles_)
-    if kind not in ("local", "mixed", "colour"):  # maps are of the seed; these have none that move
+    if kind not in (
+        "local",
+        "mixed",
+        "colour",
+    ):  # maps are of the seed; these have none that move
         assert not np.array_equal(draws(other), draws(flow))
     assert not np.array_equal(draws(flow, seed=6), draws(flow))
     assert not np.array_equal(draws(flow, seed=None), draws(flow, seed=None))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SAMPLED if kind != "clusters"])
-def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(kind, fitted, monkeypatch):
-    flow, (_, data) = fitted(kind), PARTS[kind]
+def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
+    kind, fitted, monkeypatch
+):
+    flow = fitted(kind)
+    _, data = PARTS[kind]
     y = None if len(data) == 1 else data[1][:9]
     many = np.asarray(flow.sample(9, y, random_state=1), float)
     few = np.asarray(flow.sample(4, y if y is None else y[:4], random_state=1), float)
-    near = 1 if many.max() > 2 and data[0].dtype == np.uint8 else 1e-5  # other shapes round otherwise
+    near = (
+        1 if many.max() > 2 and data[0].dtype == np.uint8 else 1e-5
+    )  # other shapes round otherwise
     if kind not in ("local", "mixed"):
         assert np.abs(many[:4] - few).max() <= near
     for space in ("vectors", "pictures"):
         monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted._CHUNK", 2)
-    assert np.abs(np.asarray(flow.sample(9, y, random_state=1), float) - many).max() <= near
+    assert (
+        np.abs(np.asarray(flow.sample(9, y, random_state=1), float) - many).max()
+        <= near
+    )
 
 
 # Plans
@@ -122,7 +155,8 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(kind, fitt
 
 def test_a_fit_does_what_its_plan_says(kind, fitted):
     make, data = PARTS[kind]
-    plan, flow = make().plan(*data), fitted(kind)
+    plan = make().plan(*data)
+    flow = fitted(kind)
     assert plan == flow.plan_
     assert plan.n_moved >= plan.n_particles
     assert plan.nbytes > 0
@@ -133,12 +167,16 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     lines = str(plan).splitlines()
     assert lines[0].split() == ["method", *plan.method.split()]
     assert [line.split()[0] for line in lines][1] == "data"
-    assert plan.settings() == dataclasses.replace(plan, nbytes=1, device="cuda", seconds=9.0).settings()
+    assert (
+        plan.settings()
+        == dataclasses.replace(plan, nbytes=1, device="cuda", seconds=9.0).settings()
+    )
 
 
 def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
     make, data = PARTS[kind]
-    flow, usual = make(), fitted(kind)
+    flow = make()
+    usual = fitted(kind)
     prepared = flow.prepare(*data)
     assert prepared.plan == usual.plan_
     assert np.array_equal(flow.fit(prepared).particles_, usual.particles_)
@@ -153,7 +191,9 @@ def test_planning_changes_nothing(kind, state):
     make, data = PARTS[kind]
     flow, other = (make().set_params(random_state=state(7)) for _ in range(2))
     plan = flow.plan(*data)
-    assert not [name for name in vars(flow) if name.endswith("_") or name.startswith("_")]
+    assert not [
+        name for name in vars(flow) if name.endswith("_") or name.startswith("_")
+    ]
     assert flow.plan(*data) == plan
     assert np.array_equal(flow.fit(*data).particles_, other.fit(*data).particles_)
     before = dict(vars(flow))
@@ -162,13 +202,15 @@ def test_planning_changes_nothing(kind, state):
 
 
 @pytest.mark.parametrize("kind", [*CLASSES, "local"])
-def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(kind, monkeypatch):
+def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(
+    kind, monkeypatch
+):
     make, data = PARTS[kind]
-    need = make().plan(*data).nbytes
-    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: need)
+    require = make().plan(*data).nbytes
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: require)
     flow = make()
-    assert flow.plan(*data).nbytes == need
-    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: need - 1)
+    assert flow.plan(*data).nbytes == require
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: require - 1)
     for call in (flow.plan, flow.fit, flow.partial_fit):
         with pytest.raises(MemoryError, match=r"needs? about .* but cpu has .* free; "):
             call(*data)
@@ -176,10 +218,14 @@ def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(kind, monk
     assert flow._waiting is None
 
 
-@pytest.mark.parametrize("kind", ["vectors", "labels", "per class", "grey", "grey labels", "colour"])
+@pytest.mark.parametrize(
+    "kind", ["vectors", "labels", "per class", "grey", "grey labels", "colour"]
+)
 def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch):
     monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
-    with pytest.raises(MemoryError, match=r"n=100000000000 samples need about .* but cpu has 16.0 GiB"):
+    with pytest.raises(
+        MemoryError, match=r"n=100000000000 samples need about .* but cpu has 16.0 GiB"
+    ):
         fitted(kind).sample(10**11)
 
 
@@ -222,7 +268,8 @@ def test_a_listener_ends_a_stage(kind):
 def test_a_fit_that_fails_or_is_interrupted_leaves_the_old_model(kind):
     make, data = PARTS[kind]
     flow = make().fit(*data)
-    before, attributes = saved(flow, particles=True), dict(vars(flow))
+    before = saved(flow, particles=True)
+    attributes = dict(vars(flow))
     with pytest.raises(KeyboardInterrupt):
         flow.fit(data[0][..., :1], *data[1:], listeners=interrupt)
     with pytest.raises(ValueError, match=r"but 3 labels|but y has 3"):
@@ -244,7 +291,11 @@ def test_a_refit_without_labels_forgets_the_classes():
 @pytest.mark.parametrize("estimator", [SlicedWassersteinFlow, ImageFlow])
 def test_nothing_can_be_drawn_or_saved_before_a_fit(estimator, tmp_path):
     flow = estimator()
-    for call in (flow.sample, lambda: flow.score(PICTURES), lambda: flow.save(tmp_path / "model")):
+    for call in (
+        flow.sample,
+        lambda: flow.score(PICTURES),
+        lambda: flow.save(tmp_path / "model"),
+    ):
         with pytest.raises(NotFittedError):
             call()
     assert not hasattr(flow, "particles_")
@@ -257,7 +308,8 @@ def test_nothing_can_be_drawn_or_saved_before_a_fit(estimator, tmp_path):
 @given(st.integers(1, 9), st.integers(0, 2**32))
 @settings(max_examples=2)
 def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, seed):
-    flow, (_, data) = fitted(kind), PARTS[kind]
+    flow = fitted(kind)
+    _, data = PARTS[kind]
     x, y = flow.sample(n, random_state=seed, return_y=True)
     assert x.shape == (n, *data[0].shape[1:])
     assert x.dtype == data[0].dtype
@@ -270,7 +322,9 @@ def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, s
         assert again == pytest.approx(x, rel=1e-9, abs=1e-9)
         assert np.array_equal(y_again, y) or y_again == pytest.approx(y)
     if kind in CLASSES:
-        assert np.ptp(np.bincount(flow.sample(60, return_y=True)[1])) == 0  # in the data's proportions
+        assert (
+            np.ptp(np.bincount(flow.sample(60, return_y=True)[1])) == 0
+        )  # in the data's proportions
 
 
 def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
@@ -286,14 +340,17 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
         ("labels", np.array(1), torch.tensor([2, 0])),
         ("grey labels", torch.tensor(1), [0, 1]),
     ):
-        flow, k = fitted(kind), len(several)
+        flow = fitted(kind)
+        k = len(several)
         assert len(flow.sample(y=one)) == 1
         x, y = flow.sample(4, y=one, random_state=0, return_y=True)
         assert len(x) == len(y) == 4
         assert all(np.all(np.asarray(row == y[0])) for row in y)
         each = flow.sample(y=several, random_state=0)
         assert np.array_equal(each, flow.sample(k, y=several, random_state=0))
-        with pytest.raises(ValueError, match=f"y has {k} conditions but n={k + 2}; pass one"):
+        with pytest.raises(
+            ValueError, match=f"y has {k} conditions but n={k + 2}; pass one"
+        ):
             flow.sample(k + 2, y=several)
 
 
@@ -311,17 +368,23 @@ def test_conditions_that_do_not_exist_are_refused(fitted):
     for kind in ("labels", "grey labels"):
         flow = fitted(kind)
         known = ", ".join(map(str, flow.classes_.tolist()))
-        with pytest.raises(ValueError, match=f"unknown labels 'x', 7; the model knows {known}"):
+        with pytest.raises(
+            ValueError, match=f"unknown labels 'x', 7; the model knows {known}"
+        ):
             flow.sample(y=["x", 7, 1])
     for kind in ("vectors", "grey", "clusters"):
-        with pytest.raises(ValueError, match="y was given but the model was fitted without y; omit y"):
+        with pytest.raises(
+            ValueError, match="y was given but the model was fitted without y; omit y"
+        ):
             fitted(kind).sample(2, y=1)
-    with pytest.raises(ValueError, match=r"y has shape \(2, 3\) but the model was fitted with 2 cont"):
+    with pytest.raises(
+        ValueError, match=r"y has shape \(2, 3\) but the model was fitted with 2 cont"
+    ):
         fitted("columns").sample(y=np.ones((2, 3)))
 
 
 CODES = np.arange(60) % 3
-WRITTEN = {
+TEXT_TYPES = {
     "ints": CODES * 7 - 7,
     "floats": CODES / 1.0,
     "texts": np.array(["cat", "dog", "emu"])[CODES],
@@ -335,15 +398,19 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("written", TEXT_TYPES)
 @pytest.mark.parametrize("space", ["vectors", "pictures"])
 def test_labels_come_back_as_they_were_written(space, written, tmp_path):
     images = np.resize(PICTURES, (60, 5, 4))
-    flow = vectors(0, n_steps=1).fit(X, WRITTEN[written]) if space == "vectors" else pictures()
+    flow = (
+        vectors(0, n_steps=1).fit(X, TEXT_TYPES[written])
+        if space == "vectors"
+        else pictures()
+    )
     if space == "pictures":
-        flow.set_params(schedule="1[1]").fit(images, WRITTEN[written])
+        flow.set_params(schedule="1[1]").fit(images, TEXT_TYPES[written])
     flow.save(tmp_path / "model")
-    y = WRITTEN[written]
+    y = TEXT_TYPES[written]
     labels = y.tolist() if hasattr(y, "tolist") else y
     for model in (flow, sliceflow.load(tmp_path / "model", device="cpu")):
         found = model.sample(6, random_state=0, return_y=True)[1]
@@ -359,7 +426,8 @@ def test_labels_come_back_as_they_were_written(space, written, tmp_path):
 
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_the_score_is_a_fixed_number_and_changes_nothing(kind, fitted):
-    flow, (_, data) = fitted(kind), PARTS[kind]
+    flow = fitted(kind)
+    _, data = PARTS[kind]
     before = dict(vars(flow))
     scores = {flow.score(*data) for _ in range(2)}
     assert len(scores) == 1
@@ -371,20 +439,26 @@ def test_the_score_is_a_fixed_number_and_changes_nothing(kind, fitted):
 def test_the_score_is_minus_the_sliced_distance_in_the_units_of_the_flow(fitted):
     seed = Seed(3).child("score")
     rng = np.random.default_rng(1)
-    rows, drawn = rng.normal(1, 2, (300, 3)), fitted("vectors").sample(2100, random_state=seed)
-    wanted = metrics.sliced_wasserstein(*((x - X.mean(0)) / X.std(0) for x in (drawn, rows)))
+    rows = rng.normal(1, 2, (300, 3))
+    drawn = fitted("vectors").sample(2100, random_state=seed)
+    wanted = metrics.sliced_wasserstein(
+        *((x - X.mean(0)) / X.std(0) for x in (drawn, rows))
+    )
     assert fitted("vectors").score(rows) == pytest.approx(-wanted, rel=0.05)
     drawn = fitted("grey").sample(2000, random_state=seed)
     drawn, given = ((x.reshape(-1, 20) + 0.5) / 8.5 - 1 for x in (drawn, PICTURES))
     wanted = metrics.sliced_wasserstein(drawn, given)
     assert fitted("grey").score(PICTURES) == pytest.approx(-wanted, rel=0.1)
     frame = vectors(0).fit(pd.DataFrame(X, columns=list("abc")))
-    assert frame.score(pd.DataFrame(rows, columns=list("abc"))) == vectors(0).fit(X).score(rows)
+    assert frame.score(pd.DataFrame(rows, columns=list("abc"))) == vectors(0).fit(
+        X
+    ).score(rows)
     assert frame.set_params(random_state=4).score(frame.sample(9)) < 0
 
 
 def test_wrong_labels_score_lower():
-    x, y = np.arange(60.0)[:, None] % 2 * 9 + X, np.arange(60) % 2
+    x = np.arange(60.0)[:, None] % 2 * 9 + X
+    y = np.arange(60) % 2
     for flow in (vectors(n_steps=20), vectors(n_steps=20, amplifier=math.inf)):
         flow.fit(x, y)
         assert flow.score(x, 1 - y) < 3 * flow.score(x, y)
@@ -398,18 +472,25 @@ def test_wrong_labels_score_lower():
 
 
 def test_searches_choose_by_the_score():
-    x, y = mixture(200, 3), np.arange(200) % 2
+    x = mixture(200, 3)
+    y = np.arange(200) % 2
     grid = GridSearchCV(vectors(0), {"n_steps": [0, 20]}, cv=2, error_score="raise")
     assert grid.fit(pd.DataFrame(x), y).best_params_ == {"n_steps": 20}
-    scores = cross_val_score(pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise")
+    scores = cross_val_score(
+        pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise"
+    )
     assert np.all(scores < 0)
 
 
 def test_what_cannot_be_scored_is_refused(fitted):
     flow = fitted("labels")
-    with pytest.raises(ValueError, match="X has 60 rows but y has 3; pass one y for every row"):
+    with pytest.raises(
+        ValueError, match="X has 60 rows but y has 3; pass one y for every row"
+    ):
         flow.score(X, [0, 1, 2])
-    with pytest.raises(ValueError, match="X has 2 features, but SlicedWassersteinFlow is expecting 3"):
+    with pytest.raises(
+        ValueError, match="X has 2 features, but SlicedWassersteinFlow is expecting 3"
+    ):
         flow.score(X[:, :2])
     with pytest.raises(ValueError, match="completes pictures"):
         fitted("masked").score(PICTURES)
@@ -449,12 +530,18 @@ def goes_through(flow, data, folder):
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize(("frame", "transport"), [*itertools.product(FRAMES, TRANSPORTS)], ids=str)
-def test_every_frame_transport_and_condition_of_vectors(frame, transport, condition, tmp_path):
+@pytest.mark.parametrize(
+    ("frame", "transport"), [*itertools.product(FRAMES, TRANSPORTS)], ids=str
+)
+def test_every_frame_transport_and_condition_of_vectors(
+    frame, transport, condition, tmp_path
+):
     changes, y = CONDITIONS[condition]
     flow = vectors(0, n_steps=2, frame=frame, transport=transport, **changes)
     if frame == "max-sliced" and condition in ("shared maps", "columns"):
-        with pytest.raises(ValueError, match="frame='max-sliced' does not work with conditions"):
+        with pytest.raises(
+            ValueError, match="frame='max-sliced' does not work with conditions"
+        ):
             flow.fit(X, y)
         return
     if condition == "local" and (frame, transport) != ("orthogonal", "auto"):
@@ -463,14 +550,22 @@ def test_every_frame_transport_and_condition_of_vectors(frame, transport, condit
 
 
 @pytest.mark.parametrize("condition", PICTURED)
-@pytest.mark.parametrize(("basis", "transport"), [*itertools.product(BASES, TRANSPORTS)])
-def test_every_basis_transport_and_condition_of_pictures(basis, transport, condition, tmp_path):
+@pytest.mark.parametrize(
+    ("basis", "transport"), [*itertools.product(BASES, TRANSPORTS)]
+)
+def test_every_basis_transport_and_condition_of_pictures(
+    basis, transport, condition, tmp_path
+):
     changes, labelled = PICTURED[condition]
     options = PictureOptions(n_knots=16, n_directions=20)
-    flow = pictures(patch_basis=basis, transport=transport, quality=1, options=options, **changes)
+    flow = pictures(
+        patch_basis=basis, transport=transport, quality=1, options=options, **changes
+    )
     data = (PICTURES, EVEN_AND_ODD) if labelled else (PICTURES,)
     if transport != "histogram" and condition in ("per class", "clusters"):
-        with pytest.raises(ValueError, match="needs histograms, but this transport sorts 60 particles"):
+        with pytest.raises(
+            ValueError, match="needs histograms, but this transport sorts 60 particles"
+        ):
             flow.fit(*data)
         return
     goes_through(flow, data, tmp_path)

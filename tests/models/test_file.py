@@ -21,7 +21,7 @@ from sliceflow.engine.compact import ModelStep, at_bends
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import GridTable, KnotTable
+from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.fields import Array
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
@@ -53,13 +53,19 @@ class Small:
 def steps(n=8):
     """Maps of every kind, some of which move nothing."""
     rng = np.random.default_rng(0)
-    knots, values = (torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float() for _ in range(2))
+    knots, values = (
+        torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float() for _ in range(2)
+    )
     grid = torch.linspace(-1, 1, 41).repeat(5, 1)
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
-    whole = GridTable(torch.full((5,), -1.0).double(), torch.full((5,), 1.0).double(), bent)
-    tables = [KnotTable(knots, values), whole, at_bends(whole, 9, 1.0)]
+    whole = GridMap(
+        torch.full((5,), -1.0).double(), torch.full((5,), 1.0).double(), bent
+    )
+    tables = [KnotMap(knots, values), whole, at_bends(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
-    return tuple(ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n))
+    return tuple(
+        ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n)
+    )
 
 
 def small(**changes):
@@ -69,7 +75,7 @@ def small(**changes):
         frame=frames.Random(20),
         transport=transports.Histogram(64),
         model=steps(),
-        condition=conditions.Labels(np.array(["cat", "dog"])),
+        condition=conditions.LabelCondition(np.array(["cat", "dog"])),
         history=SavedHistory(**stage, moving=[1.0] * 8),
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
@@ -96,17 +102,28 @@ def path(tmp_path):
         ("<i8,<i8", [1], "is not a type of labels"),
     ],
 )
-def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels, words):
+def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
+    dtype, labels, words
+):
     node = {"classes": {"dtype": dtype, "labels": labels}, "hidden": False}
     with pytest.raises(ValueError, match=words):
-        codec.unpack(conditions.Labels, {"value": node, "arrays": {}}, {}, Allowance(1000))
+        codec.unpack(
+            conditions.LabelCondition,
+            {"value": node, "arrays": {}},
+            {},
+            Allowance(1000),
+        )
 
 
 def test_the_file_is_safetensors_with_one_json_text(path):
     with safe_open(path, "np") as opened:
         text = json.loads(opened.metadata()["sliceflow"])
         assert opened.get_tensor("rows").nbytes == 3 * 7 * 8
-    assert (text["format"], text["library"], text["kind"]) == (1, sliceflow.__version__, "Small")
+    assert (text["format"], text["library"], text["kind"]) == (
+        1,
+        sliceflow.__version__,
+        "Small",
+    )
 
 
 def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
@@ -126,21 +143,45 @@ class Own(frames.Orthogonal):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(frame=Own()), "frame is .*, which a file cannot hold; it holds Random, Orthogonal, Axis"),
-        (dict(model=steps()[1:]), "step 1 of stage 0 is out of order"),
-        (dict(model=(ModelStep(0, 0, KnotTable(*torch.zeros(2, 4, 3))),)), "has 4 maps but needs 5"),
         (
-            dict(model=(ModelStep(0, 0, KnotTable(-torch.arange(15.0).view(5, 3), torch.ones(5, 3))),)),
+            dict(frame=Own()),
+            "frame is .*, which a file cannot hold; it holds Random, Orthogonal, Axis",
+        ),
+        (dict(model=steps()[1:]), "step 1 of stage 0 is out of order"),
+        (
+            dict(model=(ModelStep(0, 0, KnotMap(*torch.zeros(2, 4, 3))),)),
+            "has 4 maps but needs 5",
+        ),
+        (
+            dict(
+                model=(
+                    ModelStep(
+                        0, 0, KnotMap(-torch.arange(15.0).view(5, 3), torch.ones(5, 3))
+                    ),
+                )
+            ),
             "knots that do not ascend",
         ),
         (
-            dict(model=(ModelStep(0, 0, KnotTable(torch.zeros(5, 1), torch.full((5, 1), 1e38))),)),
+            dict(
+                model=(
+                    ModelStep(
+                        0, 0, KnotMap(torch.zeros(5, 1), torch.full((5, 1), 1e38))
+                    ),
+                )
+            ),
             "its samples may not stay finite",
         ),
-        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.01 * torch.eye(5, 7)),)), "not orthonormal"),
-        (dict(condition=conditions.Labels(np.array([3 + 1j]))), "is not a type of labels"),
+        (
+            dict(model=(ModelStep(0, 0, steps()[0].table, 1.01 * torch.eye(5, 7)),)),
+            "not orthonormal",
+        ),
+        (
+            dict(condition=conditions.LabelCondition(np.array([3 + 1j]))),
+            "is not a type of labels",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         save(tmp_path / "x", small(**changes))
@@ -161,7 +202,9 @@ def test_noise_and_starts_count_in_what_particles_reach():
 def test_another_format_and_another_kind_are_named(path):
     text, tensors = file.read(path)
     file.write(path, text | {"format": 2, "library": "9.9"}, tensors)
-    with pytest.raises(ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"):
+    with pytest.raises(
+        ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"
+    ):
         load(path, (Small,))
     file.write(path, text | {"more": 1}, tensors)
     with pytest.raises(ModelFileError, match="it is not a model"):
@@ -182,11 +225,21 @@ def test_what_is_not_a_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", ["[" * 100_000, '{"a":' * 100_000, "[]", '{"a": NaN}', '{"a": 1e999}', "1" * 10_000]
+    "words",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[]",
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        "1" * 10_000,
+    ],
 )
 def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
     monkeypatch.setattr(
-        json, "dumps", lambda v, dumps=json.dumps, **k: words if v == {} else dumps(v, **k)
+        json,
+        "dumps",
+        lambda v, dumps=json.dumps, **k: words if v == {} else dumps(v, **k),
     )
     file.write(tmp_path / "x", {}, {})
     with pytest.raises(ModelFileError):
@@ -194,10 +247,12 @@ def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
-    whole, rng = path.read_bytes(), random.Random(0)
+    whole = path.read_bytes()
+    rng = random.Random(0)
     damaged = [whole[: rng.randrange(len(whole))] for _ in range(20)]
     for _ in range(60):
-        changed, bit = bytearray(whole), rng.randrange(8 * len(whole))
+        changed = bytearray(whole)
+        bit = rng.randrange(8 * len(whole))
         changed[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(changed))
     for content in damaged:
@@ -207,7 +262,9 @@ def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
 
 
 def test_memory_can_be_limited(path):
-    with pytest.raises(ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file"):
+    with pytest.raises(
+        ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file"
+    ):
         load(path, (Small,), max_memory=1000)
     with pytest.raises(ModelFileError, match="drawing a sample of it takes"):
         load(path, (Small,), max_memory=1 << 20)
@@ -216,7 +273,9 @@ def test_memory_can_be_limited(path):
 
 # Atomic writes
 
-posix = pytest.mark.skipif(os.name == "nt", reason="needs the rights, links and pipes of POSIX")
+posix = pytest.mark.skipif(
+    os.name == "nt", reason="needs the rights, links and pipes of POSIX"
+)
 
 
 def put(path):
@@ -235,10 +294,16 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path, monkeypatch):
         door.bind("socket")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "socket", "link"):
-        with pytest.raises(OSError, match=f"{name} is a pipe, a socket or a device, which is not"):
+        with pytest.raises(
+            OSError, match=f"{name} is a pipe, a socket or a device, which is not"
+        ):
             put(tmp_path / name)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe", "socket"]
-    for name, words in (("", "names no file"), ("new/", "names no file"), (".", "is a folder")):
+    for name, words in (
+        ("", "names no file"),
+        ("new/", "names no file"),
+        (".", "is a folder"),
+    ):
         with pytest.raises(IsADirectoryError, match=words):
             put(name)
 
@@ -266,18 +331,23 @@ def test_a_link_stays_a_link_and_a_new_file_has_the_mode_of_any(tmp_path):
 @posix
 def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path, monkeypatch):
     (tmp_path / "x").touch(0o600)
-    seen, chmod = [], os.chmod
+    seen = []
+    chmod = os.chmod
 
     def look(*given):
         seen.extend(map(mode, tmp_path.iterdir()))
         return chmod(*given) if len(given) > 1 else None
 
-    monkeypatch.setattr(os, "chmod", look)  # once it is there, and again while it is written
+    monkeypatch.setattr(
+        os, "chmod", look
+    )  # once it is there, and again while it is written
     write_atomically(tmp_path / "x", look)
     assert seen == [0o600] * 4
 
 
-def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(path, monkeypatch):
+def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(
+    path, monkeypatch
+):
     before = path.read_bytes()
 
     def half(opened):

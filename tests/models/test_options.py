@@ -26,33 +26,61 @@ from sliceflow.errors import ParameterError
 
 DATA = {SlicedWassersteinFlow: X, ImageFlow: PICTURES}
 OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: PictureOptions}
-NAN, INF = math.nan, math.inf
-COUNT, STEPS = (0, 2.5, "many", True), (-1, 1.0, None)
+NAN = math.nan
+INF = math.inf
+COUNT = (0, 2.5, "many", True)
+STEPS = (-1, 1.0, None)
 WRONG = {  # names, and values that are refused
     SlicedWassersteinFlow: dict(
-        n_particles=COUNT, n_steps=STEPS, frame=("circle", 3, None), transport=("fast", None),
-        amplifier=(-1, NAN, "10", None), entropy=(-0.1, INF, "a"), standardize=(1, None),
-        condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
-        options=({}, "fast", PictureOptions(), VectorOptions), verbose=(-1, "loud"),
+        n_particles=COUNT,
+        n_steps=STEPS,
+        frame=("circle", 3, None),
+        transport=("fast", None),
+        amplifier=(-1, NAN, "10", None),
+        entropy=(-0.1, INF, "a"),
+        standardize=(1, None),
+        condition=("some", None),
+        keep_rows=(1, None),
+        preset=("Paper", 1, ""),
+        options=({}, "fast", PictureOptions(), VectorOptions),
+        verbose=(-1, "loud"),
     ),
     ImageFlow: dict(
-        schedule=(None, 3), n_particles=COUNT, quality=("good", 0, True, 1.5),
-        amplifier=(-1, NAN, -INF, "none"), n_pixel_values=(1, 17.0), mirror=(1, None),
-        transport=("greedy", None), patch_basis=("waves", None), n_clusters=(0, "many", 2.0, True, None),
-        keep_rows=(1, None), preset=("fast", True), options=({}, 3, VectorOptions(), PictureOptions),
+        schedule=(None, 3),
+        n_particles=COUNT,
+        quality=("good", 0, True, 1.5),
+        amplifier=(-1, NAN, -INF, "none"),
+        n_pixel_values=(1, 17.0),
+        mirror=(1, None),
+        transport=("greedy", None),
+        patch_basis=("waves", None),
+        n_clusters=(0, "many", 2.0, True, None),
+        keep_rows=(1, None),
+        preset=("fast", True),
+        options=({}, 3, VectorOptions(), PictureOptions),
         verbose=(-1, None),
     ),
     VectorOptions: dict(
-        taper=(-0.1, 1.1, NAN, "half", True), n_axis_steps=STEPS, n_knots=(1, 16.0, "auto"),
-        smoothing=(-0.1, INF, "some", None), n_neighbors=(1, 20.0), shrinkage=(-1, INF, "auto"),
+        taper=(-0.1, 1.1, NAN, "half", True),
+        n_axis_steps=STEPS,
+        n_knots=(1, 16.0, "auto"),
+        smoothing=(-0.1, INF, "some", None),
+        n_neighbors=(1, 20.0),
+        shrinkage=(-1, INF, "auto"),
     ),
     PictureOptions: dict(
-        start=(0, 1.5, True, "data"), locality=(-0.1, INF, "much"), start_noise=(-0.1, NAN, None),
-        clip=(1, None), dequantize_every=("never", 1), n_directions=(0, 10.0, True),
-        taper=(-1, 2, "x"), n_knots=(-1, 16.0, "all", True),
-        precision=("double", 16), shrinkage=(-1, NAN, "much"),
+        start=(0, 1.5, True, "data"),
+        locality=(-0.1, INF, "much"),
+        start_noise=(-0.1, NAN, None),
+        clip=(1, None),
+        dequantize_every=("never", 1),
+        n_directions=(0, 10.0, True),
+        taper=(-1, 2, "x"),
+        n_knots=(-1, 16.0, "all", True),
+        precision=("double", 16),
+        shrinkage=(-1, NAN, "much"),
     ),
-}  # fmt: skip
+}
 CASES = [
     (kind, name, value)
     for kind, table in WRONG.items()
@@ -78,7 +106,11 @@ def test_a_wrong_value_is_named_before_anything_is_fitted(kind, name, value):
 
 
 def test_every_parameter_and_option_has_wrong_values_above():
-    elsewhere = {"device", "random_state", "observed"}  # below, and in the tests of layouts
+    elsewhere = {
+        "device",
+        "random_state",
+        "observed",
+    }  # below, and in the tests of layouts
     for kind, table in WRONG.items():
         assert set(inspect.signature(kind).parameters) - elsewhere == set(table)
 
@@ -96,29 +128,40 @@ def test_devices_and_seeds_that_do_not_exist_are_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices.resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ParameterError, match="but torch sees 2 CUDA devices, counted from 0"):
+    with pytest.raises(
+        ParameterError, match="but torch sees 2 CUDA devices, counted from 0"
+    ):
         vectors(device="cuda:2").fit(X)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
-    settings = dict(n_particles=np.int64(40), amplifier=np.float64(10), keep_rows=np.bool(True))
+    settings = dict(
+        n_particles=np.int64(40), amplifier=np.float64(10), keep_rows=np.bool(True)
+    )
     options = VectorOptions(n_knots=np.int32(16), taper=np.float32(0.5))
     flow = vectors(**settings, n_steps=np.int64(2), options=options).fit(X, LABELS)
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu")
     assert loaded.options == options
-    assert np.array_equal(loaded.sample(5, random_state=0), flow.sample(5, random_state=0))
+    assert np.array_equal(
+        loaded.sample(5, random_state=0), flow.sample(5, random_state=0)
+    )
     assert len(pictures(**settings, quality=np.int64(1)).fit(PICTURES).particles_) == 40
 
 
 def test_options_are_compared_cloned_and_searched_like_any_parameter():
-    for make, kind, data in ((vectors, VectorOptions, X), (pictures, PictureOptions, PICTURES)):
+    for make, kind, data in (
+        (vectors, VectorOptions, X),
+        (pictures, PictureOptions, PICTURES),
+    ):
         options = kind(taper=0.25, n_knots=16)
         assert make(options=None).plan(data) == make(options=kind()).plan(data)
         flow = clone(make(options=options))
         assert flow.options == options
         before = flow.fit(data).sample(5, random_state=0)
-        flow.set_params(options=kind(taper=1.0))  # changed after the fit, it does not change samples
+        flow.set_params(
+            options=kind(taper=1.0)
+        )  # changed after the fit, it does not change samples
         assert np.array_equal(flow.sample(5, random_state=0), before)
         with pytest.raises(dataclasses.FrozenInstanceError):
             options.taper = 1.0
@@ -128,34 +171,61 @@ def test_options_are_compared_cloned_and_searched_like_any_parameter():
 
 
 @pytest.mark.parametrize(
-    ("estimator", "of_paper"), [(SlicedWassersteinFlow, paper.VECTORS), (ImageFlow, paper.PICTURES)]
+    ("estimator", "of_paper"),
+    [(SlicedWassersteinFlow, paper.VECTORS), (ImageFlow, paper.PICTURES)],
 )
-def test_parameters_left_alone_take_the_papers_values_and_others_win(estimator, of_paper):
+def test_parameters_left_alone_take_the_papers_values_and_others_win(
+    estimator, of_paper
+):
     flow = estimator(preset="paper", device="cpu")
-    before, resolved = flow.get_params(), flow._space().parameters
+    before = flow.get_params()
+    resolved = flow._space().parameters
     for name, value in of_paper.items():
-        found = resolved[name] if name in resolved else getattr(resolved["options"], name)
+        found = (
+            resolved[name] if name in resolved else getattr(resolved["options"], name)
+        )
         assert found == value, name
-    assert {k for k, v in resolved.items() if v is not before[k]} <= {*of_paper, "options"}
+    assert {k for k, v in resolved.items() if v is not before[k]} <= {
+        *of_paper,
+        "options",
+    }
     assert flow.get_params() == before
-    given = dict(transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25))
+    given = dict(
+        transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25)
+    )
     won = estimator(preset="paper", device="cpu", **given)._space().parameters
-    assert (won["transport"], won["amplifier"], won["options"].taper) == ("sorted", 3.0, 0.25)
+    assert (won["transport"], won["amplifier"], won["options"].taper) == (
+        "sorted",
+        3.0,
+        0.25,
+    )
     assert won["options"] == dataclasses.replace(resolved["options"], taper=0.25)
     rest = {"transport", "amplifier", "options"}
-    assert all(won[name] == value for name, value in resolved.items() if name not in rest)
+    assert all(
+        won[name] == value for name, value in resolved.items() if name not in rest
+    )
 
 
 def test_plans_of_the_preset_are_the_papers():
-    plan = SlicedWassersteinFlow(preset="paper", n_steps=3, device="cpu").plan(X, LABELS)
+    plan = SlicedWassersteinFlow(preset="paper", n_steps=3, device="cpu").plan(
+        X, LABELS
+    )
     assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(192))
-    assert (plan.transport, plan.standardize, plan.smoothing) == (transports.Interpolated(), False, 0)
+    assert (plan.transport, plan.standardize, plan.smoothing) == (
+        transports.Interpolated(),
+        False,
+        0,
+    )
     assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
     wide = SlicedWassersteinFlow(preset="paper", n_particles=50).plan(
         np.arange(50.0 * 200).reshape(50, 200)
     )
-    assert wide.frame == frames.Random(10_000)  # no more, however many columns there are
-    plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(PICTURES, EVEN_AND_ODD)
+    assert wide.frame == frames.Random(
+        10_000
+    )  # no more, however many columns there are
+    plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(
+        PICTURES, EVEN_AND_ODD
+    )
     assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert {stage.n_steps for stage in plan.stages} == {300}

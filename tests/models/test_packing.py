@@ -11,9 +11,9 @@ from hypothesis.extra.numpy import arrays
 from sliceflow.models import packing
 
 
-def comes_back(given_arrays, way):
-    packed = packing.pack(given_arrays, way)
-    out = packing.unpack(packed, way, [(a.dtype, a.shape) for a in given_arrays])
+def comes_back(given_arrays, strategy):
+    packed = packing.pack(given_arrays, strategy)
+    out = packing.unpack(packed, strategy, [(a.dtype, a.shape) for a in given_arrays])
     for a, b in zip(given_arrays, out, strict=True):
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     return len(packed)
@@ -21,15 +21,20 @@ def comes_back(given_arrays, way):
 
 @given(st.data())
 def test_the_same_pictures_come_back(data):
-    shapes = st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5))
+    shapes = st.tuples(
+        st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5)
+    )
     some = data.draw(st.lists(shapes, min_size=1, max_size=2))
     comes_back([data.draw(arrays(np.uint8, shape)) for shape in some], "pictures")
 
 
-@pytest.mark.parametrize("way", ["planes", "delta", "pictures"])
-def test_blocks_are_packed_side_by_side_and_come_back_in_order(monkeypatch, way):
+@pytest.mark.parametrize("strategy", ["planes", "delta", "pictures"])
+def test_blocks_are_packed_side_by_side_and_come_back_in_order(monkeypatch, strategy):
     monkeypatch.setattr(packing, "_BLOCK", 100)
-    comes_back([np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), dtype=np.uint8)] * 2, way)
+    comes_back(
+        [np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), dtype=np.uint8)] * 2,
+        strategy,
+    )
 
 
 def test_smooth_pictures_take_little_and_noise_no_more_than_it_is():

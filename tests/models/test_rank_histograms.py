@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sliceflow.engine.batches import Batch, Batches, weighted_batches
-from sliceflow.engine.clouds import Runs
+from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -22,7 +22,9 @@ class Threads:
     """Ranks that are threads of this process."""
 
     def __init__(self, size):
-        self.size, self._barrier, self._parts = size, threading.Barrier(size), []
+        self.size = size
+        self._barrier = threading.Barrier(size)
+        self._parts = []
 
     def _combined(self, part, how):
         self._parts.append(part)
@@ -46,15 +48,24 @@ class Threads:
 
 def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
-    z_p, z_q = Seed(0).normal(3, 80), Seed(1).normal(3, 60) + 1
-    alone = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 30, 60, 80)), Runs((0, 30, 60, 60)))))
+    z_p = Seed(0).normal(3, 80)
+    z_q = Seed(1).normal(3, 60) + 1
+    alone = Histogram(16).fit(
+        z_p,
+        z_q,
+        Batch(
+            class_slices=(ClassSlices((0, 30, 60, 80)), ClassSlices((0, 30, 60, 60)))
+        ),
+    )
     starts = [((0, 30, 30, 40), (0, 30, 30, 30)), ((0, 0, 30, 40), (0, 0, 30, 30))]
     columns = [[*range(30), *range(60, 70)], [*range(30, 60), *range(70, 80)]]
     ranks = Threads(2)
 
     def fit(r):
-        batch = Batch(runs=tuple(map(Runs, starts[r])))
-        return SharedHistogram(Histogram(16), ranks).fit(z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch)
+        batch = Batch(class_slices=tuple(map(ClassSlices, starts[r])))
+        return SharedHistogram(Histogram(16), ranks).fit(
+            z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
+        )
 
     for found in ranks.run(fit):
         for name in ("lo", "hi", "values"):
@@ -62,18 +73,25 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
-    y_q, y_p = torch.tensor([0, 0, 1, 1]), torch.zeros(4, dtype=torch.int64)
-    here, away = (weighted_batches(y_q, y_p, torch.arange(*ends), "cpu") for ends in ((0, 2), (2, 4)))
+    y_q = torch.tensor([0, 0, 1, 1])
+    y_p = torch.zeros(4, dtype=torch.int64)
+    here, away = (
+        weighted_batches(y_q, y_p, torch.arange(*ends), "cpu")
+        for ends in ((0, 2), (2, 4))
+    )
     assert here == Batches(weights=here.weights)
     assert away.weights.tolist() == [0.0]
-    ranks, z_p = Threads(2), Seed(0).normal(1, 4)
+    ranks = Threads(2)
+    z_p = Seed(0).normal(1, 4)
     z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
 
     def fit(r):
         batch = (here, away)[r].at(0)
         data = z_q[:, 2 * r : 2 * r + 2]
         data = data if batch.data is None else data[:, batch.data]
-        return SharedHistogram(Histogram(8), ranks).fit(z_p[:, 2 * r : 2 * r + 2], data, batch)
+        return SharedHistogram(Histogram(8), ranks).fit(
+            z_p[:, 2 * r : 2 * r + 2], data, batch
+        )
 
     for found in ranks.run(fit):
         assert float(found.table.values.max()) < 7
@@ -89,9 +107,13 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     several = Threads(2)
     first, last = (stage.transport for stage in across_ranks(flow, several).stages)
     assert first == replace(
-        stages[0].transport, transport=SharedHistogram(Histogram(32), several), total=several.sum
+        stages[0].transport,
+        transport=SharedHistogram(Histogram(32), several),
+        total=several.sum,
     )
     assert last.histogram.n_bins == 4096
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
-            across_ranks(Flow([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several)
+            across_ranks(
+                Flow([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several
+            )

@@ -16,9 +16,12 @@ import ranks as fits
 import sliceflow
 from models import vectors
 from sliceflow.models.identity import same_on_all
-from sliceflow.models.ranks import LostRank, Ranks, joined
+from sliceflow.models.ranks import LostRankError, Ranks, joined
 
-LOOP = {"linux": "lo", "darwin": "lo0"}  # the interface that ranks of one machine talk through
+LOOP = {
+    "linux": "lo",
+    "darwin": "lo0",
+}  # the interface that ranks of one machine talk through
 
 
 def torchrun(n, *words):
@@ -26,7 +29,11 @@ def torchrun(n, *words):
     if sys.platform not in LOOP:
         pytest.skip("torchrun needs libuv, which torch does not bring on Windows")
     source = str(Path(sliceflow.__file__).parent.parent)
-    own = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOP[sys.platform]}
+    own = {
+        "PYTHONPATH": source,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": LOOP[sys.platform],
+    }
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     command = [sys.executable, *ranks, fits.__file__, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
@@ -35,7 +42,8 @@ def torchrun(n, *words):
 def same(found, wanted):
     assert set(found) == set(wanted)
     for name, value in wanted.items():
-        ours, value = np.asarray(found[name]), np.asarray(value)
+        ours = np.asarray(found[name])
+        value = np.asarray(value)
         assert ours.shape == value.shape, name
         if value.dtype.kind == "f":
             assert np.abs(ours - value).max() <= 1e-5, name
@@ -47,10 +55,16 @@ def same(found, wanted):
 def two(tmp_path_factory):
     """What two ranks give: all cases and errors, by one start of the processes."""
     folder = tmp_path_factory.mktemp("two")
-    stop = dict(checkpoint_dir=folder / "kept digits", checkpoint_every=0, listeners=(fits.halt,))
+    stop = dict(
+        checkpoint_dir=folder / "kept digits",
+        checkpoint_every=0,
+        listeners=(fits.halt,),
+    )
     with pytest.raises(ValueError, match="stopped"):
         fits.fitted("digits", **stop)
-    ran = torchrun(2, folder, *fits.CASES, *fits.WRONG, "digits/resume", "clusters/stop")
+    ran = torchrun(
+        2, folder, *fits.CASES, *fits.WRONG, "digits/resume", "clusters/stop"
+    )
     assert ran.returncode == 0, ran.stderr
     return folder
 
@@ -68,13 +82,16 @@ def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, two):
     same(np.load(two / f"{name}.npz"), alone)
     loaded = sliceflow.load(two / f"{name}.sliceflow", device="cpu")
     if name != "masked":
-        assert np.allclose(loaded.sample(50, random_state=0), alone["samples"], atol=1e-5)
+        assert np.allclose(
+            loaded.sample(50, random_state=0), alone["samples"], atol=1e-5
+        )
 
 
 def test_any_number_of_ranks_goes_on_where_others_stopped(two):
     """Two where one stopped, and one where two did."""
     same(np.load(two / "digits resume.npz"), fits.result(fits.fitted("digits")))
-    steps, kept = [], two / "kept clusters"
+    steps = []
+    kept = two / "kept clusters"
     flow = fits.fitted("clusters", checkpoint_dir=kept, listeners=(steps.append,))
     assert steps[0].steps_done == 5
     same(fits.result(flow), fits.result(fits.fitted("clusters")))
@@ -84,8 +101,14 @@ def test_any_number_of_ranks_goes_on_where_others_stopped(two):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("other amplifier", "amplifier=1{other}.0 on rank {other} but 1{rank}.0 on rank {rank}"),
-        ("other seed", "random_state={other} on rank {other} but {rank} on rank {rank}"),
+        (
+            "other amplifier",
+            "amplifier=1{other}.0 on rank {other} but 1{rank}.0 on rank {rank}",
+        ),
+        (
+            "other seed",
+            "random_state={other} on rank {other} but {rank} on rank {rank}",
+        ),
         ("other columns", "rank {other} has X of float64 with {wide} columns"),
         ("kept rows", "keep_rows=True keeps all rows in one process"),
         ("own maps", "which several ranks cannot do; use a finite amplifier"),
@@ -105,7 +128,10 @@ def test_a_dead_rank_ends_the_job_and_the_fit_goes_on_in_one_process(killed):
     assert ran.returncode != 0
     assert "another rank" in ran.stderr
     kept = folder / "kept digits"
-    assert f"the last checkpoint is {kept / 'fit.checkpoint'}: start the same fit again" in ran.stderr
+    assert (
+        f"the last checkpoint is {kept / 'fit.checkpoint'}: start the same fit again"
+        in ran.stderr
+    )
     steps = []
     flow = fits.fitted("digits", checkpoint_dir=kept, listeners=(steps.append,))
     assert steps[0].steps_done == 5
@@ -122,7 +148,9 @@ def test_shares_are_all_there_is_and_nearly_equal(total, size):
     assert [i for s in shares for i in range(total)[s.slice]] == list(range(total))
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)
-    assert np.array_equal(np.concatenate([Ranks(r, size).mine(rows) for r in range(size)]), rows)
+    assert np.array_equal(
+        np.concatenate([Ranks(r, size).mine(rows) for r in range(size)]), rows
+    )
 
 
 def answering(monkeypatch, *answers):
@@ -132,12 +160,16 @@ def answering(monkeypatch, *answers):
 
 
 def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
-    with pytest.raises(ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"):
-        answering(monkeypatch, (0, "rows")).place(5)
-    place = answering(monkeypatch, (3, "rows")).place(5)
-    assert (place.first, place.count, place.total) == (0, 5, 8)
+    with pytest.raises(
+        ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"
+    ):
+        answering(monkeypatch, (0, "rows")).shard(5)
+    shard = answering(monkeypatch, (3, "rows")).shard(5)
+    assert (shard.first, shard.count, shard.total) == (0, 5, 8)
     ranks = answering(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
-    with pytest.raises(ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"):
+    with pytest.raises(
+        ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"
+    ):
         ranks.agree({"a": "1", "b": "2"})
 
 
@@ -146,30 +178,39 @@ def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
 
     def agree(**changes):
-        same_on_all(Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu"))
+        same_on_all(
+            Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu")
+        )
 
     agree(random_state=np.random.RandomState(0))
     agree(random_state=np.random.RandomState(1), verbose=1)
     agree(random_state=np.random.RandomState(1), n_steps=9)
     assert facts[0] == facts[1]
-    assert {name for name in facts[2] if facts[2][name] != facts[1][name]} == {"n_steps"}
+    assert {name for name in facts[2] if facts[2][name] != facts[1][name]} == {
+        "n_steps"
+    }
 
 
 LOST = [
     RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:1234"),
     torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
 ]
-OTHER = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), ValueError("other")]
+OTHER = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ValueError("other"),
+]
 
 
 @pytest.mark.parametrize("error", [*LOST, *OTHER], ids=str)
-def test_a_rank_that_is_gone_is_said_to_be_lost_and_other_errors_stay(error, monkeypatch):
+def test_a_rank_that_is_gone_is_said_to_be_lost_and_other_errors_stay(
+    error, monkeypatch
+):
     def fail(*_):
         raise error
 
     monkeypatch.setattr(torch.distributed, "all_reduce", fail)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(LostRank if error in LOST else type(error)) as caught:
+    with pytest.raises(LostRankError if error in LOST else type(error)) as caught:
         Ranks(0, 2).maximum(1)
     assert (caught.value is error) == (error in OTHER)
     assert signal.getsignal(signal.SIGTERM) == before
@@ -182,6 +223,6 @@ def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(LostRank, match="was told to end"), joined("cpu"):
+    with pytest.raises(LostRankError, match="was told to end"), joined("cpu"):
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -45,9 +45,12 @@ class Rows:
     least: int = 1  # rows that a model needs
 
     def at(self, numbers):
-        x, y = self.form(self.X[numbers]), self.y
+        x = self.form(self.X[numbers])
+        y = self.y
         if y is not None:
-            y = np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]  # short texts
+            y = (
+                np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]
+            )  # short texts
         return (x,) if y is None else (x, y)
 
 
@@ -57,36 +60,58 @@ KINDS = {
     "float32": Rows(FLAT, POINTS.astype(np.float32)),
     "tensors": Rows(FLAT, POINTS, NUMBERS, torch.from_numpy),
     "axis steps": Rows(vectors, POINTS, NUMBERS),
-    "DataFrames": Rows(FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])),
+    "DataFrames": Rows(
+        FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])
+    ),
     "tuples": Rows(FLAT, POINTS, TUPLES),
     "labels of any type": Rows(FLAT, POINTS, ANY),
     "classes apart": Rows(lambda: FLAT(amplifier=math.inf), POINTS, NAMES),
     "joint columns": Rows(lambda: FLAT(condition="joint"), POINTS, COLUMNS),
-    "local columns": Rows(lambda: vectors(n_particles=3), POINTS, COLUMNS[:, :1], least=4),
-    "local labels and columns": Rows(lambda: vectors(n_particles=3), POINTS, MIXED, least=4),
+    "local columns": Rows(
+        lambda: vectors(n_particles=3), POINTS, COLUMNS[:, :1], least=4
+    ),
+    "local labels and columns": Rows(
+        lambda: vectors(n_particles=3), POINTS, MIXED, least=4
+    ),
     "grey": Rows(lambda: pictures(**small), GREY),
     "grey labels": Rows(lambda: pictures(**small), GREY, NAMES),
-    "grey floats": Rows(lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)),
+    "grey floats": Rows(
+        lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)
+    ),
     "grey classes apart": Rows(
-        lambda: pictures(**small, amplifier=math.inf, transport="histogram"), GREY, NUMBERS
+        lambda: pictures(**small, amplifier=math.inf, transport="histogram"),
+        GREY,
+        NUMBERS,
     ),
     "a mask": Rows(lambda: pictures(**small, observed="left"), GREY),
-    "colour": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, form=torch.from_numpy),
-    "colour labels": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES),
+    "colour": Rows(
+        lambda: pictures(**small | {"n_pixel_values": 256}),
+        COLOURS,
+        form=torch.from_numpy,
+    ),
+    "colour labels": Rows(
+        lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES
+    ),
 }
 
 
 @st.composite
 def histories(draw, least, alike):
     """Numbers of rows that come (True) and go (False), and those that are left."""
-    steps, left = [], []
+    steps = []
+    left = []
     for _ in range(draw(st.integers(1, 5))):
         if len(left) > least and draw(st.booleans()):
             sizes = dict(min_size=1, max_size=len(left) - least, unique=True)
-            gone = [left[i] for i in draw(st.lists(st.sampled_from(range(len(left))), **sizes))]
+            gone = [
+                left[i]
+                for i in draw(st.lists(st.sampled_from(range(len(left))), **sizes))
+            ]
             steps.append((False, gone))
             for number in gone:  # of equal rows the last goes
-                same = [i for i, other in enumerate(left) if alike(other) == alike(number)]
+                same = [
+                    i for i, other in enumerate(left) if alike(other) == alike(number)
+                ]
                 del left[same[-1]]
         else:
             new = draw(st.lists(st.integers(0, N - 1), min_size=least, max_size=8))
@@ -117,8 +142,11 @@ def test_a_file_forgets_as_the_model_does(kind, tmp_path):
     flow = rows.make().partial_fit(*rows.at(np.arange(N)))
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu")
-    gone, new = [5, 2, 0], [1, 12]
-    left = np.setdiff1d(np.arange(N), [5, 3 if rows.y is None else 2, 0])  # 2 and 3 are equal
+    gone = [5, 2, 0]
+    new = [1, 12]
+    left = np.setdiff1d(
+        np.arange(N), [5, 3 if rows.y is None else 2, 0]
+    )  # 2 and 3 are equal
     for model in (flow, loaded):
         model.forget(*rows.at(gone)).partial_fit(*rows.at(new))
     never = rows.make().partial_fit(*rows.at([*left, *new]))
@@ -130,41 +158,55 @@ def test_a_file_forgets_as_the_model_does(kind, tmp_path):
 
 def state(flow):
     """What a failed change must leave as it was."""
-    attributes = {name: value for name, value in vars(flow).items() if name != "_waiting"}
+    attributes = {
+        name: value for name, value in vars(flow).items() if name != "_waiting"
+    }
     return saved(flow), attributes, flow._waiting
 
 
-@pytest.mark.parametrize("kind", ["DataFrames", "classes apart", "grey labels", "colour"])
+@pytest.mark.parametrize(
+    "kind", ["DataFrames", "classes apart", "grey labels", "colour"]
+)
 @pytest.mark.parametrize("call", ["partial_fit", "forget", "refresh"])
 def test_an_interrupted_change_leaves_the_model_unchanged(kind, call):
     rows = KINDS[kind]
     flow = rows.make().partial_fit(*rows.at(np.arange(9)))
-    before, more = state(flow), () if call == "refresh" else rows.at([0, 1])
+    before = state(flow)
+    more = () if call == "refresh" else rows.at([0, 1])
     with pytest.raises(KeyboardInterrupt):
         getattr(flow, call)(*more, listeners=interrupt)
     assert state(flow) == before
     assert saved(flow.refresh()) == before[0]
 
 
-@pytest.mark.parametrize("kind", ["DataFrames", "local columns", "grey labels", "colour"])
+@pytest.mark.parametrize(
+    "kind", ["DataFrames", "local columns", "grey labels", "colour"]
+)
 def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
     rows = KINDS[kind]
     flow = rows.make().partial_fit(*rows.at(np.arange(9)))
     before = state(flow)
-    unknown, twice = rows.at([0, 12]), rows.at([1, 1])
+    unknown = rows.at([0, 12])
+    twice = rows.at([1, 1])
     for wrong in (unknown, twice):
-        with pytest.raises(ValueError, match=r"row 1 of X is not in the model, or X has it more often"):
+        with pytest.raises(
+            ValueError, match=r"row 1 of X is not in the model, or X has it more often"
+        ):
             flow.forget(*wrong)
     with pytest.raises(ValueError, match="would forget all 9 rows"):
         flow.forget(*rows.at(np.arange(9)))
     other = (rows.X[:4], NUMBERS[:4]) if rows.y is None else (rows.form(rows.X[:4]),)
-    with pytest.raises(ValueError, match=r"rows have y and the .* rows have none; pass y for all rows"):
+    with pytest.raises(
+        ValueError, match=r"rows have y and the .* rows have none; pass y for all rows"
+    ):
         flow.partial_fit(*other)
     if rows.X.ndim == 2:
         with pytest.raises(ValueError, match="feature"):
             flow.partial_fit(RNG.normal(size=(4, 3)), rows.y[:4])
     else:
-        with pytest.raises(ValueError, match=r"pictures are .* but the model was fitted on"):
+        with pytest.raises(
+            ValueError, match=r"pictures are .* but the model was fitted on"
+        ):
             flow.partial_fit(rows.X[:, :3], *rows.at(np.arange(N))[1:])
     assert state(flow) == before
 
@@ -181,12 +223,16 @@ def test_a_model_without_rows_says_what_helps(tmp_path):
     for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
         flow = make()
         for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
-            with pytest.raises(ValueError, match="no rows yet; call fit or partial_fit first"):
+            with pytest.raises(
+                ValueError, match="no rows yet; call fit or partial_fit first"
+            ):
                 call()
         flow.fit(X).save(tmp_path / "model")
         for model in (flow, sliceflow.load(tmp_path / "model")):
             for change in (model.partial_fit, model.forget):
-                with pytest.raises(ValueError, match=r"not keep its rows.*fit it with keep_rows=True"):
+                with pytest.raises(
+                    ValueError, match=r"not keep its rows.*fit it with keep_rows=True"
+                ):
                     change(X[:3])
 
 
@@ -199,21 +245,29 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
     flow = rows.make().partial_fit(*rows.at([0, 1]), refresh=False)
     with pytest.raises(ValueError, match="not fitted"):
         flow.sample() if kind == "vectors" else flow.save(tmp_path / "model")
-    flow.partial_fit(*rows.at([4, 5, 6]), refresh=False).forget(*rows.at([1]), refresh=False).refresh()
+    flow.partial_fit(*rows.at([4, 5, 6]), refresh=False).forget(
+        *rows.at([1]), refresh=False
+    ).refresh()
     assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 5, 6])))
     flow.forget(*rows.at([5]), refresh=False)
-    with pytest.raises(ValueError, match="call refresh"):  # else the file would still hold row 5
+    with pytest.raises(
+        ValueError, match="call refresh"
+    ):  # else the file would still hold row 5
         flow.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     flow.partial_fit(*rows.at([5]))
     assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 6, 5])))
-    flow.partial_fit(*rows.at([7]), refresh=False).fit(*rows.at([0, 1]))  # a fit begins again
+    flow.partial_fit(*rows.at([7]), refresh=False).fit(
+        *rows.at([0, 1])
+    )  # a fit begins again
     assert flow._waiting is None
     assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._model.rows) == 2
 
 
 def test_columns_by_name_wait_in_one_order():
-    first, second = (pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba"))
+    first, second = (
+        pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba")
+    )
     flow = FLAT().partial_fit(first, refresh=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="feature names"):
@@ -223,7 +277,8 @@ def test_columns_by_name_wait_in_one_order():
 
 def test_a_refresh_takes_todays_parameters_and_the_same_seed():
     flow = FLAT(random_state=None).partial_fit(POINTS)
-    before, seed = flow.sample(5, random_state=0), flow._model.seed
+    before = flow.sample(5, random_state=0)
+    seed = flow._model.seed
     assert np.array_equal(flow.refresh().sample(5, random_state=0), before)
     assert flow.set_params(n_steps=1).refresh().n_iter_ == 1
     assert flow._model.seed == seed
@@ -233,20 +288,27 @@ def test_a_refresh_takes_todays_parameters_and_the_same_seed():
 def test_the_first_rows_decide_the_type(dtypes):
     """So that rows of another type leave no trace when they go."""
     whole = POINTS.round()
-    first, second = whole[:6].astype(dtypes[0]), (whole[6:]).astype(dtypes[1])
+    first = whole[:6].astype(dtypes[0])
+    second = (whole[6:]).astype(dtypes[1])
     flow = FLAT().partial_fit(first).partial_fit(second)
     assert flow.particles_.dtype == first.dtype
     assert saved(flow.forget(second)) == saved(FLAT().partial_fit(first))
     images = [(GREY[part] / 16).astype("f4") for part in (slice(6), slice(6, 9))]
     model = pictures(**small)
-    model.partial_fit(images[0]).partial_fit(images[1].astype("f8")).forget(images[1].astype("f8"))
+    model.partial_fit(images[0]).partial_fit(images[1].astype("f8")).forget(
+        images[1].astype("f8")
+    )
     assert saved(model) == saved(pictures(**small).partial_fit(images[0]))
 
 
 def test_whole_numbers_of_other_types_are_the_same_pictures():
-    flow = pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
+    flow = (
+        pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
+    )
     assert flow.particles_.dtype == np.uint8
-    assert saved(flow.forget(GREY[6:9].astype("i2"))) == saved(pictures(**small).partial_fit(GREY[:6]))
+    assert saved(flow.forget(GREY[6:9].astype("i2"))) == saved(
+        pictures(**small).partial_fit(GREY[:6])
+    )
     with pytest.raises(ValueError, match="but the model was fitted on integers"):
         flow.partial_fit(GREY[:2] / 16)
 
@@ -260,11 +322,16 @@ def test_labels_of_another_type_leave_no_trace():
         ([1, 2], [True, False]),
     ):
         flow = FLAT().partial_fit(POINTS[:2], first).partial_fit(POINTS[4:6], second)
-        assert saved(flow.forget(POINTS[4:6], second)) == saved(FLAT().partial_fit(POINTS[:2], first))
+        assert saved(flow.forget(POINTS[4:6], second)) == saved(
+            FLAT().partial_fit(POINTS[:2], first)
+        )
 
 
 def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
-    for of, rows in ((FLAT, POINTS.copy()), (functools.partial(pictures, **small), GREY.copy())):
+    for of, rows in (
+        (FLAT, POINTS.copy()),
+        (functools.partial(pictures, **small), GREY.copy()),
+    ):
         make = functools.partial(of, keep_rows=True)
         models = [make().partial_fit(rows), make().fit(rows)]
         waiting = make().partial_fit(rows, refresh=False)
@@ -285,7 +352,11 @@ def test_numbers_are_joined_without_rounding_and_labels_not_with_columns():
 
 def test_keys_tell_rows_apart_and_not_types():
     zero = np.array([[0.0, -0.0]])
-    assert row_keys(zero, None) == row_keys(-zero, None) == row_keys(zero.astype("f4"), None)
+    assert (
+        row_keys(zero, None)
+        == row_keys(-zero, None)
+        == row_keys(zero.astype("f4"), None)
+    )
     assert row_keys(zero, np.array([1])) != row_keys(zero, np.array(["1"]))
     assert row_keys(zero, np.array([1])) == row_keys(zero, np.array([1.0]))
     assert row_keys(zero, np.array([True])) != row_keys(zero, np.array([1]))

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import Adjusted, adjust, draw_near, noise_along, transport_map
+from sliceflow.neighbours.draws import (
+    Adjusted,
+    adjust,
+    draw_near,
+    noise_along,
+    transport_map,
+)
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.neighbours.search import kernel_weights
 
@@ -24,7 +30,8 @@ def test_noise_has_the_covariance_of_the_points():
 @given(st.integers(1, 5), st.integers(0, 99))
 def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
     a, b = (Seed(seed).child(name).normal(d, d) for name in "ab")
-    e, c = a @ a.T + 0.1 * torch.eye(d), b @ b.T
+    e = a @ a.T + 0.1 * torch.eye(d)
+    c = b @ b.T
     found = transport_map(e, c)
     assert torch.allclose(found, found.T, atol=1e-8)
     assert torch.allclose(found @ e @ found.T, c, atol=1e-7 * float(c.abs().max()))
@@ -33,9 +40,12 @@ def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
 
 @pytest.mark.parametrize("h", [0.3, 3.0])
 def test_draws_keep_mean_and_covariance_within_components(h):
-    near = LocalRows.fit_to(Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400).adjusted([[0.0]])
+    near = LocalRows.fit_to(
+        Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400
+    ).adjusted([[0.0]])
     assert near.component.max() == 0
-    weight, x = near.weight[0], near.x[0]
+    weight = near.weight[0]
+    x = near.x[0]
     mean = weight @ x
     covariance = (weight[:, None] * (x - mean)).T @ (x - mean) * near.inflation**2
     draws, around = draw_near(near, 40_000, h, Seed(2))
@@ -47,9 +57,13 @@ def test_draws_keep_mean_and_covariance_within_components(h):
 
 def test_a_draw_spreads_along_the_rows_of_its_component():
     """One component lies along the first axis, the other along the second."""
-    line, none = torch.linspace(-1, 1, 50).double(), torch.zeros(50).double()
-    x = torch.cat((torch.stack((line, none), 1), torch.stack((5 + none, line), 1)))[None]
-    component, weight = (torch.arange(100) >= 50).long()[None], torch.full((1, 100), 0.01).double()
+    line = torch.linspace(-1, 1, 50).double()
+    none = torch.zeros(50).double()
+    x = torch.cat((torch.stack((line, none), 1), torch.stack((5 + none, line), 1)))[
+        None
+    ]
+    component = (torch.arange(100) >= 50).long()[None]
+    weight = torch.full((1, 100), 0.01).double()
     one = torch.ones(1).double()
     near = Adjusted(x, weight, component, torch.arange(100)[None], one, torch.empty(0))
     draws, around = draw_near(near, 500, 1.0, Seed(0))
@@ -60,9 +74,12 @@ def test_a_draw_spreads_along_the_rows_of_its_component():
 
 def neighbourhood(x, y, y0=0.0, **more):
     order = (y[:, 0] - y0).abs().argsort()
-    x, offset = x[order][None], (y[order] - y0)[None]
+    x = x[order][None]
+    offset = (y[order] - y0)[None]
     weight, radius = kernel_weights(offset.abs()[..., 0])
-    return adjust(x, offset / radius[..., None], weight, order[None], more.pop("most", 4), **more)
+    return adjust(
+        x, offset / radius[..., None], weight, order[None], more.pop("most", 4), **more
+    )
 
 
 def test_a_linear_regression_is_taken_out():
@@ -76,7 +93,8 @@ def test_a_linear_regression_is_taken_out():
 
 def test_each_mode_moves_by_itself():
     """x = ±y: the slopes are 1 and −1. One regression would have slope 0."""
-    y, sign = Seed(0).uniform(800, 1) + 1, torch.sign(Seed(1).normal(800, 1))
+    y = Seed(0).uniform(800, 1) + 1
+    sign = torch.sign(Seed(1).normal(800, 1))
     x = sign * y + 0.01 * Seed(2).normal(800, 1)
     found = neighbourhood(x, y, 1.5)
     assert found.component.max() == 1

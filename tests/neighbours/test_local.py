@@ -64,7 +64,9 @@ def test_two_modes_stay_apart_and_draws_know_their_row(modes):
     assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
     draws, rows = local.draw(y[:5], 70, Seed(0))
     assert torch.equal(draws, local.draw(y[:5], 70, Seed(0))[0])
-    assert ((draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)).double().mean() > 0.99
+    assert (
+        (draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)
+    ).double().mean() > 0.99
 
 
 @pytest.mark.parametrize("d", [1, 2, 6])
@@ -74,8 +76,15 @@ def test_samples_are_new(d):
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
     local = LocalRows.fit_to(x, y, k=300)
-    rows, samples = local.adjusted(y[:20]).x, local.draw(y[:20], 200, Seed(0))[0]
-    apart = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1].log().mean(1)
+    rows = local.adjusted(y[:20]).x
+    samples = local.draw(y[:20], 200, Seed(0))[0]
+    apart = (
+        torch.cdist(rows, rows)
+        .topk(2, dim=2, largest=False)
+        .values[..., 1]
+        .log()
+        .mean(1)
+    )
     ratio = torch.exp(torch.cdist(samples, rows).amin(2).log().mean(1) - apart)
     assert 0.78 < float(ratio.median()) < 1.15
 
@@ -100,7 +109,12 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     columns = LocalRows.fit_to(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
     ours, theirs = (
-        float((one.draw(y0, 50, Seed(0))[0][..., 0].mean(1) - length).square().mean().sqrt())
+        float(
+            (one.draw(y0, 50, Seed(0))[0][..., 0].mean(1) - length)
+            .square()
+            .mean()
+            .sqrt()
+        )
         for one in (local, columns)
     )
     assert ours < 0.8 * theirs
@@ -109,7 +123,8 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
-SAME, NORMAL = np.full((300, 1), 3.0), np.random.default_rng(0).normal(size=(300, 1))
+SAME = np.full((300, 1), 3.0)
+NORMAL = np.random.default_rng(0).normal(size=(300, 1))
 COLUMNS = {
     "constant": SAME,
     "constant beside another": np.hstack((NORMAL, SAME)),
@@ -136,11 +151,15 @@ def test_few_rows_work(n):
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
-    x, y = Seed(0).normal(500, 2), Seed(1).normal(500, 1)
-    local, y0 = LocalRows.fit_to(x, y), [[0.0], [1.0], [-1.0]]
+    x = Seed(0).normal(500, 2)
+    y = Seed(1).normal(500, 1)
+    local = LocalRows.fit_to(x, y)
+    y0 = [[0.0], [1.0], [-1.0]]
     first = local.draw(y0, 50, Seed(7))[0]
     assert torch.equal(first, LocalRows.fit_to(x, y).draw(y0, 50, Seed(7))[0])
-    assert torch.equal(first, LocalRows(local.x, local.y, local.settings).draw(y0, 50, Seed(7))[0])
+    assert torch.equal(
+        first, LocalRows(local.x, local.y, local.settings).draw(y0, 50, Seed(7))[0]
+    )
     assert not torch.equal(first, local.draw(y0, 50, Seed(8))[0])
     assert torch.allclose(first[:1], local.draw(y0[:1], 50, Seed(7))[0], atol=1e-8)
 
@@ -149,7 +168,9 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
     found = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
     y0 = [[0.0], [0.0], [1.0]]
     whole = found.draw(y0, 40, Seed(7))[0]
-    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 40)  # a condition at a time,
+    monkeypatch.setattr(
+        local, "_NUMBERS", local.NEAR * 2 * 40
+    )  # a condition at a time,
     assert torch.allclose(found.draw(y0, 40, Seed(7))[0], whole, atol=1e-8)
     monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 8)  # and eight of its draws
     assert len(torch.unique(found.draw(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
@@ -162,9 +183,12 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
         local.warn_of_far([[99 + 8.9], [50.5]], "y", 1)
-    reach, far = f"{9 / unit:.3g}", f"{9.5 / unit:.3g}"
+    reach = f"{9 / unit:.3g}"
+    far = f"{9.5 / unit:.3g}"
     numbers = torch.tensor([4, 6])
-    with pytest.warns(UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: ") as found:
+    with pytest.warns(
+        UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: "
+    ) as found:
         local.warn_of_far([[50.5], [-9.5]], "y", 1, numbers)
     assert found[0].filename == __file__
 

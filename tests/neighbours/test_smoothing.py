@@ -18,14 +18,18 @@ def test_draws_keep_mean_and_covariance(h, rng):
     (group,) = find_groups(x, None, 20)
     draws = group.draw(h, 50, Seed(0)).flatten(0, 1)
     assert torch.allclose(draws.mean(0), x.mean(0))
-    assert torch.allclose(torch.cov(draws.T, correction=0), torch.cov(x.T, correction=0))
+    assert torch.allclose(
+        torch.cov(draws.T, correction=0), torch.cov(x.T, correction=0)
+    )
     assert not torch.allclose(draws, x.repeat_interleave(50, 0), atol=0.1)
     rows = group.draw(0.0, 3, Seed(0)).flatten(0, 1)
     assert torch.allclose(rows, x.repeat_interleave(3, 0))
 
 
 def test_draws_of_many_columns_keep_the_variances():
-    (group,) = find_groups(Seed(0).normal(30, 300) * torch.linspace(0.1, 9, 300), None, 10)
+    (group,) = find_groups(
+        Seed(0).normal(30, 300) * torch.linspace(0.1, 9, 300), None, 10
+    )
     draws = group.draw(1.0, 5, Seed(0)).flatten(0, 1)
     assert torch.allclose(draws.var(0, correction=0), group.x.var(0, correction=0))
 
@@ -45,16 +49,21 @@ def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
     x = torch.from_numpy(rng.normal(size=(n, 2)))
     codes = torch.from_numpy(rng.integers(n_classes, size=n))
     groups = find_groups(x, codes, k)
-    assert torch.cat([g.numbers for g in groups]).sort().values.tolist() == list(range(n))
+    assert torch.cat([g.numbers for g in groups]).sort().values.tolist() == list(
+        range(n)
+    )
     for group in groups:
         assert codes[group.numbers].unique().numel() == 1
         far = torch.cdist(group.x, group.x)
         found = far.gather(1, group.near).sort(1).values
-        assert torch.allclose(found, far.sort(1).values[:, : min(k, len(group.x))], atol=1e-7)
+        assert torch.allclose(
+            found, far.sort(1).values[:, : min(k, len(group.x))], atol=1e-7
+        )
 
 
 def test_neighbours_have_like_conditions_and_parts_in_memory_change_no_bit(monkeypatch):
-    x, codes = Seed(0).normal(60, 2), 100.0 * (torch.arange(60)[:, None] % 2)
+    x = Seed(0).normal(60, 2)
+    codes = 100.0 * (torch.arange(60)[:, None] % 2)
     (group,) = find_groups(x, codes, 10)
     assert (codes[group.near] == codes[:, None]).all()
     whole = group.draw(1.0, 3, Seed(0))
@@ -82,7 +91,9 @@ def test_odd_rows_have_a_strength_and_finite_draws(pairs, n_classes):
 
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize(("n", "d"), [(200, 2), (500, 5), (4000, 2)])
-def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(n, d, labels):
+def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(
+    n, d, labels
+):
     x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, d)))
     groups = find_groups(x, torch.arange(n) % 3 if labels else None, 20)
     h = choose_smoothing(groups)

@@ -16,7 +16,11 @@ import numpy as np
 
 from sliceflow.app.server import Request
 
-_MOST, _FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 100, 32, 5, 8, 8
+_MOST = 100
+_FRAMES = 32
+_NEAREST = 5
+_EXAMPLES = 8
+_COMPLETIONS = 8
 
 
 def class_named(flow: Any, label: str, name: str) -> Any:
@@ -25,13 +29,19 @@ def class_named(flow: Any, label: str, name: str) -> Any:
     if not classes:
         raise ValueError(f"{name} was fitted without labels; ask for no class")
     if label not in classes:
-        raise ValueError(f"{name} has no class {label!r}; its classes: {', '.join(classes)}")
+        raise ValueError(
+            f"{name} has no class {label!r}; its classes: {', '.join(classes)}"
+        )
     return classes[label]
 
 
 def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
     """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
-    top = 1.0 if images.dtype.kind == "f" or n_pixel_values is None else n_pixel_values - 1.0
+    top = (
+        1.0
+        if images.dtype.kind == "f" or n_pixel_values is None
+        else n_pixel_values - 1.0
+    )
     return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
 
 
@@ -74,9 +84,13 @@ class Gallery:
     data: tuple[Any, Any] | None = None
     missing = ""  # why there are no data
 
-    def __init__(self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]) -> None:
-        self.runs, self._read = runs, read
-        self.lock, self._which = threading.RLock(), -1
+    def __init__(
+        self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]
+    ) -> None:
+        self.runs = runs
+        self._read = read
+        self.lock = threading.RLock()
+        self._which = -1
 
     def open(self, which: int) -> None:
         """Load the model of a run, which replaces the one in memory."""
@@ -84,7 +98,10 @@ class Gallery:
             if which == self._which:
                 return
             run = self.runs[which]
-            self.flow, self.data, self.missing, self._which = None, None, "", -1  # first free the other
+            self.flow = None
+            self.data = None
+            self.missing = ""
+            self._which = -1  # first free the other
             flow = run.load()
             if type(flow).__name__ != "ImageFlow":
                 other = f"{run.name} is not a model of pictures"
@@ -93,14 +110,17 @@ class Gallery:
                 self.data = run.read()
             except Exception as error:
                 self.missing = str(error)
-            self.flow, self._which = flow, which
+            self.flow = flow
+            self._which = which
 
     @_of_a_run
     def about(self, request: Request) -> dict[str, Any]:
         """Size, classes and known part of a model, and some pictures that it can complete."""
         from sliceflow.spaces.pictures.layout import part_of
 
-        observed, layout, examples = self.flow.observed, self.flow.plan_.layout, np.empty(0)
+        observed = self.flow.observed
+        layout = self.flow.plan_.layout
+        examples = np.empty(0)
         if self.data is not None:
             train, test = self.data
             x = (train if test is None else test).x
@@ -109,7 +129,9 @@ class Gallery:
             "width": layout.width,
             "height": layout.height,
             "classes": [str(c) for c in getattr(self.flow, "classes_", ())],
-            "observed": None if observed is None else part_of(observed, layout).astype(int).tolist(),
+            "observed": None
+            if observed is None
+            else part_of(observed, layout).astype(int).tolist(),
             "examples": _shown(self.flow, examples),
             "data": self.missing,
         }
@@ -128,12 +150,19 @@ class Gallery:
 
         n, how = self._how(request)
         i = request.whole("index", n - 1)
-        way = np.asarray(self.flow.evolution(n, n_frames=_FRAMES, **how))
-        out = {"frames": _shown(self.flow, way[:, i]), "nearest": [], "data": self.missing}
+        strategy = np.asarray(self.flow.evolution(n, n_frames=_FRAMES, **how))
+        out = {
+            "frames": _shown(self.flow, strategy[:, i]),
+            "nearest": [],
+            "data": self.missing,
+        }
         if self.data is not None:
             train = self.data[0].x
-            k, mirror = min(_NEAREST, len(train)), self.flow.mirror
-            near, _ = metrics.nearest_pictures(way[-1, i : i + 1], train, k, mirror=mirror)
+            k = min(_NEAREST, len(train))
+            mirror = self.flow.mirror
+            near, _ = metrics.nearest_pictures(
+                strategy[-1, i : i + 1], train, k, mirror=mirror
+            )
             out["nearest"] = _shown(self.flow, near[0])
         return out
 
@@ -151,7 +180,9 @@ class Gallery:
         whole = self.flow.observed is None
         mask = np.asarray(request.json.get("mask"), dtype=bool) if whole else None
         try:
-            done = self.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=request.seed)
+            done = self.flow.inpaint(
+                picture, mask, n=_COMPLETIONS, random_state=request.seed
+            )
         except ValueError as error:  # in the words of the command line
             text = str(error).replace("keep_rows=True", "--keep-rows")
             raise ValueError(text.replace("observed=", "--observed")) from error
@@ -161,7 +192,9 @@ class Gallery:
         """How many samples are asked for, and their other arguments."""
         name = self.runs[self._which].name
         if self.flow.observed is not None:
-            raise ValueError(f"{name} completes pictures, and makes none; see the tab Complete")
+            raise ValueError(
+                f"{name} completes pictures, and makes none; see the tab Complete"
+            )
         label = str(request.json.get("label") or "")
         y = class_named(self.flow, label, name) if label else None
         return request.whole("n", _MOST, 1), {"y": y, "random_state": request.seed}
@@ -174,7 +207,9 @@ class Gallery:
             try:
                 return self._read(file, self.flow.plan_.layout)
             except Exception as error:
-                raise ValueError(str(error).replace(str(file), "the picture")) from error
+                raise ValueError(
+                    str(error).replace(str(file), "the picture")
+                ) from error
 
 
 def _shown(flow: Any, pictures: Any) -> list[str]:
@@ -183,5 +218,7 @@ def _shown(flow: Any, pictures: Any) -> list[str]:
     for picture in as_bytes(np.asarray(pictures), flow.plan_.layout.n_pixel_values):
         stream = io.BytesIO()
         single(picture).save(stream, "PNG")
-        out.append("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode())
+        out.append(
+            "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+        )
     return out

@@ -90,15 +90,30 @@ class Route:
 
 def _files() -> dict[str, Answer]:
     """The files of the page by name; those of the flow are the ones of docs/play."""
-    packaged, repository = _HERE / "play", _HERE.parents[2] / "docs" / "play"
+    packaged = _HERE / "play"
+    repository = _HERE.parents[2] / "docs" / "play"
     play = packaged if packaged.is_dir() else repository
-    paths = [play / name for name in ("flow.js", "measures.js", "digits.js", "page.js", "play.css")]
-    paths += [_HERE / "page" / name for name in ("app.js", "pictures.js", "table.js", "app.css")]
-    files = {path.name: Answer(path.read_bytes(), _TYPES[path.suffix]) for path in paths}
-    points = (play / "index.html").read_text(encoding="utf-8").split("<!-- points: begin -->")[1]
+    paths = [
+        play / name
+        for name in ("flow.js", "measures.js", "digits.js", "page.js", "play.css")
+    ]
+    paths += [
+        _HERE / "page" / name
+        for name in ("app.js", "pictures.js", "table.js", "app.css")
+    ]
+    files = {
+        path.name: Answer(path.read_bytes(), _TYPES[path.suffix]) for path in paths
+    }
+    points = (
+        (play / "index.html")
+        .read_text(encoding="utf-8")
+        .split("<!-- points: begin -->")[1]
+    )
     points = points.split("<!-- points: end -->")[0]
     page = (_HERE / "page" / "index.html").read_text(encoding="utf-8")
-    return files | {"": Answer(page.replace("<!-- points -->", points).encode(), "text/html")}
+    return files | {
+        "": Answer(page.replace("<!-- points -->", points).encode(), "text/html")
+    }
 
 
 class PlayServer(ThreadingHTTPServer):
@@ -108,14 +123,21 @@ class PlayServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self.routes, self.files, self.token = routes, _files(), secrets.token_urlsafe(24)
+        self.routes = routes
+        self.files = _files()
+        self.token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # whether a request with the token is answered now
+        self._open: dict[
+            socket.socket, bool
+        ] = {}  # whether a request with the token is answered now
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # without asking for the computer's name, which may take long
-        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+        TCPServer.server_bind(
+            self
+        )  # without asking for the computer's name, which may take long
+        self.server_name = "127.0.0.1"
+        self.server_port = self.server_address[1]
 
     @property
     def address(self) -> str:
@@ -125,7 +147,9 @@ class PlayServer(ThreadingHTTPServer):
         """Of too many connections close the oldest that is not being answered, else the new one."""
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
-                gone = next((line for line, busy in self._open.items() if not busy), request)
+                gone = next(
+                    (line for line, busy in self._open.items() if not busy), request
+                )
                 self._open.pop(gone, None)
                 with suppress(OSError):
                     gone.shutdown(socket.SHUT_RDWR)
@@ -147,7 +171,9 @@ class PlayServer(ThreadingHTTPServer):
                 self._open[request] = busy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
+        if not isinstance(
+            sys.exception(), OSError
+        ):  # a browser that went away is no error
             super().handle_error(request, client_address)
 
 
@@ -160,7 +186,8 @@ class _Refused(Exception):
 class _Handler(BaseHTTPRequestHandler):
     server: PlayServer
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "sliceflow", ""
+    server_version = "sliceflow"
+    sys_version = ""
     timeout = SECONDS  # without a byte
 
     def handle_one_request(self) -> None:
@@ -170,32 +197,52 @@ class _Handler(BaseHTTPRequestHandler):
     def _checked(self, post: bool) -> tuple[str, dict[str, str]]:
         """The name of what is asked for and the words behind it, by someone who may."""
         host = self.headers.get("Host", "")
-        if host not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
-            raise _Refused(HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 only")
+        if host not in {
+            f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")
+        }:
+            raise _Refused(
+                HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 only"
+            )
         parts = urlsplit(self.path)
         token, _, name = parts.path.removeprefix("/").partition("/")
-        if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            raise _Refused(HTTPStatus.FORBIDDEN, "wrong token; open the printed address")
+        if not secrets.compare_digest(
+            token.encode("utf-8", "replace"), self.server.token.encode()
+        ):
+            raise _Refused(
+                HTTPStatus.FORBIDDEN, "wrong token; open the printed address"
+            )
         origin = self.headers.get("Origin")
-        foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
+        foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in (
+            "same-origin",
+            "none",
+        )
         if post and (foreign or origin not in (None, f"http://{host}")):
             raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
         self.server.mark(self.connection, busy=True)
-        return unquote(name), {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        return unquote(name), {
+            key: values[-1] for key, values in parse_qs(parts.query).items()
+        }
 
     def _body(self, limit: int) -> bytes:
         """All of the body, if its length is said beforehand: half of a table looks like a table."""
         text = self.headers.get("Content-Length")
         if text is None or "Transfer-Encoding" in self.headers:
-            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
+            raise _Refused(
+                HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)"
+            )
         if not (text.isascii() and text.isdigit()):
             raise _Refused(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if len(text) > 18 or int(text) > limit:
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the limit is {limit / 2**20:g} MiB")
+            raise _Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the limit is {limit / 2**20:g} MiB",
+            )
         try:
             body = self.rfile.read(int(text))
         except TimeoutError as error:
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come") from error
+            raise _Refused(
+                HTTPStatus.REQUEST_TIMEOUT, "the body did not come"
+            ) from error
         if len(body) < int(text):
             raise _Refused(HTTPStatus.BAD_REQUEST, "the body is shorter than it says")
         return body
@@ -209,7 +256,9 @@ class _Handler(BaseHTTPRequestHandler):
             if route is None or not name.startswith("api/"):
                 raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
             if route.post != post:
-                raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
+                raise _Refused(
+                    HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it"
+                )
             body = self._body(route.limit) if post else b""
             self._send(HTTPStatus.OK, route.answer(Request(words, body)))
         except _Refused as refused:
@@ -220,14 +269,23 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:  # shown on the page, as the library says it
             known = isinstance(error, ValueError | ImportError | MemoryError | OSError)
             hint = getattr(error, "hint", "")
-            text = str(error) if (known or hint) and str(error) else f"{type(error).__name__}: {error}"
+            text = (
+                str(error)
+                if (known or hint) and str(error)
+                else f"{type(error).__name__}: {error}"
+            )
             self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": text, "hint": hint})
 
     def _send(self, status: HTTPStatus, answer: Answer | dict[str, Any]) -> None:
         if isinstance(answer, dict):
-            answer = Answer(json.dumps(answer, allow_nan=False).encode(), "application/json")
+            answer = Answer(
+                json.dumps(answer, allow_nan=False).encode(), "application/json"
+            )
         self.send_response(status)
-        headers = {"Content-Type": f"{answer.kind}; charset=utf-8", "Content-Length": len(answer.body)}
+        headers = {
+            "Content-Type": f"{answer.kind}; charset=utf-8",
+            "Content-Length": len(answer.body),
+        }
         headers |= {"Content-Security-Policy": answer.policy, **_HEADERS}
         for name, value in headers.items():
             self.send_header(name, str(value))
@@ -236,7 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer.body)
 
-    do_GET, do_POST = partialmethod(_respond, False), partialmethod(_respond, True)
+    do_GET = partialmethod(_respond, False)
+    do_POST = partialmethod(_respond, True)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass  # the terminal shows the address, and nothing else

@@ -14,7 +14,10 @@ def main() -> None:
     """Run the command that ``sys.argv`` names, and exit: 0 success, 1 it failed, 2 wrong usage."""
     # Read when torch is imported. Threads that wait should sleep, not spin, where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    for stream in (sys.stdout, sys.stderr):  # Windows writes to files and pipes without κ or ²
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # Windows writes to files and pipes without κ or ²
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     from sliceflow.cli.failures import INSTALL, OPTIONAL, print_error
@@ -26,11 +29,15 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             raise
-        print_error(f"the command line needs {error.name}, which is not installed", INSTALL)
+        print_error(
+            f"the command line needs {error.name}, which is not installed", INSTALL
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         code = 130
-    except Exception as error:  # flags that cannot be parsed; commands handle everything else
+    except (
+        Exception
+    ) as error:  # flags that cannot be parsed; commands handle everything else
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise

@@ -69,22 +69,35 @@ _FLAGS = {  # by name, or by command and name
     "debug": "Show the traceback of an error.",
 }
 _SHORT = {"n": "-n", "quiet": "-q"}
-_METAVARS = {"observed": "<part>", "mask": "<path>", "data_root": "<path>", "out": "<path>"}
+_METAVARS = {
+    "observed": "<part>",
+    "mask": "<path>",
+    "data_root": "<path>",
+    "out": "<path>",
+}
 
 
 def _typer_parameter(verb: str, parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter of a function as an argument or a flag of its command."""
-    name, kind = parameter.name, parameter.annotation
+    name = parameter.name
+    kind = parameter.annotation
     default = ... if parameter.default is parameter.empty else parameter.default
     own = _FLAGS.get(f"{verb}.{name}")
     if name in _ARGUMENTS and own is None:
         flag = typer.Argument(default, help=_ARGUMENTS[name], show_default=False)
-        return parameter.replace(default=flag, annotation=kind, kind=parameter.KEYWORD_ONLY)
-    kinds, how = {kind, *get_args(kind)}, dict[str, Any](metavar=_METAVARS.get(name))
+        return parameter.replace(
+            default=flag, annotation=kind, kind=parameter.KEYWORD_ONLY
+        )
+    kinds = {kind, *get_args(kind)}
+    how = dict[str, Any](metavar=_METAVARS.get(name))
     if kind is bool or list[str] in kinds:
         how["metavar"] = "" if kind is bool else "<str>"
     elif float in kinds:
-        how = {"metavar": "<float>", "min": 0, "max": 0.9 if name == "holdout" else None}
+        how = {
+            "metavar": "<float>",
+            "min": 0,
+            "max": 0.9 if name == "holdout" else None,
+        }
     elif int in kinds:
         how = {"metavar": "<int>", "min": 0 if name == "seed" else 1}
     if verb == "fit":
@@ -93,14 +106,19 @@ def _typer_parameter(verb: str, parameter: inspect.Parameter) -> inspect.Paramet
         )
     names = [f"--{name.replace('_', '-')}", *([_SHORT[name]] if name in _SHORT else [])]
     flag = typer.Option(
-        default, *names, help=own or _FLAGS[name], show_default=default is not ..., **how
+        default,
+        *names,
+        help=own or _FLAGS[name],
+        show_default=default is not ...,
+        **how,
     )
     return parameter.replace(default=flag, kind=parameter.KEYWORD_ONLY)
 
 
 def _command(run: Callable[..., Any], *output: str) -> None:
     """Declare a command; its function returns a dict and a text to print, or nothing."""
-    verb, asked = run.__name__, dict(inspect.signature(run, eval_str=True).parameters)
+    verb = run.__name__
+    asked = dict(inspect.signature(run, eval_str=True).parameters)
     speaks = asked.pop("say", None) is not None
     if asked.pop("flags", None):  # of a fit: its settings
         asked = dict(inspect.signature(Settings, eval_str=True).parameters) | asked
@@ -111,16 +129,23 @@ def _command(run: Callable[..., Any], *output: str) -> None:
     parameters = [_typer_parameter(verb, parameter) for parameter in asked.values()]
 
     def command(**values: Any) -> None:
-        as_json, quiet, debug = (values.pop(name, False) for name in ("json", "quiet", "debug"))
+        as_json, quiet, debug = (
+            values.pop(name, False) for name in ("json", "quiet", "debug")
+        )
         with exit_code(asked, debug=debug):
             if speaks:
                 values["say"] = Say(quiet or as_json, progress=not quiet)
             found = run(**values)
             if found and (as_json or not quiet):
-                shown = json.dumps(found[0], indent=2, ensure_ascii=False) if as_json else found[1]
+                shown = (
+                    json.dumps(found[0], indent=2, ensure_ascii=False)
+                    if as_json
+                    else found[1]
+                )
                 print(shown, flush=True)
 
-    command.__name__, command.__doc__ = verb, run.__doc__
+    command.__name__ = verb
+    command.__doc__ = run.__doc__
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app.command()(command)
@@ -142,7 +167,12 @@ def _print_version(asked: bool) -> None:
 def _root(
     context: typer.Context,
     version: bool = typer.Option(
-        False, "--version", help="Show the version.", metavar="", callback=_print_version, is_eager=True
+        False,
+        "--version",
+        help="Show the version.",
+        metavar="",
+        callback=_print_version,
+        is_eager=True,
     ),
 ) -> None:
     if context.invoked_subcommand is None:

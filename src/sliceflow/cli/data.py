@@ -51,18 +51,27 @@ class Data:
         """Such as "1297 pictures of 8×8 in 10 classes"."""
         if self.kind == TABLE:
             return f"{len(self.all_rows)} rows of {len(self.columns)} columns"
-        classes = "" if self.labels is None else f" in {len(np.unique(self.labels))} classes"
+        classes = (
+            "" if self.labels is None else f" in {len(np.unique(self.labels))} classes"
+        )
         colour = "" if self.x.ndim == 3 else " in colour"
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
     def about(self, test: Data | None) -> dict[str, Any]:
         """What config.json and the report say of the data."""
-        out = {name: getattr(self, name) for name in ("name", "kind", "what", "columns")}
-        return out | {"held_out": 0 if test is None else len(test.x), "notes": list(self.notes)}
+        out = {
+            name: getattr(self, name) for name in ("name", "kind", "what", "columns")
+        }
+        return out | {
+            "held_out": 0 if test is None else len(test.x),
+            "notes": list(self.notes),
+        }
 
     def rows(self, chosen: np.ndarray) -> Data:
         if self.kind == TABLE:
-            return replace(self, x=self.x.iloc[chosen].reset_index(drop=True), whole=self.x)
+            return replace(
+                self, x=self.x.iloc[chosen].reset_index(drop=True), whole=self.x
+            )
         labels = None if self.labels is None else self.labels[chosen]
         return replace(self, x=self.x[chosen], labels=labels)
 
@@ -82,10 +91,15 @@ def read(settings: Settings, root: str | None = None) -> tuple[Data, Data | None
 
     path = Path(settings.source).expanduser()
     frame = read_table(path)
-    for name in (*(settings.drop or ()), *([settings.target] if settings.target else ())):
+    for name in (
+        *(settings.drop or ()),
+        *([settings.target] if settings.target else ()),
+    ):
         if name not in frame:
             names = ", ".join(map(str, frame.columns))
-            raise WrongUsage(f"{settings.source} has no column {name!r}", f"it has {names}")
+            raise WrongUsage(
+                f"{settings.source} has no column {name!r}", f"it has {names}"
+            )
     return split(Data(path.stem, TABLE, frame), settings.holdout)
 
 
@@ -95,7 +109,9 @@ def _pictures(settings: Settings, split: str, root: str | None) -> Data:
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            found = datasets.load(settings.source, split, root or settings.data_root, **how)
+            found = datasets.load(
+                settings.source, split, root or settings.data_root, **how
+            )
     except (datasets.DatasetError, datasets.MissingSetError) as error:
         hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
         raise Failed(error.fact, hint) from error
@@ -103,15 +119,20 @@ def _pictures(settings: Settings, split: str, root: str | None) -> Data:
         fact = f"{settings.source} has {found.images.shape[3]} channels, but files show at most 4"
         raise WrongUsage(fact, "fit them in Python, with sliceflow.ImageFlow")
     if settings.conditional and found.labels is None:
-        hint = "put the pictures into one subfolder per class, or leave --conditional out"
+        hint = (
+            "put the pictures into one subfolder per class, or leave --conditional out"
+        )
         raise WrongUsage(f"--conditional needs labels, but {found.name} has none", hint)
     notes = tuple(str(warning.message) for warning in heard)
-    return Data(found.name, PICTURES, found.images, found.labels, found.n_pixel_values, notes)
+    return Data(
+        found.name, PICTURES, found.images, found.labels, found.n_pixel_values, notes
+    )
 
 
 def split(data: Data, share: float) -> tuple[Data, Data | None]:
     """The rows to fit, and those held out, or None if there are too few."""
-    n, count = len(data.x), round(share * len(data.x))
+    n = len(data.x)
+    count = round(share * len(data.x))
     if count == 0 or n < _LEAST_TO_HOLD_OUT:
         return data, None
     order = np.random.default_rng(0).permutation(n)
@@ -126,14 +147,21 @@ def estimator(settings: Settings, data: Data) -> Any:
     resolve_device(settings.device)
     common: dict[str, Any] = {"device": settings.device, "random_state": settings.seed}
     if data.kind == TABLE:
-        kinds, rules = kinds_of(settings.column, settings.drop), tuple(settings.constraint or ())
+        kinds = kinds_of(settings.column, settings.drop)
+        rules = tuple(settings.constraint or ())
         return sliceflow.TableFlow(columns=kinds, constraints=rules, **common)
     quality: str | int = settings.quality
     if settings.quality.isascii() and settings.quality.isdigit():
         quality = int(settings.quality)
     mask = settings.mask
-    observed: Any = read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed
-    common |= {"n_particles": settings.particles, "keep_rows": settings.keep_rows, "observed": observed}
+    observed: Any = (
+        read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed
+    )
+    common |= {
+        "n_particles": settings.particles,
+        "keep_rows": settings.keep_rows,
+        "observed": observed,
+    }
     common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror}
     return sliceflow.ImageFlow(quality=quality, **common)
 
@@ -150,7 +178,11 @@ def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        raise WrongUsage(f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size", hint)
+        raise WrongUsage(
+            f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size", hint
+        )
     if known.all() or not known.any():
-        raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
+        raise WrongUsage(
+            f"--mask {file} is all {'white' if known.all() else 'black'}", hint
+        )
     return known

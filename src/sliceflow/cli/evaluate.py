@@ -11,7 +11,13 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import progress, report
 from sliceflow.cli.data import Data, estimator, read
-from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution, write_picture
+from sliceflow.cli.draw import (
+    by_class,
+    grid,
+    write_arrays,
+    write_evolution,
+    write_picture,
+)
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings
@@ -25,20 +31,28 @@ Measures = tuple[dict[str, Any], str]  # as JSON, and as text
 
 
 def evaluate(
-    say: Say, run: Path, against: str | None = None, data_root: str | None = None, device: str = "auto"
+    say: Say,
+    run: Path,
+    against: str | None = None,
+    data_root: str | None = None,
+    device: str = "auto",
 ) -> Measures:
     """Measure a run's samples and write its report again; with --against only print the measures."""
     folder = RunFolder(run)
     folder.check_fitted()
     settings = Settings.from_folder(folder)
     if data_root is not None and not {settings.source, against} & set(NAMES):
-        raise WrongUsage(f"--data-root is for named sets, not for {settings.source}", "leave it out")
+        raise WrongUsage(
+            f"--data-root is for named sets, not for {settings.source}", "leave it out"
+        )
     say(f"reading {settings.source}")
     try:
         train, test = read(settings, data_root)
     except (Failed, ValueError, OSError) as error:
         hint = "run this where the run was made, with its data in place (--data-root for a named set)"
-        raise Failed(f"the data of the run cannot be read again: {error}", hint) from error
+        raise Failed(
+            f"the data of the run cannot be read again: {error}", hint
+        ) from error
     flow = load_model(run, device)
     if against is None:
         return finish(settings, folder, flow, train, test, say)
@@ -50,7 +64,12 @@ def evaluate(
 
 
 def finish(
-    settings: Settings, folder: RunFolder, flow: Any, train: Data, test: Data | None, say: Say
+    settings: Settings,
+    folder: RunFolder,
+    flow: Any,
+    train: Data,
+    test: Data | None,
+    say: Say,
 ) -> Measures:
     """Draw samples of a fitted model, measure them, and write all files but the model."""
     import pandas
@@ -70,13 +89,20 @@ def finish(
     measures, text = measure_fit(flow, settings, train, test, drawn, say)
     folder.write_json("evaluation.json", measures)
     film = folder / "evolution.gif" if train.kind == PICTURES else None
-    page = report.page(folder.read_json("config.json"), measures, flow, train, drawn, film)
+    page = report.page(
+        folder.read_json("config.json"), measures, flow, train, drawn, film
+    )
     folder.write_text("report.html", page)
     return measures, text
 
 
 def measure_fit(
-    flow: Any, settings: Settings, train: Data, test: Data | None, drawn: Drawn, say: Say
+    flow: Any,
+    settings: Settings,
+    train: Data,
+    test: Data | None,
+    drawn: Drawn,
+    say: Say,
 ) -> Measures:
     """Measure the samples; those of a table come from a second fit, as fine, without the held-out rows."""
     if train.whole is None or test is None:
@@ -87,12 +113,15 @@ def measure_fit(
     other = estimator(settings, train).set_params(detail=flow.plan_.detail)
     flow = other.fit(train.x, listeners=listeners)
     note = "measured by a second fit, without the held-out rows"
-    return measure(flow, settings, train, test, draw(flow, settings, train, test), say, note)
+    return measure(
+        flow, settings, train, test, draw(flow, settings, train, test), say, note
+    )
 
 
 def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn:
     """As many samples as training rows, of pictures 2,000 at most; of their classes; or completions."""
-    n, seed = len(train.all_rows), settings.seed
+    n = len(train.all_rows)
+    seed = settings.seed
     if train.kind == TABLE:
         return flow.sample(n, random_state=seed), None
     if flow.observed is not None:
@@ -100,7 +129,9 @@ def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn
         return np.asarray(flow.inpaint(given, random_state=seed))[:, 0], None
     labels = train.labels if settings.conditional else None
     labels = None if labels is None else _spread(labels, _MOST_PICTURES)
-    return np.asarray(flow.sample(min(n, _MOST_PICTURES), y=labels, random_state=seed)), labels
+    return np.asarray(
+        flow.sample(min(n, _MOST_PICTURES), y=labels, random_state=seed)
+    ), labels
 
 
 def _spread(rows: Any, n: int) -> Any:
@@ -109,35 +140,51 @@ def _spread(rows: Any, n: int) -> Any:
 
 
 def measure(  # many: what is measured, and what is said of it
-    flow: Any, settings: Settings, train: Data, test: Data | None, drawn: Drawn, say: Say, note: str = ""
-) -> Measures:  # fmt: skip
+    flow: Any,
+    settings: Settings,
+    train: Data,
+    test: Data | None,
+    drawn: Drawn,
+    say: Say,
+    note: str = "",
+) -> Measures:
     """What `metrics.report` finds, with a note on the rows that were measured."""
     from sliceflow import metrics
     from sliceflow.devices import resolve_device
 
-    (samples, labels), held_out = drawn, 0 if test is None else len(test.x)
+    samples, labels = drawn
+    held_out = 0 if test is None else len(test.x)
     if test is None or held_out < _LEAST:
         hint = "" if held_out else " (sliceflow fit --holdout, for 100 rows or more)"
         note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed{hint}"
         return {"numbers": [], "details": {}, "verdict": "", "note": note}, note
-    x, fitted, other = samples, train.x, test.x
+    x = samples
+    fitted = train.x
+    other = test.x
     y: Any = None
     if train.kind == TABLE:
         known = [name for name in fitted.columns if name in samples]
-        x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
+        x = samples[known]
+        fitted = fitted[known]
+        other = other[known]
+        y = settings.target
     elif labels is not None and test.labels is not None:
         y = labels, train.labels, test.labels
     kind = "tables" if train.kind == TABLE else "pictures"
     device = str(resolve_device(flow.device))
-    found = metrics.report(x, fitted, other, y=y, kind=kind, device=device, tell=say)
+    found = metrics.report(x, fitted, other, y=y, kind=kind, device=device, notify=say)
     out = found.to_dict() | {"note": "; ".join(filter(None, (found.note, note)))}
     if pairs := out["details"].get("pairs"):  # the worst, and those of the heat maps
         shown = set(train.columns[:_SHOWN])
-        out["details"]["pairs"] = [p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown]
+        out["details"]["pairs"] = [
+            p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown
+        ]
     return out, "\n".join(filter(None, (str(found), note)))
 
 
-def _read_against(settings: Settings, against: str, root: str | None, train: Data) -> Data:
+def _read_against(
+    settings: Settings, against: str, root: str | None, train: Data
+) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
     size = settings.size if against == "celeba" or Path(against).is_dir() else None
     how = Settings(against, size=size, holdout=0.1 if against in NAMES else 0.0)
@@ -146,18 +193,26 @@ def _read_against(settings: Settings, against: str, root: str | None, train: Dat
     try:
         whole, held_out = read(how, root)
     except Failed as error:
-        raise WrongUsage(f"--against {against}: {error}", "pass data like the fitted ones") from error
+        raise WrongUsage(
+            f"--against {against}: {error}", "pass data like the fitted ones"
+        ) from error
     test = whole if held_out is None else held_out
     alike = test.kind == train.kind and set(train.columns) <= set(test.columns)
     if alike and train.kind == PICTURES:
         whole_pixels = train.x.dtype.kind != "f"
-        alike = test.x.shape[1:] == train.x.shape[1:] and whole_pixels == (test.x.dtype.kind != "f")
+        alike = test.x.shape[1:] == train.x.shape[1:] and whole_pixels == (
+            test.x.dtype.kind != "f"
+        )
         alike = alike and (not whole_pixels or test.x.max() < train.n_pixel_values)
     if not alike:
         fact = f"--against {against} has {test.what}, the run {train.what}"
-        raise WrongUsage(fact, "pass data like those that were fitted: size, pixel values, columns")
+        raise WrongUsage(
+            fact, "pass data like those that were fitted: size, pixel values, columns"
+        )
     if train.kind == PICTURES:
-        return replace(test, x=test.x.astype(train.x.dtype), n_pixel_values=train.n_pixel_values)
+        return replace(
+            test, x=test.x.astype(train.x.dtype), n_pixel_values=train.n_pixel_values
+        )
     return replace(test, x=test.x[list(train.x.columns)])
 
 

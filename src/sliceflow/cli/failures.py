@@ -18,13 +18,23 @@ from dataclasses import dataclass
 from typing import Any
 
 INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
+OPTIONAL = (
+    "typer",
+    "rich",
+    "narwhals",
+    "pandas",
+    "jinja2",
+    "PIL",
+)  # modules of that extra
 # Parameters of the library that flags set under another name.
 _FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
 _FLAGS |= {"constraints": "constraint", "columns": "column"}
 KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
+_ENDS = [
+    signal.SIGTERM,
+    *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []),
+]  # none on Windows
 
 
 class Failed(Exception):
@@ -59,7 +69,9 @@ class Say:
 def exit_code(flags: Collection[str], *, debug: bool) -> Iterator[None]:
     """Turn every error into a line, a hint and an exit code; `debug` shows the traceback first."""
     warnings.showwarning = lambda message, *_, **__: _print("warning:", str(message))
-    warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
+    warnings.filterwarnings(
+        "ignore", "the particles copy"
+    )  # commands measure that themselves
     try:
         with _signals_as_interrupt():
             yield
@@ -80,21 +92,38 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
     if isinstance(error, KeyboardInterrupt):
         return Failed("interrupted", "nothing was finished; run it again")
     if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
-        return Failed(f"this command needs {error.name}, which is not installed", INSTALL)
+        return Failed(
+            f"this command needs {error.name}, which is not installed", INSTALL
+        )
     if isinstance(error.__cause__, ModuleNotFoundError):
         return translated(error.__cause__, flags)
     if isinstance(error, OSError) and error.filename is not None:
-        hint = "free some space, or write elsewhere" if error.errno in _FULL else "check that path"
+        hint = (
+            "free some space, or write elsewhere"
+            if error.errno in _FULL
+            else "check that path"
+        )
         return Failed(f"{error.filename}: {error.strerror}", hint)
     from sliceflow.errors import ParameterError
 
-    if isinstance(error, ParameterError) and (name := _FLAGS.get(error.name, error.name)) in flags:
-        hint = "pass --device cpu" if name == "device" else "--help shows what each flag takes"
-        return WrongUsage(f"--{name.replace('_', '-')} {error.value} {error.fact}", hint)
+    if (
+        isinstance(error, ParameterError)
+        and (name := _FLAGS.get(error.parameter, error.parameter)) in flags
+    ):
+        hint = (
+            "pass --device cpu"
+            if name == "device"
+            else "--help shows what each flag takes"
+        )
+        return WrongUsage(
+            f"--{name.replace('_', '-')} {error.value} {error.fact}", hint
+        )
     if isinstance(error, MemoryError) or "allocate" in str(error):
         hint = "pass a smaller --n, several times with different --seed"
         if "particles" in flags:
-            columns = ", or leave columns out with --drop" if "columns" in str(error) else ""
+            columns = (
+                ", or leave columns out with --drop" if "columns" in str(error) else ""
+            )
             hint = f"lower --particles or --quality{columns}; --dry-run estimates the memory they need"
         return Failed(getattr(error, "fact", str(error)), hint)
     known = isinstance(error, (ValueError, ImportError, RuntimeError, OSError))
@@ -103,7 +132,10 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
     if known and fact:
         return Failed(fact, KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
     hint = "check the data and the flags; --help shows what each takes"
-    return Failed(message, hint if isinstance(error, ValueError) else "--debug shows where it happened")
+    return Failed(
+        message,
+        hint if isinstance(error, ValueError) else "--debug shows where it happened",
+    )
 
 
 def print_error(message: str, hint: str) -> None:
@@ -125,7 +157,9 @@ def _signals_as_interrupt() -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+            before[signal.SIGINT] = signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )
         for number in _ENDS:
             if signal.getsignal(number) == signal.SIG_DFL:
                 before[number] = signal.signal(number, _interrupt)

@@ -41,7 +41,12 @@ class _Job:
 
 
 def fit(
-    say: Say, *, resume: bool = False, dry_run: bool = False, force: bool = False, **flags: Any
+    say: Say,
+    *,
+    resume: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
+    **flags: Any,
 ) -> tuple[dict[str, Any], str] | None:
     """Fit data into a run folder: model, samples, measures, a report."""
     if resume and force:
@@ -60,7 +65,13 @@ def fit(
 
 
 def _fit(
-    settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say, *, resume: bool, force: bool
+    settings: Settings,
+    folder: RunFolder,
+    ranks: Ranks | None,
+    say: Say,
+    *,
+    resume: bool,
+    force: bool,
 ) -> tuple[dict[str, Any], str] | None:
     first = ranks is None or ranks.first
     if resume and first:
@@ -85,7 +96,8 @@ def _fit(
         if failed := _with_hint(error, settings, folder):
             raise failed from error
         raise
-    flow, data = job.prepared.estimator, (job.train, job.test)
+    flow = job.prepared.estimator
+    data = (job.train, job.test)
     return _finish(settings, folder, flow, data, say) if first else None
 
 
@@ -98,12 +110,14 @@ def _prepare(settings: Settings, ranks: Ranks | None, say: Say) -> _Job:
     say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
     for note in train.notes:  # even if silent: data are missing from here on
         say(f"note: {note}", always=ranks is None or ranks.first)
-    x, labels = train.all_rows, train.labels if settings.conditional else None
+    x = train.all_rows
+    labels = train.labels if settings.conditional else None
     completes = settings.observed or settings.mask
     if train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
     if ranks is not None:
-        x, labels = ranks.mine(x), None if labels is None else ranks.mine(labels)
+        x = ranks.mine(x)
+        labels = None if labels is None else ranks.mine(labels)
     say("planning the fit")
     began = time.perf_counter()
     with rows_of_the_file() if train.kind == TABLE else nullcontext():
@@ -117,7 +131,12 @@ def _cost(job: _Job) -> tuple[dict[str, Any], str]:
 
     plan = job.prepared.plan
     free = free_memory(resolve_device(plan.device))
-    out = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan), "bytes": plan.nbytes}
+    out = {
+        "kind": job.train.kind,
+        "data": job.train.what,
+        "plan": str(plan),
+        "bytes": plan.nbytes,
+    }
     memory = [] if free is None else [f"{free / 2**30:.1f} GiB of memory are free"]
     text = "\n".join([str(plan), *memory, "nothing was written"])
     return out | {"free_bytes": free, "seconds": plan.seconds}, text
@@ -150,31 +169,49 @@ def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
     ranks.broadcast("the folder is ready")
     listeners: list[Any] = []
     if say.progress:
-        stages = getattr(job.prepared.plan, "stages", ())  # of pictures: their steps differ in cost
-        named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
+        stages = getattr(
+            job.prepared.plan, "stages", ()
+        )  # of pictures: their steps differ in cost
+        named = (
+            []
+            if callable(stages)
+            else [(stage.name, stage.n_steps) for stage in stages]
+        )
         listeners.append(progress.Progress(named))
-    flow, every = job.prepared.estimator, job.settings.checkpoint_every
+    flow = job.prepared.estimator
+    every = job.settings.checkpoint_every
     how: Any = dict(checkpoint_dir=folder.checkpoint, checkpoint_every=every)
     flow.fit(job.prepared, listeners=listeners, **how)
     if not ranks.first:
         return
     if job.train.kind == TABLE:
-        say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
+        say(
+            "columns: "
+            + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items())
+        )
     flow.save(folder / "model.sliceflow")
-    device, seconds = str(resolve_device(flow.device)), time.perf_counter() - job.began
-    config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
+    device = str(resolve_device(flow.device))
+    seconds = time.perf_counter() - job.began
+    config |= {
+        "finished": _now(),
+        "device": device,
+        "seconds": seconds,
+        "steps": flow.n_iter_,
+    }
     config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
     config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
     folder.write_json("config.json", config)
     folder.remove_checkpoint()
 
 
-def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> Failed | None:
+def _with_hint(
+    error: BaseException, settings: Settings, folder: RunFolder
+) -> Failed | None:
     """The error that ended a fit, with what to do about it, where that is known."""
     from sliceflow.models.checkpoints import OtherFitError
-    from sliceflow.models.ranks import LostRank
+    from sliceflow.models.ranks import LostRankError
 
-    if isinstance(error, LostRank):
+    if isinstance(error, LostRankError):
         return Failed(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, OtherFitError):
         return Failed(error.fact, "--force starts again, without the checkpoint")
@@ -187,7 +224,11 @@ def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> F
 
 
 def _finish(
-    settings: Settings, folder: RunFolder, flow: Any, data: tuple[Data, Data | None], say: Say
+    settings: Settings,
+    folder: RunFolder,
+    flow: Any,
+    data: tuple[Data, Data | None],
+    say: Say,
 ) -> tuple[dict[str, Any], str]:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
@@ -196,7 +237,12 @@ def _finish(
         hint = f"to measure it: {settings.command} --resume"
         raise Failed("interrupted; the fit itself is done and saved", hint) from error
     files = folder.written
-    out = {"run": str(folder.path), "files": files, **folder.read_json("config.json"), **measures}
+    out = {
+        "run": str(folder.path),
+        "files": files,
+        **folder.read_json("config.json"),
+        **measures,
+    }
     said = f"wrote {folder.path}: {', '.join(files)}\nopen {folder / 'report.html'} in a browser"
     return out, f"{text}\n{said}"
 

@@ -30,7 +30,8 @@ def info(run: Path | None = None) -> tuple[dict[str, Any], str]:
 
 def _run(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
-    flow, path = load_model(run, "cpu"), model_file(run)
+    flow = load_model(run, "cpu")
+    path = model_file(run)
     out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
     out["estimator"] = type(flow).__name__
     if run.is_dir() and (run / "evaluation.json").exists():
@@ -46,13 +47,24 @@ def _run(run: Path) -> dict[str, Any]:
         layout = flow.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
         out["pictures"] = f"{layout.height}×{layout.width}{colour}"
-        out["observed"] = flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"
+        out["observed"] = (
+            flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"
+        )
     else:
         out["columns"] = getattr(flow, "kinds_", flow.n_features_in_)
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")
         out["data"] = config["data"]["what"]
-        keys = ("command", "started", "finished", "seconds", "steps", "start", "device", "versions")
+        keys = (
+            "command",
+            "started",
+            "finished",
+            "seconds",
+            "steps",
+            "start",
+            "device",
+            "versions",
+        )
         out |= {key: config[key] for key in keys if key in config}
     return {name: value for name, value in out.items() if value not in (None, [], {})}
 
@@ -77,7 +89,8 @@ def _system() -> dict[str, Any]:
     from sliceflow.devices import free_memory, total_memory
 
     def memory(device: torch.device) -> str:
-        free, total = free_memory(device), total_memory(device)
+        free = free_memory(device)
+        total = total_memory(device)
         if free is None or total is None:
             return "unknown"
         return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
@@ -85,11 +98,17 @@ def _system() -> dict[str, Any]:
     cpu = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} used"
     devices = {cpu: memory(torch.device("cpu"))}
     for i in range(torch.cuda.device_count()):
-        devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
+        devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(
+            torch.device("cuda", i)
+        )
     versions = installed(
         "sliceflow", *CORE, *(p for extra in _EXTRAS.values() for p in extra), "triton"
     )
-    lacking = [e for e, packages in _EXTRAS.items() if any(versions[p] == "missing" for p in packages)]
+    lacking = [
+        e
+        for e, packages in _EXTRAS.items()
+        if any(versions[p] == "missing" for p in packages)
+    ]
     return {
         "versions": versions,
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -97,7 +116,9 @@ def _system() -> dict[str, Any]:
         f"data sets in {root_folder(None)}": {
             name: "found" if there else "missing" for name, there in available().items()
         },
-        "missing extras": f"pip install 'sliceflow[{','.join(lacking)}]'" if lacking else "none",
+        "missing extras": f"pip install 'sliceflow[{','.join(lacking)}]'"
+        if lacking
+        else "none",
     }
 
 

@@ -23,19 +23,27 @@ from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import TABLE, Settings
 from sliceflow.errors import rows_of_the_file
 
-TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
+TABLE_LIMIT = 64 << 20
+PICTURE_LIMIT = 16 << 20  # bytes
 _read_picture = partial(read_pictures, resize=True)
 
 
-def play(runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto") -> None:
+def play(
+    runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto"
+) -> None:
     """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
-    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
-    gallery, table = Gallery(models, _read_picture), TableTab(TableWork, _example())
+    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [
+        _digits(device)
+    ]
+    gallery = Gallery(models, _read_picture)
+    table = TableTab(TableWork, _example())
     with closing(table), server(gallery, table) as serving:
         print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
         threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
         if not no_browser:
-            threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()
+            threading.Thread(
+                target=webbrowser.open, args=(serving.address,), daemon=True
+            ).start()
         try:
             serving.serve_forever()
         except KeyboardInterrupt:
@@ -46,7 +54,11 @@ def server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
     names = {"runs": [run.name for run in gallery.runs]}
     plain: dict[str, Any] = {"runs": lambda _: names, "about": gallery.about}
-    plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
+    plain |= {
+        "samples": gallery.samples,
+        "chosen": gallery.chosen,
+        "complete": gallery.completed,
+    }
     plain["table"] = table.status
     for name in ("fit", "cancel", "samples", "imputed"):
         plain[f"table/{name}"] = getattr(table, name)
@@ -71,10 +83,14 @@ class TableWork:
         from sliceflow.spaces.tables.files import read_table
 
         self._frame = read_table(path)
-        return {"columns": understand(self._frame), "rows": len(self._frame)}
+        return {"columns": infer_schema(self._frame), "rows": len(self._frame)}
 
     def fit(
-        self, kinds: dict[str, str], constraints: list[str], name: str, tell: Callable[[int], None]
+        self,
+        kinds: dict[str, str],
+        constraints: list[str],
+        name: str,
+        notify: Callable[[int], None],
     ) -> str:
         """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
         from sliceflow.cli import evaluate, report
@@ -82,22 +98,28 @@ class TableWork:
         column = [f"{name}={kind}" for name, kind in kinds.items()]
         settings = Settings(name, column=column or None, constraint=constraints or None)
         begun = time.monotonic()
-        tell(1)
+        notify(1)
         try:
             whole = data.Data(PurePath(name).stem, TABLE, self._frame)
             with rows_of_the_file():
                 flow = data.estimator(settings, whole).fit(self._frame)
         except ValueError as error:
-            raise ValueError(KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
+            raise ValueError(
+                KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))
+            ) from error
         seconds = time.monotonic() - begun
-        tell(2)
+        notify(2)
         train, test = data.split(whole, settings.holdout)
         drawn = evaluate.draw(flow, settings, train, test)
-        tell(3)
+        notify(3)
         say = Say(silent=True, progress=False)
         measures, _ = evaluate.measure_fit(flow, settings, train, test, drawn, say)
         self._flow = flow
-        config = {"data": train.about(test), "command": settings.command, "seconds": seconds}
+        config = {
+            "data": train.about(test),
+            "command": settings.command,
+            "seconds": seconds,
+        }
         return report.page(config, measures, flow, train, drawn)
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
@@ -108,17 +130,23 @@ class TableWork:
         return _csv(self._flow.impute(self._frame, random_state=seed))
 
 
-def understand(frame: Any) -> list[dict[str, Any]]:
+def infer_schema(frame: Any) -> list[dict[str, Any]]:
     """What every column was understood as; one that cannot be used is to be left out, and says why."""
     from sliceflow.spaces.tables import cells, columns
 
-    out, distinct = [], np.flatnonzero(~frame.duplicated().to_numpy())
+    out = []
+    distinct = np.flatnonzero(~frame.duplicated().to_numpy())
     for column in cells.read_frame(frame).cells:
         try:
             with rows_of_the_file():
-                out.append(columns.understand(column, distinct).describe())
+                out.append(columns.infer_schema(column, distinct).describe())
         except ValueError as error:
-            row = {"column": str(column.name), "kind": "drop", "missing": 0, "distinct": 0}
+            row = {
+                "column": str(column.name),
+                "kind": "drop",
+                "missing": 0,
+                "distinct": 0,
+            }
             out.append(row | {"note": str(error).split("; ")[0], "refused": True})
     return out
 
@@ -133,15 +161,23 @@ def _example() -> tuple[str, bytes]:
 
     wine = load_wine(as_frame=True)
     frame = wine["data"].iloc[:, :6].round(2)
-    frame.insert(0, "kind", wine["target"].map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}))
+    frame.insert(
+        0, "kind", wine["target"].map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
+    )
     frame.loc[::15, "magnesium"] = np.nan
     return "wine.csv", _csv(frame)
 
 
 def _digits(device: str) -> Run:
     """A model of digits that is fitted when it is asked for, in some seconds."""
-    settings = Settings("digits", quality="draft", particles=2000, conditional=True, keep_rows=True,
-                        device=device)  # fmt: skip
+    settings = Settings(
+        "digits",
+        quality="draft",
+        particles=2000,
+        conditional=True,
+        keep_rows=True,
+        device=device,
+    )
 
     def load() -> Any:
         train, _ = data.read(settings)
@@ -152,7 +188,9 @@ def _digits(device: str) -> Run:
 
 def runs_in(folder: Path) -> list[Path]:
     """Runs of pictures in a folder, the last first."""
-    models = sorted(folder.glob("*/model.sliceflow"), key=lambda model: -model.stat().st_mtime)
+    models = sorted(
+        folder.glob("*/model.sliceflow"), key=lambda model: -model.stat().st_mtime
+    )
     return [model.parent for model in models if model.with_name("samples.png").exists()]
 
 
@@ -162,7 +200,9 @@ def run_of(path: Path, device: str = "auto") -> Run:
 
     def read() -> tuple[Any, Any]:
         if not path.is_dir():
-            raise ValueError("a model file does not say where they are; name its run folder")
+            raise ValueError(
+                "a model file does not say where they are; name its run folder"
+            )
         return data.read(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)

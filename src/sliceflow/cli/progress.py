@@ -42,7 +42,8 @@ class Clock:
     """
 
     def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
-        self._costs, self._before = [_work(name) for name, _ in stages], [0.0]
+        self._costs = [_work(name) for name, _ in stages]
+        self._before = [0.0]
         for cost, (_, steps) in zip(self._costs, stages, strict=True):
             self._before.append(self._before[-1] + cost * steps)
         self._seen: list[tuple[float, float]] = []  # (moment, share of the work)
@@ -50,10 +51,14 @@ class Clock:
 
     def update(self, event: Event) -> None:
         i = event.stage_index
-        if event.steps_done >= event.steps_total or i >= len(self._costs):  # or not the planned stages
+        if event.steps_done >= event.steps_total or i >= len(
+            self._costs
+        ):  # or not the planned stages
             self.share = event.steps_done / event.steps_total
         else:
-            self.share = (self._before[i] + self._costs[i] * (event.step + 1)) / self._before[-1]
+            self.share = (
+                self._before[i] + self._costs[i] * (event.step + 1)
+            ) / self._before[-1]
         if i < len(self._costs) and 2 * self._costs[i] < max(self._costs):
             self._seen.clear()  # small pictures do not tell the time of large ones
         self._seen.append((time.monotonic(), self.share))
@@ -62,11 +67,17 @@ class Clock:
         """Seconds that remain; None as long as that is a guess."""
         if len(self._seen) < 3 or self.share < _SURE:
             return None
-        (began, first), (now, done) = self._seen[0], self._seen[-1]
-        half = next(s for s in self._seen[1:] if 2 * (s[0] - began) >= now - began or s[1] == done)
+        began, first = self._seen[0]
+        now, done = self._seen[-1]
+        half = next(
+            s
+            for s in self._seen[1:]
+            if 2 * (s[0] - began) >= now - began or s[1] == done
+        )
         if not began < half[0] < now:
             return None
-        early, late = (half[1] - first) / (half[0] - began), (done - half[1]) / (now - half[0])
+        early = (half[1] - first) / (half[0] - began)
+        late = (done - half[1]) / (now - half[0])
         left = (1 - done) / late
         return left if left >= 1 and late / 2 <= early <= 2 * late else None
 
@@ -79,10 +90,15 @@ class Progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self._clock, self._shown, console = Clock(stages), -1.0, Console(stderr=True)
+        self._clock = Clock(stages)
+        self._shown = -1.0
+        console = Console(stderr=True)
         self._bar: Any = None
         if console.is_terminal and not console.is_dumb_terminal:
-            columns = BarColumn(20), TextColumn("{task.percentage:>3.0f} % {task.description}")
+            columns = (
+                BarColumn(20),
+                TextColumn("{task.percentage:>3.0f} % {task.description}"),
+            )
             self._bar = Bar(*columns, console=console, transient=True)
             self._task = self._bar.add_task("preparing", total=1.0)
             self._bar.start()
@@ -93,7 +109,8 @@ class Progress:
         mark = time.monotonic() * 8 if self._bar else int(10 * self._clock.share)
         if mark < self._shown + 1 and event.steps_done < event.steps_total:
             return
-        self._shown, left = mark, self._clock.left()
+        self._shown = mark
+        left = self._clock.left()
         text = f"step {event.steps_done}/{event.steps_total}, stage {event.stage}"
         text += f", {event.measure} {float(event.distance):.4g}"
         if left is not None and event.steps_done < event.steps_total:

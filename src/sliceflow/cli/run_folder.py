@@ -22,8 +22,17 @@ LOCK = ".lock"
 class RunFolder:
     """The files of a run. It has ended when config.json says when and there is a report."""
 
-    FILES = ("config.json", "model.sliceflow", "samples.png", "samples.npz", "samples.csv", "evolution.gif",
-             "history.csv", "evaluation.json", "report.html")  # fmt: skip
+    FILES = (
+        "config.json",
+        "model.sliceflow",
+        "samples.png",
+        "samples.npz",
+        "samples.csv",
+        "evolution.gif",
+        "history.csv",
+        "evaluation.json",
+        "report.html",
+    )
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +60,9 @@ class RunFolder:
         """Make the folder, and keep other fits out of it. One that is still empty is removed again."""
         made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         file = self / LOCK
-        lock = FileLock(file, timeout=0.2, fallback_to_soft=False)  # the system releases it
+        lock = FileLock(
+            file, timeout=0.2, fallback_to_soft=False
+        )  # the system releases it
         if self.path.is_file():
             raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
         try:
@@ -60,10 +71,14 @@ class RunFolder:
             file.write_text(f"{os.getpid()}\n")
         except Timeout as error:
             fact = f"another fit is writing to {self.path}: process {file.read_text().strip()}"
-            raise Failed(fact, "wait until it has ended, or pass another --out") from error
+            raise Failed(
+                fact, "wait until it has ended, or pass another --out"
+            ) from error
         except OSError as error:
             reason = error.strerror or str(error)
-            raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
+            raise Failed(
+                f"{self.path} cannot be written to: {reason}", "pass another --out"
+            ) from error
         try:
             self._check_usable(force, resume)
             yield
@@ -81,7 +96,9 @@ class RunFolder:
         if resume:
             if self.fitted and not unmeasured:
                 hint = f"sliceflow evaluate {shlex.quote(str(self.path))} measures it again"
-                raise WrongUsage(f"the run in {self.path} has ended", f"{hint}; --force replaces it")
+                raise WrongUsage(
+                    f"the run in {self.path} has ended", f"{hint}; --force replaces it"
+                )
             return
         files = sorted(path for path in self.path.iterdir() if path.name != LOCK)
         if files and not force:
@@ -89,7 +106,9 @@ class RunFolder:
             if unmeasured or self.has_checkpoint:
                 command = self.read_json("config.json").get("command")
                 hint = f"to continue the interrupted run: {command} --resume; or {hint}"
-            raise WrongUsage(f"{self.path} is not empty; it holds {files[0].name}", hint)
+            raise WrongUsage(
+                f"{self.path} is not empty; it holds {files[0].name}", hint
+            )
 
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
@@ -125,15 +144,21 @@ class RunFolder:
             fact = f"{self.path} has no {name}: it is not a finished run"
             raise WrongUsage(fact, "make one with sliceflow fit") from error
         except ValueError as error:
-            raise Failed(f"{self / name} is damaged: {error}", "fit the run again") from error
+            raise Failed(
+                f"{self / name} is damaged: {error}", "fit the run again"
+            ) from error
         return value
 
     def check_fitted(self) -> None:
         """Refuse what is not a run folder, and a run whose fit has not ended."""
         if not self.path.is_dir():
-            raise WrongUsage(f"{self.path} is not a run folder", "name the folder sliceflow fit made")
+            raise WrongUsage(
+                f"{self.path} is not a run folder", "name the folder sliceflow fit made"
+            )
         if not self.fitted:
-            hint = f"to resume it: {self.read_json('config.json').get('command')} --resume"
+            hint = (
+                f"to resume it: {self.read_json('config.json').get('command')} --resume"
+            )
             raise WrongUsage(f"the run in {self.path} has not ended", hint)
 
 
@@ -143,7 +168,9 @@ def model_file(run: Path) -> Path:
     if not path.is_file():
         if (run / "config.json").exists():
             RunFolder(run).check_fitted()
-        raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
+        raise WrongUsage(
+            f"{path} does not exist", "name a run folder or a .sliceflow file"
+        )
     return path
 
 
@@ -155,12 +182,16 @@ def load_model(run: Path, device: str = "auto") -> Any:
     try:
         return sliceflow.load(path, device=device)
     except sliceflow.ModelFileError as error:
-        raise Failed(str(error), "name a file that sliceflow wrote, or fit it again") from error
+        raise Failed(
+            str(error), "name a file that sliceflow wrote, or fit it again"
+        ) from error
 
 
 def check_new(path: Path, *, force: bool) -> None:
     """Refuse to replace a file or a folder that is not empty without `force`; make its parent."""
     taken = path.exists() and not (path.is_dir() and not any(path.iterdir()))
     if taken and not force:
-        raise WrongUsage(f"{path} already exists", "pass another --out, or --force to replace it")
+        raise WrongUsage(
+            f"{path} already exists", "pass another --out, or --force to replace it"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)

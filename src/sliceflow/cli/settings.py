@@ -10,10 +10,11 @@ from typing import Any, Literal
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets.sets import SETS
-from sliceflow.written import TABLES
+from sliceflow.number_formats import TABLES
 
 NAMES = ("digits", *SETS)
-PICTURES, TABLE = "pictures", "table"
+PICTURES = "pictures"
+TABLE = "table"
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
 ONLY = {  # flags that only some data have
     "pictures": "quality particles conditional observed mask mirror keep_rows",
@@ -27,7 +28,11 @@ _INSTEAD = {
     "target": "use --conditional for pictures with labels",
     "holdout": "it has test pictures of its own",
 }
-_MAY_CHANGE = ("out", "data_root", "checkpoint_every")  # between a run and its resumption
+_MAY_CHANGE = (
+    "out",
+    "data_root",
+    "checkpoint_every",
+)  # between a run and its resumption
 
 
 def _flag(name: str) -> str:
@@ -75,7 +80,9 @@ class Settings:
     @property
     def folder(self) -> Path:
         """The run folder: --out, or runs/ and the name of the data."""
-        return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))
+        return Path(
+            self.out or Path("runs", Path(self.source).expanduser().resolve().stem)
+        )
 
     @property
     def command(self) -> str:
@@ -88,17 +95,25 @@ class Settings:
 
     def changed(self) -> dict[str, Any]:
         flags = fields(self)[1:]
-        return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
+        return {
+            f.name: value
+            for f in flags
+            if (value := getattr(self, f.name)) != f.default
+        }
 
     def check(self) -> None:
         """Refuse what is no data, flags that do nothing for them, and flags that exclude each other."""
-        source, path = self.source, Path(self.source).expanduser()
+        source = self.source
+        path = Path(self.source).expanduser()
         if not source.strip() or not (source in NAMES or path.exists()):
             hint = f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table"
-            raise WrongUsage(f"{source!r} is neither a known set nor an existing path", hint)
+            raise WrongUsage(
+                f"{source!r} is neither a known set nor an existing path", hint
+            )
         here = {
             "pictures": self.kind == PICTURES,
-            "folders and celeba": source == "celeba" or (source not in NAMES and path.is_dir()),
+            "folders and celeba": source == "celeba"
+            or (source not in NAMES and path.is_dir()),
             "named sets": source in NAMES,
             "tables": self.kind == TABLE,
             "your own data": source == "celeba" or source not in NAMES,
@@ -108,11 +123,15 @@ class Settings:
             if useless and not here[what]:
                 fact = f"{_flag(useless[0])} is for {what}, not for {source}"
                 raise WrongUsage(fact, _INSTEAD.get(useless[0], "leave it out"))
-        exclusive = [_flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)]
+        exclusive = [
+            _flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)
+        ]
         if self.target is not None and self.target in (self.drop or ()):
             exclusive = [f"--target {self.target}", f"--drop {self.target}"]
         if len(exclusive) > 1:
-            raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
+            raise WrongUsage(
+                f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one"
+            )
 
     def check_resumes(self, folder: RunFolder) -> None:
         """Refuse to resume a run that was started with other settings."""
@@ -126,14 +145,20 @@ class Settings:
                 raise WrongUsage(fact, f"to resume it: {started.command} --resume")
 
 
-def kinds_of(columns: list[str] | None, drop: list[str] | None) -> dict[str, str] | None:
+def kinds_of(
+    columns: list[str] | None, drop: list[str] | None
+) -> dict[str, str] | None:
     """Kinds of columns by name: those of --column, and "drop" for those of --drop."""
     kinds = dict.fromkeys(drop or (), "drop")
     for text in columns or ():
         name, equals, kind = text.rpartition("=")
         if not equals:
-            raise WrongUsage(f"--column {text} is not name=kind", "pass --column zip=category, say")
+            raise WrongUsage(
+                f"--column {text} is not name=kind", "pass --column zip=category, say"
+            )
         if name in kinds:
-            raise WrongUsage(f"--column {text}: {name} already is {kinds[name]}", "choose one")
+            raise WrongUsage(
+                f"--column {text}: {name} already is {kinds[name]}", "choose one"
+            )
         kinds[name] = kind
     return kinds or None

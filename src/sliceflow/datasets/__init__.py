@@ -11,12 +11,17 @@ import numpy as np
 from sliceflow.datasets import arrays, cifar, folders, sets
 from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSizesError
 from sliceflow.datasets.sets import MissingSetError
-from sliceflow.errors import is_int, need
+from sliceflow.errors import is_int, require
 
 __all__ = [
-    "BrokenPictureError", "DatasetError", "MissingSetError", "MixedSizesError", "Pictures", "available",
+    "BrokenPictureError",
+    "DatasetError",
+    "MissingSetError",
+    "MixedSizesError",
+    "Pictures",
+    "available",
     "load",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +35,13 @@ class Pictures:
 
 
 def load(
-    name_or_path: str | os.PathLike[str], split: str = "train",
-    root: str | os.PathLike[str] | None = None, *, size: int | None = None, skip_broken: bool = False,
-) -> Pictures:  # fmt: skip
+    name_or_path: str | os.PathLike[str],
+    split: str = "train",
+    root: str | os.PathLike[str] | None = None,
+    *,
+    size: int | None = None,
+    skip_broken: bool = False,
+) -> Pictures:
     """Pictures of a named set, a folder, or a .npy or .npz file.
 
     Parameters
@@ -51,23 +60,40 @@ def load(
     >>> digits.images.shape, digits.n_pixel_values
     ((1297, 8, 8), 17)
     """
-    path, named = Path(name_or_path).expanduser(), name_or_path in ("digits", *sets.SETS)
-    need(size is None or is_int(size, 1), "size", size, "None or an int of at least 1")
+    path = Path(name_or_path).expanduser()
+    named = name_or_path in ("digits", *sets.SETS)
+    require(
+        size is None or is_int(size, 1), "size", size, "None or an int of at least 1"
+    )
     if size is not None and (name_or_path != "celeba" if named else path.is_file()):
-        raise ValueError(f"size={size} is for celeba and folders; {path} is read as it was stored")
+        raise ValueError(
+            f"size={size} is for celeba and folders; {path} is read as it was stored"
+        )
     if named:
-        return _named(str(name_or_path), split, sets.root_folder(root), size, skip_broken)
+        return _named(
+            str(name_or_path), split, sets.root_folder(root), size, skip_broken
+        )
     if not path.exists():
         known = ", ".join(("digits", *sets.SETS))
-        raise DatasetError(f"{str(path)!r} is neither a known set ({known}) nor an existing path")
+        raise DatasetError(
+            f"{str(path)!r} is neither a known set ({known}) nor an existing path"
+        )
     if split != "train":
-        raise DatasetError(f"{path} has no split {split!r}: a path is read whole, as 'train'")
+        raise DatasetError(
+            f"{path} has no split {split!r}: a path is read whole, as 'train'"
+        )
     if path.is_dir():
-        return Pictures(*folders.read(path, size, skip_broken), 256, path.resolve().name)
+        return Pictures(
+            *folders.read(path, size, skip_broken), 256, path.resolve().name
+        )
     if path.suffix not in (".npy", ".npz"):
-        raise DatasetError(f"{path} is not a folder of pictures, an .npy or an .npz file")
+        raise DatasetError(
+            f"{path} is not a folder of pictures, an .npy or an .npz file"
+        )
     images, labels = arrays.read(path)
-    return Pictures(images, labels, {"bool": 2, "int8": 128}.get(images.dtype.name, 256), path.stem)
+    return Pictures(
+        images, labels, {"bool": 2, "int8": 128}.get(images.dtype.name, 256), path.stem
+    )
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
@@ -77,7 +103,9 @@ def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     False
     """
     folder = sets.root_folder(root)
-    return {"digits": True} | {name: sets.is_complete(name, folder) for name in sets.SETS}
+    return {"digits": True} | {
+        name: sets.is_complete(name, folder) for name in sets.SETS
+    }
 
 
 def _named(name: str, split: str, root: Path, size: int | None, skip: bool) -> Pictures:
@@ -88,12 +116,17 @@ def _named(name: str, split: str, root: Path, size: int | None, skip: bool) -> P
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 
-        images, labels = load_digits()["images"].astype(np.uint8), load_digits()["target"]
-        both = train_test_split(images, labels, test_size=500, stratify=labels, random_state=0)
+        images = load_digits()["images"].astype(np.uint8)
+        labels = load_digits()["target"]
+        both = train_test_split(
+            images, labels, test_size=500, stratify=labels, random_state=0
+        )
         images, labels = both[::2] if split == "train" else both[1::2]
         return Pictures(images, labels, 17, name)
     files = sets.find(name, root, sets.SETS[name].files[split])
     if name == "celeba":
-        return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)
+        return Pictures(
+            folders.read_faces(files, split, size or 64, skip), None, 256, name
+        )
     images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)
     return Pictures(images, labels, 256, name)

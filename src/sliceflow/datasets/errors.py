@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sliceflow.errors import AdvisedError
+from sliceflow.errors import HintedError
 
 MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
 
 
-class DatasetError(AdvisedError, ValueError):
+class DatasetError(HintedError, ValueError):
     """A file does not hold what its name or header says."""
 
 
@@ -31,4 +31,6 @@ def reading(file: Path) -> Iterator[None]:
     except (DatasetError, MemoryError, PermissionError):
         raise
     except Exception as error:
-        raise DatasetError(f"{file} cannot be read: {str(error) or type(error).__name__}") from error
+        raise DatasetError(
+            f"{file} cannot be read: {str(error) or type(error).__name__}"
+        ) from error

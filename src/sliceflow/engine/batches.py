@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, Columns, Runs
+from sliceflow.engine.clouds import ClassSlices, Cloud, Indices
 from sliceflow.engine.conditions import row_groups, row_weights
 from sliceflow.engine.random import Seed
 
@@ -34,11 +34,11 @@ class Batch:
     """What one step is fitted to."""
 
     # particles, data: columns of the clouds; None is all of them
-    particles: Columns = None
-    data: Columns = None
+    particles: Indices = None
+    data: Indices = None
     weights: Tensor | None = None  # of these data; None if all count alike
     # the classes of these particles and data, if every class has its own maps
-    runs: tuple[Runs, Runs] | None = None
+    class_slices: tuple[ClassSlices, ClassSlices] | None = None
     codes: Tensor | None = None  # conditions of all data
 
 
@@ -50,18 +50,29 @@ class Batches:
     """The batches of successive steps, which take turns."""
 
     # particles, data: columns of each batch; None is all columns every time
-    particles: Sequence[Columns] | None = None
-    data: Sequence[Columns] | None = None
-    order: Tensor | None = None  # that the data's columns must have; None leaves them unchanged
-    weights: Tensor | None = None  # of the data that are used, if those are always the same
+    particles: Sequence[Indices] | None = None
+    data: Sequence[Indices] | None = None
+    order: Tensor | None = (
+        None  # that the data's columns must have; None leaves them unchanged
+    )
+    weights: Tensor | None = (
+        None  # of the data that are used, if those are always the same
+    )
     # the classes of each batch, if every class has its own maps
-    runs: Sequence[tuple[Runs, Runs]] | None = None
+    class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
     def at(self, turn: int, codes: Tensor | None = None) -> Batch:
         """The batch of a step; `codes` are the conditions of all data."""
-        p, q = (None if of is None else of[turn % len(of)] for of in (self.particles, self.data))
-        runs = None if self.runs is None else self.runs[turn % len(self.runs)]
-        return Batch(p, q, self.weights, runs, codes)
+        p, q = (
+            None if of is None else of[turn % len(of)]
+            for of in (self.particles, self.data)
+        )
+        class_slices = (
+            None
+            if self.class_slices is None
+            else self.class_slices[turn % len(self.class_slices)]
+        )
+        return Batch(p, q, self.weights, class_slices, codes)
 
 
 @dataclass
@@ -71,7 +82,9 @@ class Target:
     # the data for a stage and a step, by their numbers, in the `order` of the batches
     draw: Callable[[int, int], Cloud]
     batches: Batches = Batches()  # the columns that steps look at
-    every_step: bool = False  # draw the data anew for every step, not only for every stage
+    every_step: bool = (
+        False  # draw the data anew for every step, not only for every stage
+    )
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
@@ -89,72 +102,115 @@ class Target:
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
         batch = self.batches.at(step.turn, data.y)
-        if step.flow.apart and batch.runs is None:  # of whole clouds
-            runs: Any = step.particles.runs, data.runs
-            batch = replace(batch, runs=runs)
+        if step.flow.per_class and batch.class_slices is None:  # of whole clouds
+            class_slices: Any = step.particles.class_slices, data.class_slices
+            batch = replace(batch, class_slices=class_slices)
         return data, batch
 
 
 def divide(
-    m: int, n: int, most: int | None, codes_p: Tensor | None, codes_q: Tensor | None, seed: Seed,
+    m: int,
+    n: int,
+    max_samples: int | None,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    seed: Seed,
     device: torch.device | str = "cpu",
-) -> Batches:  # fmt: skip
-    """Batches of at most `most` of m particles and of n data, by their conditions if they have any."""
-    if most is None or max(m, n) <= most:
+) -> Batches:
+    """Batches of at most `max_samples` of m particles and of n data, by their conditions if they have any."""
+    if max_samples is None or max(m, n) <= max_samples:
         return weighted_batches(codes_q, codes_p, slice(None), device)
-    p = _parts(m, most)
-    groups = None if codes_p is None or codes_q is None else row_groups(codes_q, codes_p)
+    p = _parts(m, max_samples)
+    groups = (
+        None if codes_p is None or codes_q is None else row_groups(codes_q, codes_p)
+    )
     order = seed.child("order").permutation(n)
-    q: list[Columns]
+    q: list[Indices]
     if groups is None:
-        parts = _parts(n, most)
+        parts = _parts(n, max_samples)
         # Every batch of particles meets every batch of data.
-        q = [parts[(b + turn) % len(parts)] for turn in range(len(parts)) for b in range(len(p))]
+        q = [
+            parts[(b + turn) % len(parts)]
+            for turn in range(len(parts))
+            for b in range(len(p))
+        ]
     else:
         groups_q, groups_p = (g.cpu() for g in groups)
-        order = order[torch.argsort(groups_q[order], stable=True)]  # group by group, at random within
+        order = order[
+            torch.argsort(groups_q[order], stable=True)
+        ]  # group by group, at random within
         q = [columns.to(device) for columns in _partners(p, groups_p, groups_q)]
     return Batches(p if len(p) > 1 else None, q, order.to(device))
 
 
-def divide_apart(
-    most: int | None, codes_p: Tensor, codes_q: Tensor, n_classes: int, seed: Seed
+def divide_per_class(
+    max_samples: int | None,
+    codes_p: Tensor,
+    codes_q: Tensor,
+    n_classes: int,
+    seed: Seed,
 ) -> Batches:
     """The same if every class has its own maps, and the particles are sorted by class."""
-    m, n = len(codes_p), len(codes_q)
-    all_runs = [Runs.from_codes(codes, n_classes) for codes in (codes_p, codes_q)]
-    if most is None or max(m, n) <= most:
-        return Batches(order=torch.argsort(codes_q, stable=True), runs=[(all_runs[0], all_runs[1])])
+    m = len(codes_p)
+    n = len(codes_q)
+    all_runs = [
+        ClassSlices.from_codes(codes, n_classes) for codes in (codes_p, codes_q)
+    ]
+    if max_samples is None or max(m, n) <= max_samples:
+        return Batches(
+            order=torch.argsort(codes_q, stable=True),
+            class_slices=[(all_runs[0], all_runs[1])],
+        )
     order = seed.child("order").permutation(n).to(codes_q.device)
-    order = order[torch.argsort(codes_q[order], stable=True)]  # class by class, at random within
-    (p, of_p), (q, of_q) = (even_parts(runs, most, codes_q.device) for runs in all_runs)
+    order = order[
+        torch.argsort(codes_q[order], stable=True)
+    ]  # class by class, at random within
+    (p, of_p), (q, of_q) = (
+        even_parts(class_slices, max_samples, codes_q.device)
+        for class_slices in all_runs
+    )
     turns = range(math.lcm(len(p), len(q)))
-    runs = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
-    return Batches(p, q, order, runs=runs)
+    class_slices = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
+    return Batches(p, q, order, class_slices=class_slices)
 
 
-def even_parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
-    """All columns in parts of about `most`, each with an equal share of every class."""
-    count = -(-runs.starts[-1] // most)
-    columns, of = [], []
+def even_parts(
+    class_slices: ClassSlices, max_samples: int, device: torch.device
+) -> tuple[list[Tensor], list[ClassSlices]]:
+    """All columns in parts of about `max_samples`, each with an equal share of every class."""
+    count = -(-class_slices.starts[-1] // max_samples)
+    columns = []
+    of = []
     for b in range(count):
         ends = [
-            (first + (end - first) * b // count, first + (end - first) * (b + 1) // count)
-            for first, end in pairwise(runs.starts)
+            (
+                first + (end - first) * b // count,
+                first + (end - first) * (b + 1) // count,
+            )
+            for first, end in pairwise(class_slices.starts)
         ]
         columns.append(torch.cat([torch.arange(*pair, device=device) for pair in ends]))
-        of.append(Runs(tuple(accumulate((end - first for first, end in ends), initial=0))))
+        of.append(
+            ClassSlices(
+                tuple(accumulate((end - first for first, end in ends), initial=0))
+            )
+        )
     return columns, of
 
 
 def weighted_batches(
-    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor | slice, device: torch.device | str
+    codes_q: Tensor | None,
+    codes_p: Tensor | None,
+    here: Tensor | slice,
+    device: torch.device | str,
 ) -> Batches:
     """All columns, the data weighted to the particles' shares and without those of weight 0.
 
     Codes are those of all ranks, and the data those that are `here`, on this rank.
     """
-    weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
+    weights = (
+        None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
+    )
     if weights is None:
         return Batches()
     own = weights[here]
@@ -165,9 +221,9 @@ def weighted_batches(
     return Batches(data=data, weights=own[used].to(device))
 
 
-def _parts(n: int, most: int) -> list[slice]:
-    """0..n-1 in as few equal parts of at most `most` as possible; a remainder is left out."""
-    count = -(-n // most)
+def _parts(n: int, max_samples: int) -> list[slice]:
+    """0..n-1 in as few equal parts of at most `max_samples` as possible; a remainder is left out."""
+    count = -(-n // max_samples)
     size = n // count
     if count > 1 and size > 256:
         size -= size % 16  # aligned addresses are faster on GPUs

@@ -43,7 +43,7 @@ def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelCondition:
     """Class labels of any hashable kind, as one-hot vectors.
 
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
@@ -54,10 +54,12 @@ class Labels:
 
     def check(self) -> None:
         if not 0 < len(set(map(label_key, self.classes.tolist()))) == self.width:
-            raise ValueError(f"there are no labels, or not all {self.width} are distinct")
+            raise ValueError(
+                f"there are no labels, or not all {self.width} are distinct"
+            )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> Labels:
+    def fit_to(cls, y: np.ndarray) -> LabelCondition:
         """The distinct labels of y, sorted where they can be, else in order of appearance."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -75,7 +77,9 @@ class Labels:
         """Class numbers (n,) of labels (n,)."""
         array = as_array(y)
         if array.ndim != 1:
-            fact = f"y has shape {array.shape} but the model was fitted with class labels"
+            fact = (
+                f"y has shape {array.shape} but the model was fitted with class labels"
+            )
             raise ValueError(f"{fact}; pass one label for each row, (n,)")
         number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
@@ -84,9 +88,15 @@ class Labels:
         except TypeError as error:
             raise ValueError(_HASHABLE) from error
         if None in numbers:
-            unknown = list(dict.fromkeys(v for v, i in zip(labels, numbers, strict=True) if i is None))
+            unknown = list(
+                dict.fromkeys(
+                    v for v, i in zip(labels, numbers, strict=True) if i is None
+                )
+            )
             fact = f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}"
-            raise ValueError(f"{fact}; the model knows {_listed(self.classes.tolist())}")
+            raise ValueError(
+                f"{fact}; the model knows {_listed(self.classes.tolist())}"
+            )
         return torch.tensor(numbers, dtype=torch.int64)
 
     def decode(self, codes: Tensor) -> np.ndarray:
@@ -94,7 +104,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ContinuousCondition:
     """Continuous conditions, standardised column by column (a constant column is only centred)."""
 
     mean: Annotated[np.ndarray, Array("l", torch.float64)]
@@ -103,10 +113,12 @@ class Columns:
 
     def check(self) -> None:
         if not (self.scale > 0).all() or not self.width:
-            raise ValueError("a condition has no columns, or a scale that is not positive")
+            raise ValueError(
+                "a condition has no columns, or a scale that is not positive"
+            )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> Columns:
+    def fit_to(cls, y: np.ndarray) -> ContinuousCondition:
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
@@ -127,29 +139,31 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedCondition:
     """Labels and continuous columns in one y: an (n, L) array of objects, or a DataFrame.
 
     Columns that are not all numbers are `labelled`. Codes (n, l) have the number of a row's combination
     of labels, a tuple, first, and then its standardised columns.
     """
 
-    labels: Labels
-    columns: Columns
+    labels: LabelCondition
+    columns: ContinuousCondition
     labelled: tuple[bool, ...]
     hidden = False
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> Mixed:
+    def fit_to(cls, y: np.ndarray) -> MixedCondition:
         labelled = tuple(not all(_is_number(type(v)) for v in column) for column in y.T)
         if all(labelled):
             fact = f"y has {len(labelled)} columns, all of them labels"
-            raise ValueError(f"{fact}; pass one label per row, such as a tuple, or a column of numbers")
+            raise ValueError(
+                f"{fact}; pass one label per row, such as a tuple, or a column of numbers"
+            )
         is_label = np.array(labelled)
         rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
         _need_labels(rows, "y")
-        columns = Columns.fit_to(_finite(y[:, ~is_label]))
-        return cls(Labels.fit_to(rows), columns, labelled)
+        columns = ContinuousCondition.fit_to(_finite(y[:, ~is_label]))
+        return cls(LabelCondition.fit_to(rows), columns, labelled)
 
     @property
     def width(self) -> int:
@@ -157,7 +171,11 @@ class Mixed:
 
     def encode(self, y: Any) -> Tensor:
         array = as_array(y)
-        if array.ndim == 1 and len(array) and all(isinstance(row, tuple) for row in array):
+        if (
+            array.ndim == 1
+            and len(array)
+            and all(isinstance(row, tuple) for row in array)
+        ):
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
         if array.ndim != 2 or array.shape[1] != len(self.labelled):
@@ -165,7 +183,9 @@ class Mixed:
             fact = f"y has shape {np.shape(y)} but the model was fitted with {known}"
             raise ValueError(f"{fact}; pass an (n, {len(self.labelled)}) array")
         is_label = np.array(self.labelled)
-        rows = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
+        rows = _objects(
+            [tuple(row) for row in array[:, is_label].astype(object).tolist()]
+        )
         numbers = self.labels.encode(rows)[:, None].double()
         return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
 
@@ -181,37 +201,48 @@ class Mixed:
         return out
 
 
-Condition = Labels | Columns | Mixed
+Condition = LabelCondition | ContinuousCondition | MixedCondition
 
 
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
     if array.ndim not in (1, 2):
-        raise ValueError(f"y has shape {array.shape}; pass labels (n,) or columns (n, l)")
+        raise ValueError(
+            f"y has shape {array.shape}; pass labels (n,) or columns (n, l)"
+        )
     if len(array) != n_rows:
-        raise ValueError(f"X has {n_rows} rows but y has {len(array)}; pass one y for every row of X")
+        raise ValueError(
+            f"X has {n_rows} rows but y has {len(array)}; pass one y for every row of X"
+        )
     if array.ndim == 2:
         if array.shape[1] == 0:
             raise ValueError("y has 0 columns; leave it out for an unconditional flow")
         if array.dtype == object and not all(_is_number(type(v)) for v in array.flat):
-            return Mixed.fit_to(array)
-        return Columns.fit_to(_finite(array))
+            return MixedCondition.fit_to(array)
+        return ContinuousCondition.fit_to(_finite(array))
     _need_labels(array, name)
-    if array.dtype.kind == "f" and len(fractions := array[_finite(array, name) % 1 != 0]):
+    if array.dtype.kind == "f" and len(
+        fractions := array[_finite(array, name) % 1 != 0]
+    ):
         fact = f"{name} is one-dimensional: labels, but holds fractions such as {fractions[0]}"
         raise ValueError(f"{fact}; pass y[:, None] for a continuous condition")
-    return Labels.fit_to(array)
+    return LabelCondition.fit_to(array)
 
 
 def repeated(condition: Condition, y: Any, n: int) -> Any:
     """y for n samples: one condition is repeated n times, anything else is left as it is."""
     y = unmasked(y, "y")
-    if isinstance(condition, Labels):
+    if isinstance(condition, LabelCondition):
         one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
         one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
         return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
-    array, mixed = as_array(y), isinstance(condition, Mixed)
-    width = len(condition.labelled) if isinstance(condition, Mixed) else condition.width
+    array = as_array(y)
+    mixed = isinstance(condition, MixedCondition)
+    width = (
+        len(condition.labelled)
+        if isinstance(condition, MixedCondition)
+        else condition.width
+    )
     one = array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
     if not one and (mixed or array.ndim):
         return array
@@ -230,7 +261,9 @@ def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     share = counts.double() * (m / n)
     whole = share.floor().long()
     # Stable and by class number: the same on every machine.
-    rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
+    rest = torch.argsort(share - whole, descending=True, stable=True)[
+        : m - int(whole.sum())
+    ]
     whole[rest] += 1
     for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
         while whole[c] < least < int(whole.max()):  # the largest class gives some away
@@ -247,34 +280,48 @@ def even_rows(n: int, m: int, seed: Seed) -> Tensor:
     return rows[seed.child("order").permutation(m)]
 
 
-def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
+def extra_codes(
+    codes_q: Tensor, codes_p: Tensor, per_class: bool, seed: Seed
+) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few for a model.
 
     Maps of few particles are poor for fresh ones. So a fit has at least `ENOUGH` particles, and at
-    least 200 of every class in the data, or 2√M of M; classes `apart`, with their own maps, have 1,000.
+    least 200 of every class in the data, or 2√M of M; classes `per_class`, with their own maps, have 1,000.
     """
-    m, n = len(codes_p), len(codes_q)
+    m = len(codes_p)
+    n = len(codes_q)
     base = max(m, ENOUGH)
     if codes_q.dim() == 2:  # no classes
         return codes_q[even_rows(n, base - m, seed)]
     size = torch.bincount(codes_q)
     n_classes = int((size > 0).sum())
-    least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
+    least = (
+        _OF_ONE_APART if per_class else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
+    )
     least = min(least, 2 * max(base, _IN_ALL) // n_classes)
-    wanted = (size.double() * (base / n)).round().long() if m < ENOUGH else torch.zeros_like(size)
+    wanted = (
+        (size.double() * (base / n)).round().long()
+        if m < ENOUGH
+        else torch.zeros_like(size)
+    )
     wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
     there = torch.bincount(codes_p, minlength=len(size))
-    return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
+    return torch.repeat_interleave(
+        torch.arange(len(size)), (wanted - there).clamp(min=0)
+    )
 
 
-def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:
+def row_groups(
+    data_codes: Tensor, particle_codes: Tensor
+) -> tuple[Tensor, Tensor] | None:
     """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared,
     because data and particles have other sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes
     groups = _numbered(torch.cat((data_codes, particle_codes.to(data_codes.dtype))))
-    groups_q, groups_p = groups[: len(data_codes)], groups[len(data_codes) :]
+    groups_q = groups[: len(data_codes)]
+    groups_p = groups[len(data_codes) :]
     same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
     return (groups_q, groups_p) if same else None
 
@@ -315,9 +362,17 @@ def as_array(y: Any, name: str = "y") -> np.ndarray:
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
         return np.asarray(y)
-    kinds = {type(v) for v in y} if isinstance(y, Sequence) and not isinstance(y, str) else set()
+    kinds = (
+        {type(v) for v in y}
+        if isinstance(y, Sequence) and not isinstance(y, str)
+        else set()
+    )
     alike = all(_is_number(kind) and kind is not bool for kind in kinds)
-    return _objects(y) if kinds == {tuple} or (len(kinds) > 1 and not alike) else np.asarray(y)
+    return (
+        _objects(y)
+        if kinds == {tuple} or (len(kinds) > 1 and not alike)
+        else np.asarray(y)
+    )
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
@@ -345,11 +400,15 @@ def _need_labels(array: np.ndarray, name: str) -> None:
     for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
         if _is_missing(label):
             fact = f"row {row} of {name} has no label ({format_label(label)})"
-            raise ValueError(f"{fact}; drop such rows, or give them a label such as 'unknown'")
+            raise ValueError(
+                f"{fact}; drop such rows, or give them a label such as 'unknown'"
+            )
         try:
             hash(label)
         except TypeError as error:
-            raise ValueError(f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}") from error
+            raise ValueError(
+                f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}"
+            ) from error
 
 
 def _is_missing(label: Any) -> bool:
@@ -367,7 +426,9 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
     try:
         y = y.astype(np.float64) if y.dtype == object else y
     except (TypeError, ValueError) as error:
-        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
+        raise ValueError(
+            f"y has a column of numbers with a value that is none: {error}"
+        ) from error
     if y.dtype.kind not in "fiub":
         fact = f"{name} has columns of dtype {y.dtype}"
         raise ValueError(f"{fact}; continuous conditions must be numbers, labels 1-D")
@@ -382,7 +443,9 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
 def format_label(label: Any) -> str:
     """A label for a message, as Python writes it, without numpy's types."""
     if isinstance(label, tuple):
-        return f"({', '.join(map(format_label, label))}{',' if len(label) == 1 else ''})"
+        return (
+            f"({', '.join(map(format_label, label))}{',' if len(label) == 1 else ''})"
+        )
     if isinstance(label, np.datetime64 | np.timedelta64):
         return str(label)
     return repr(label.item() if isinstance(label, np.generic) else label)

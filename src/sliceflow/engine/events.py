@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.errors import need
+from sliceflow.errors import require
 
 __all__ = ["Event", "History", "Listener", "Listeners", "Progress"]
 
@@ -41,7 +41,9 @@ class Event:
     particles: Tensor
     moving: Tensor | None = None
     stage_steps: int = 0
-    measure: str = "sliced distance"  # what `distance` is; of tables, "unexplained share"
+    measure: str = (
+        "sliced distance"  # what `distance` is; of tables, "unexplained share"
+    )
 
 
 Listener = Callable[[Event], bool | None]
@@ -53,17 +55,28 @@ _COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
 class History:
     """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage."""
 
-    events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(default_factory=list)
-    before: dict[str, list[Any]] = field(default_factory=dict)  # of the run that is resumed
+    events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(
+        default_factory=list
+    )
+    before: dict[str, list[Any]] = field(
+        default_factory=dict
+    )  # of the run that is resumed
 
     def __call__(self, event: Event) -> None:
-        self.events.append((event.stage, event.step, event.distance, event.moving, event.seconds))
+        self.events.append(
+            (event.stage, event.step, event.distance, event.moving, event.seconds)
+        )
 
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``."""
-        columns: list[list[Any]] = [[e[i] for e in self.events] for i in range(len(_COLUMNS))]
+        columns: list[list[Any]] = [
+            [e[i] for e in self.events] for i in range(len(_COLUMNS))
+        ]
         columns[2], columns[3] = _numbers(columns[2]), _numbers(columns[3])
-        return {n: [*self.before.get(n, []), *c] for n, c in zip(_COLUMNS, columns, strict=True)}
+        return {
+            n: [*self.before.get(n, []), *c]
+            for n, c in zip(_COLUMNS, columns, strict=True)
+        }
 
 
 def _numbers(values: Sequence[Tensor | None]) -> list[float]:
@@ -73,7 +86,9 @@ def _numbers(values: Sequence[Tensor | None]) -> list[float]:
     return [1.0 if value is None else next(numbers) for value in values]
 
 
-def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> dict[str, list[Any]]:
+def joined(
+    histories: Sequence[dict[str, list[Any]]], names: Sequence[str]
+) -> dict[str, list[Any]]:
     """The histories of several fits, one behind the other; `names` go before those of their stages."""
     out: dict[str, list[Any]] = {column: [] for column in _COLUMNS}
     for columns, name in zip(histories, names, strict=True):
@@ -91,28 +106,33 @@ class Progress:
     _said = 0
 
     def __call__(self, event: Event) -> None:
-        done, total = event.steps_done, event.steps_total
+        done = event.steps_done
+        total = event.steps_total
         if done * 10 // total > self._said:  # reading the distance waits for a GPU
             self._said = done * 10 // total
-            moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
+            moving = (
+                ""
+                if event.moving is None
+                else f", {float(event.moving):.0%} of the maps move"
+            )
             line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}{moving}"
             print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 
-def listening(listeners: Listeners) -> tuple[Listener, ...]:
+def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
     """The listeners of a user as a tuple: one, several or None."""
     what = "a callable, a tuple of several, or None"
     if listeners is None:
         return ()
     if callable(listeners):
         return (listeners,)
-    need(isinstance(listeners, Iterable), "listeners", listeners, what)
+    require(isinstance(listeners, Iterable), "listeners", listeners, what)
     several = tuple(listeners)
-    need(all(callable(listener) for listener in several), "listeners", several, what)
+    require(all(callable(listener) for listener in several), "listeners", several, what)
     return several
 
 
-def tell(listeners: Sequence[Listener], event: Event) -> bool:
+def notify(listeners: Sequence[Listener], event: Event) -> bool:
     """Call all listeners; whether any of them ends the stage."""
     return any([listener(event) for listener in listeners])  # noqa: C419, all of them must hear it
 

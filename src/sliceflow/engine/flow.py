@@ -19,15 +19,15 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Target, divide
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compact import CompactTable, ModelStep, thinned
-from sliceflow.engine.events import Event, Listener, now, tell
+from sliceflow.engine.compact import CompactMap, ModelStep, thinned
+from sliceflow.engine.events import Event, Listener, notify, now
 from sliceflow.engine.frames import AnyFrame, Frame, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Fit, Table
+from sliceflow.engine.transports import FittedMap, TransportMap
 
 BUDGET = 1 << 28  # bytes for the projections of one chunk of particles
-STILL = 0.05  # a stage is done if no more than this share of its maps move,
+CONVERGENCE_TOL = 0.05  # a stage is done if no more than this share of its maps move,
 _LOOK = 4  # which every fourth step finds out: reading the share waits for a GPU
 _NUMBERS = 1 << 26  # random numbers drawn at a time
 
@@ -51,8 +51,13 @@ class Noise:
         chunk = max(256, _NUMBERS // d)
         for first in range(0, n, chunk):  # transpose rows of numbers into columns
             part = x[:, first : first + chunk]
-            count, start = part.shape[1], self.first + first
-            part.copy_(self.seed.normal(count, d, start=start, dtype=x.dtype, device=x.device).T)
+            count = part.shape[1]
+            start = self.first + first
+            part.copy_(
+                self.seed.normal(
+                    count, d, start=start, dtype=x.dtype, device=x.device
+                ).T
+            )
         return x
 
 
@@ -73,23 +78,28 @@ class Flow:
         return self.n_conditions > 0 and self.amplifier > 0
 
     @property
-    def apart(self) -> bool:
+    def per_class(self) -> bool:
         """Whether each class has its own maps."""
         return self.conditional and math.isinf(self.amplifier)
 
     @property
     def n_shared(self) -> int:
         """The width of the condition if maps are shared by all conditions, else 0."""
-        return self.n_conditions if self.conditional and not self.apart else 0
+        return self.n_conditions if self.conditional and not self.per_class else 0
 
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
-        most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
+        max_samples = (
+            self.stages[stage].transport.max_samples if self.stages else None
+        )  # no stages: no steps
         both = (particles.y, data.y) if self.n_shared else (None, None)
-        sizes, seed = (particles.x.shape[1], data.x.shape[1]), self.seed.child("batches")
-        return Target.from_cloud(data, divide(*sizes, most, *both, seed, data.x.device))
+        sizes = (particles.x.shape[1], data.x.shape[1])
+        seed = self.seed.child("batches")
+        return Target.from_cloud(
+            data, divide(*sizes, max_samples, *both, seed, data.x.device)
+        )
 
-    def entered(
+    def iter_stages(
         self, particles: Cloud, first: int = 0, end: int | None = None
     ) -> Iterator[tuple[int, Cloud]]:
         """Each stage's number and the particles in its space; then brings the particles up to date."""
@@ -104,16 +114,20 @@ class Flow:
                 particles.x += space.up(moved.x - before)
             space.finish(particles.x)
 
-    def steps(self, particles: Cloud, run: Run, n_stages: int | None = None) -> Iterator[Step]:
+    def steps(
+        self, particles: Cloud, run: FlowState, n_stages: int | None = None
+    ) -> Iterator[Step]:
         """The steps that are left of a run, whose position the caller moves on."""
         run.began = now() - run.seconds
-        for i, moved in self.entered(particles, run.stage, n_stages):
+        for i, moved in self.iter_stages(particles, run.stage, n_stages):
             if run.coordinates is not None:  # of a stage that is resumed
                 moved.x.copy_(run.coordinates)
             run.coordinates = None if moved is particles else moved.x
             while run.step < self.stages[i].n_steps:
                 yield Step(self, i, run.step, run.done, moved, particles)
-            run.stage, run.step, run.coordinates = i + 1, 0, None
+            run.stage = i + 1
+            run.step = 0
+            run.coordinates = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,9 @@ class Step:
     k: int  # number of the step in the stage
     turn: int  # steps done before, of all stages
     particles: Cloud  # in the space of the stage
-    whole: Cloud  # the particles in their own space, up to date at the start of the stage
+    whole: (
+        Cloud  # the particles in their own space, up to date at the start of the stage
+    )
 
     @property
     def stage(self) -> Stage:
@@ -133,28 +149,42 @@ class Step:
 
     def frame(self, data: Cloud | None = None, theta: Tensor | None = None) -> AnyFrame:
         """The directions: drawn, fitted to particles and data, or `theta`, which a model kept."""
-        flow, x = self.flow, self.particles.x
+        flow = self.flow
+        x = self.particles.x
         if theta is not None:
             return Frame(theta.to(x), None)
         seed = flow.seed.child(*(self.stage.branch or ("frame", self.number)))
         fitted_to = None if data is None else data.x
         frame: Any = self.stage.frame.draw(seed, self.k, x, flow.n_shared, fitted_to)
-        xi, y = flow.amplifier, frame.theta_y
+        xi = flow.amplifier
+        y = frame.theta_y
         amplified: AnyFrame = frame if y is None else replace(frame, theta_y=xi * y)
         return amplified
 
     def move(
-        self, frame: AnyFrame, table: Table, noise: Noise, z: Tensor | None = None,
+        self,
+        frame: AnyFrame,
+        table: TransportMap,
+        noise: Noise,
+        z: Tensor | None = None,
         dz: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, where η = s·d is the paper's step size.
 
         `z` of all particles and `dz` = T(z) − z may be known; else particles are moved in chunks.
         """
-        flow, cloud, size = self.flow, self.particles, self.stage.size_of(self.k)
-        x, (d, n) = cloud.x, cloud.x.shape
+        flow = self.flow
+        cloud = self.particles
+        size = self.stage.step_size_at(self.k)
+        x = cloud.x
+        d, n = cloud.x.shape
         # A GPU computes the projections faster than it reads them.
-        if z is not None and dz is None and z.device.type == "cpu" and z.nbytes <= flow.budget:
+        if (
+            z is not None
+            and dz is None
+            and z.device.type == "cpu"
+            and z.nbytes <= flow.budget
+        ):
             dz = table.displace(z, cloud)
         if z is not None and dz is not None:
             x.add_(frame.lift(dz), alpha=size)
@@ -163,29 +193,34 @@ class Step:
             for first in range(0, n, chunk):
                 frame.move(cloud.part(slice(first, first + chunk)), table, size)
         if flow.entropy > 0 and not self.stage.exact:
-            epsilon = noise.child("entropy", self.number, self.k).fill(torch.empty_like(x))
+            epsilon = noise.child("entropy", self.number, self.k).fill(
+                torch.empty_like(x)
+            )
             x.add_(epsilon, alpha=math.sqrt(2 * flow.entropy * size * d))
 
-    def kept(self, frame: AnyFrame, table: Table) -> list[ModelStep]:
+    def kept(self, frame: AnyFrame, table: TransportMap) -> list[ModelStep]:
         """What a model keeps of the step: nothing, or its maps with fewer knots."""
         stage = self.stage
         if stage.n_knots == 0:
             return []
-        kept: Table | CompactTable = table
+        kept: TransportMap | CompactMap = table
         if stage.n_knots is not None:
-            kept = thinned(table, stage.n_knots, stage.reach, self.flow.n_shared > 0, stage.exact)
+            kept = thinned(
+                table, stage.n_knots, stage.reach, self.flow.n_shared > 0, stage.exact
+            )
         return [ModelStep(self.number, self.k, kept, frame.kept)]
 
     def positions(self) -> Tensor:
         """A copy of the particles (d, n) in their own space, as they are now."""
-        x, space = self.whole.x, self.stage.space
+        x = self.whole.x
+        space = self.stage.space
         if self.particles is self.whole:
             return x.clone()
         return x + space.up(self.particles.x - space.down(x))
 
 
 @dataclass
-class Run:
+class FlowState:
     """The progress of a simulation: where to start, and its state after every step."""
 
     stage: int = 0  # that of the next step
@@ -199,54 +234,79 @@ class Run:
     after: Callable[[], None] = lambda: None  # called after every step
     began: float = 0.0
 
-    def advance(self, step: Step, fit: Fit, listeners: Sequence[Listener]) -> None:
+    def advance(
+        self, step: Step, fit: FittedMap, listeners: Sequence[Listener]
+    ) -> None:
         """Count a step and tell the listeners; end the stage if one says so, or hardly any map moves."""
         stage = step.stage
-        self.stage, self.step, self.done = step.number, step.k + 1, self.done + 1
-        self.seconds, left = now() - self.began, stage.n_steps - self.step
-        moving, distance = fit.moving, fit.cost.mean().sqrt()
-        still = moving is not None and self.step % _LOOK == 0 and float(moving) <= STILL
+        self.stage = step.number
+        self.step = step.k + 1
+        self.done = self.done + 1
+        self.seconds = now() - self.began
+        left = stage.n_steps - self.step
+        moving = fit.moving
+        distance = fit.cost.mean().sqrt()
+        still = (
+            moving is not None
+            and self.step % _LOOK == 0
+            and float(moving) <= CONVERGENCE_TOL
+        )
         planned = sum(stage.n_steps for stage in step.flow.stages)
         total = planned - self.spared - (left if still else 0)
         at = stage.name, step.number, step.k, self.done, total
-        event = Event(*at, distance, self.seconds, step.particles.x, moving, stage.n_steps)
-        if tell(listeners, event) or still:
-            self.spared, self.step = self.spared + left, stage.n_steps
+        event = Event(
+            *at, distance, self.seconds, step.particles.x, moving, stage.n_steps
+        )
+        if notify(listeners, event) or still:
+            self.spared = self.spared + left
+            self.step = stage.n_steps
         self.after()
 
 
 @releasing()
 def simulate(
-    flow: Flow, particles: Cloud, target: Target, noise: Noise, *,
-    listeners: Sequence[Listener] = (), run: Run | None = None, n_stages: int | None = None,
-) -> list[ModelStep]:  # fmt: skip
+    flow: Flow,
+    particles: Cloud,
+    target: Target,
+    noise: Noise,
+    *,
+    listeners: Sequence[Listener] = (),
+    run: FlowState | None = None,
+    n_stages: int | None = None,
+) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
     a step in which hardly any map moves. `run` resumes a simulation, with the `particles` at its
     position; `n_stages` stops after so many stages.
     """
-    run = run or Run()
+    run = run or FlowState()
     for step in flow.steps(particles, run, n_stages):
         data, batch = target.at(step)
         frame = step.frame(data)
         z_p = frame.project(step.particles, batch.particles)
         fit = step.stage.transport.fit(z_p, frame.project(data, batch.data), batch)
-        step.move(frame, fit.table, noise, z_p if batch.particles is None else None, fit.dz)
+        step.move(
+            frame, fit.table, noise, z_p if batch.particles is None else None, fit.dz
+        )
         run.model += step.kept(frame, fit.table)
         run.advance(step, fit, listeners)
     return run.model
 
 
 def replay(
-    flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise,
+    flow: Flow,
+    model: Sequence[ModelStep],
+    particles: Cloud,
+    noise: Noise,
     after: Callable[[Step], None] = lambda step: None,
-) -> None:  # fmt: skip
+) -> None:
     """Move fresh particles, in place, by the steps of a model; `after` is called after each of them."""
-    turn, stages = 0, dict[int, list[ModelStep]]()
+    turn = 0
+    stages = dict[int, list[ModelStep]]()
     for kept in model:
         stages.setdefault(kept.stage, []).append(kept)
-    for i, moved in flow.entered(particles):
+    for i, moved in flow.iter_stages(particles):
         for kept in stages.get(i, []):
             step = Step(flow, i, kept.step, turn, moved, particles)
             step.move(step.frame(theta=kept.theta), kept.maps(), noise)

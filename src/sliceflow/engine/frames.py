@@ -24,43 +24,58 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.engine.conditions import shifted
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, need
+from sliceflow.errors import is_int, require
 
 if TYPE_CHECKING:
-    from sliceflow.engine.clouds import Cloud, Columns
-    from sliceflow.engine.transports import Table
+    from sliceflow.engine.clouds import Cloud, Indices
+    from sliceflow.engine.transports import TransportMap
 
-__all__ = ["AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random"]
+__all__ = [
+    "AnyFrame",
+    "Axis",
+    "Frame",
+    "FrameKind",
+    "MaxSliced",
+    "Orthogonal",
+    "Random",
+]
 
 _MAX_FRESH = 16  # up to this dimension each step draws its own rotation
 _POOL = 8
 _BLOCK = 32
 _COMPARED = 1000  # particles and data that directions are fitted to
 _ASCENT = 0.5  # length of a step on the way to the largest distance
-_POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes cached, of pools and of rotations
+_POOLS = 1 << 27
+_BLOCKS = 1 << 26  # bytes cached, of pools and of rotations
 
 
 @dataclass(frozen=True)
 class Frame:
     """The directions of one step, on a device."""
 
-    theta: Tensor | None  # (h, d) directions in the space of x, or None for the coordinate axes
-    theta_y: Tensor | None  # (h, l) directions in the space of the condition, if the frame has any
+    theta: (
+        Tensor | None
+    )  # (h, d) directions in the space of x, or None for the coordinate axes
+    theta_y: (
+        Tensor | None
+    )  # (h, l) directions in the space of the condition, if the frame has any
     parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
-    kept: Tensor | None = None  # directions that a model keeps: fitted ones cannot be drawn again
+    kept: Tensor | None = (
+        None  # directions that a model keeps: fitted ones cannot be drawn again
+    )
 
     @property
     def n_directions(self) -> int:
         """h; 0 for the coordinate axes."""
         return 0 if self.theta is None else len(self.theta)
 
-    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
+    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
         cloud = cloud.part(columns)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return shifted(z, self.theta_y, cloud.y)
 
-    def move(self, cloud: Cloud, table: Table, size: float) -> None:
+    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
         """x += s·Θᵀ(T(z) − z)/c in place, z from `project`."""
         cloud.x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
 
@@ -78,9 +93,9 @@ class AnyFrame(Protocol):
     def theta_y(self) -> Tensor | None: ...
     @property
     def kept(self) -> Tensor | None: ...
-    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor: ...
+    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def move(self, cloud: Cloud, table: Table, size: float) -> None: ...
+    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None: ...
 
 
 class FrameKind(Protocol):
@@ -91,7 +106,12 @@ class FrameKind(Protocol):
     """
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> AnyFrame: ...
 
 
@@ -108,7 +128,9 @@ def uniform_rotations(normal: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _uniform_block(seed: Seed, block: int, columns: int) -> list[list[float]]:
-    numbers: list[list[float]] = seed.uniform(_BLOCK, columns, start=block * _BLOCK).tolist()
+    numbers: list[list[float]] = seed.uniform(
+        _BLOCK, columns, start=block * _BLOCK
+    ).tolist()
     return numbers
 
 
@@ -121,8 +143,12 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all seeds with this entropy share, computed on the CPU."""
     pool = torch.empty((_POOL, d, d), dtype=torch.float64, device=device)
-    for k in range(_POOL):  # one at a time: QR needs three times the memory of its result
-        pool[k] = uniform_rotations(Seed(entropy).child("pool", d, k).normal(d, d)[None])[0]
+    for k in range(
+        _POOL
+    ):  # one at a time: QR needs three times the memory of its result
+        pool[k] = uniform_rotations(
+            Seed(entropy).child("pool", d, k).normal(d, d)[None]
+        )[0]
     return pool
 
 
@@ -140,7 +166,9 @@ def rotation_bytes(d: int, itemsize: int) -> int:
     if d <= _MAX_FRESH:
         return 0
     making = 4 * 8  # one rotation of the pool: normal numbers, Q, R, and Q with signs
-    turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, padded
+    turning = _steps_at_once(d) * (
+        4 * 8 + 2 * itemsize
+    )  # A, A·D, B, A·D·B; rounded, padded
     return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
 
 
@@ -157,12 +185,19 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * n_conditions
     h = int(getattr(kind, "n_directions", d))
-    return h * (d + n_conditions) * (4 * 8 + 2 * itemsize)  # drawn, joined, normalised, rounded
+    return (
+        h * (d + n_conditions) * (4 * 8 + 2 * itemsize)
+    )  # drawn, joined, normalised, rounded
 
 
 @cached(_BLOCKS)
 def _rotation_block(
-    seed: Seed, first: int, d: int, side: int, device: torch.device | str, dtype: torch.dtype
+    seed: Seed,
+    first: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The rotations of the steps of a stage from step `first` on: (steps, side, side)."""
     steps = _steps_at_once(d)
@@ -171,7 +206,9 @@ def _rotation_block(
         return zero_padded(uniform_rotations(normal).to(device, dtype), side)
     pool = _rotation_pool(seed.entropy, d, device)
     pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
-    signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
+    signs = torch.sign(
+        seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5
+    )
     turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
     return zero_padded(turned.to(dtype), side)
 
@@ -183,9 +220,13 @@ def zero_padded(rotations: Tensor, side: int) -> Tensor:
 
 
 def rotation(
-    seed: Seed, step: int, d: int, device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64, side: int | None = None,
-) -> Tensor:  # fmt: skip
+    seed: Seed,
+    step: int,
+    d: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    side: int | None = None,
+) -> Tensor:
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
     For d > 16 a QR decomposition would cost as much as the step. The rotation is then A·D·B: A and B
@@ -202,7 +243,11 @@ def _steps_at_once(d: int) -> int:
 
 
 def condition_directions(
-    seed: Seed, h: int, n_conditions: int, device: torch.device | str, dtype: torch.dtype
+    seed: Seed,
+    h: int,
+    n_conditions: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
 ) -> Tensor | None:
     """(h, l) directions of the condition: independent Laplace numbers, as the authors', E|θ_y|² = 1."""
     if n_conditions == 0:
@@ -234,16 +279,31 @@ class Random:
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
+        require(
+            is_int(self.n_directions, 1),
+            "n_directions",
+            self.n_directions,
+            "an int of at least 1",
+        )
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        h, d = self.n_directions, len(x)
+        h = self.n_directions
+        d = len(x)
         parts = seed.child("x").normal(h, d), seed.child("y").normal(h, n_conditions)
-        joint = torch.nn.functional.normalize(torch.cat(parts, dim=1), dim=1).to(x.device, x.dtype)
-        return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
+        joint = torch.nn.functional.normalize(torch.cat(parts, dim=1), dim=1).to(
+            x.device, x.dtype
+        )
+        return Frame(
+            joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d
+        )
 
 
 @dataclass(frozen=True)
@@ -258,9 +318,15 @@ class Orthogonal:
     """
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> Frame:
-        d, at = len(x), (x.device, x.dtype)
+        d = len(x)
+        at = (x.device, x.dtype)
         theta_y = condition_directions(seed.child(step), d, n_conditions, *at)
         return Frame(rotation(seed, step, d, *at), theta_y)
 
@@ -293,28 +359,52 @@ class MaxSliced:
     n_iterations: int = 10
 
     def __post_init__(self) -> None:
-        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
-        need(is_int(self.n_iterations, 1), "n_iterations", self.n_iterations, "an int of at least 1")
+        require(
+            is_int(self.n_directions, 1),
+            "n_directions",
+            self.n_directions,
+            "an int of at least 1",
+        )
+        require(
+            is_int(self.n_iterations, 1),
+            "n_iterations",
+            self.n_iterations,
+            "an int of at least 1",
+        )
 
     def count(self, d: int) -> int:
         """K in d columns."""
         return min(self.n_directions, -(-d // 2))
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> Frame:
-        assert data is not None, "max-sliced directions are fitted to particles and data"
-        d, n, y = len(x), min(_COMPARED, x.shape[1], data.shape[1]), data
+        assert data is not None, (
+            "max-sliced directions are fitted to particles and data"
+        )
+        d = len(x)
+        n = min(_COMPARED, x.shape[1], data.shape[1])
+        y = data
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
-        x, y = (of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True))
+        x, y = (
+            of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True)
+        )
         theta = rotation(seed, step, d, x.device, x.dtype)[: self.count(d)]
         for _ in range(self.n_iterations):
-            (a, i), (b, j) = (theta @ x).sort(dim=1), (theta @ y).sort(dim=1)
+            a, i = (theta @ x).sort(dim=1)
+            b, j = (theta @ y).sort(dim=1)
             apart = a - b
             back = [torch.zeros_like(a).scatter_(1, order, apart) for order in (i, j)]
             gradient = back[0] @ x.T - back[1] @ y.T
             gradient -= gradient @ theta.T @ theta
-            climbed = theta + _ASCENT * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+            climbed = theta + _ASCENT * gradient / gradient.norm().clamp(
+                min=torch.finfo(x.dtype).tiny
+            )
             theta = torch.linalg.qr(climbed.T)[0].T
         theta = theta.contiguous()
         return Frame(theta, None, kept=theta)
@@ -328,7 +418,12 @@ class Axis:
     """
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> Frame:
         return Frame(None, None)
 

@@ -7,7 +7,7 @@
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
 - Particles have classes in exactly the data's proportions; the paper draws classes at random.
 - Offline samples use maps with fewer knots. The paper keeps all particles and data as knots.
-- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see `Interpolated(most=)`.
+- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see `Interpolated(max_samples=)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sliceflow.engine import transports
-from sliceflow.errors import need
+from sliceflow.errors import require
 
 N_DIRECTIONS = 10_000  # Sec. 6: H
 
@@ -51,14 +51,19 @@ PICTURES = _BOTH | {
 }
 
 
-def with_preset(estimator: Any, options: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def with_preset(
+    estimator: Any, options: Any, settings: dict[str, Any]
+) -> dict[str, Any]:
     """The parameters of an estimator, with its `options`; `settings` of the preset replace defaults."""
-    parameters, defaults = (of.get_params(deep=False) for of in (estimator, type(estimator)()))
+    parameters, defaults = (
+        of.get_params(deep=False) for of in (estimator, type(estimator)())
+    )
     preset: str | None = parameters["preset"]
-    need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
+    require(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
         return {**parameters, "options": options}
-    out, default_options = dict(parameters), type(options)()
+    out = dict(parameters)
+    default_options = type(options)()
     for name, value in settings.items():
         if name in defaults:
             if parameters[name] is defaults[name] or parameters[name] == defaults[name]:

@@ -27,7 +27,8 @@ class Space:
         pass
 
 
-_AUTO, WHOLE = Auto(), Space()
+_AUTO = Auto()
+WHOLE_SPACE = Space()
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,19 @@ class Stage:
     transport: Transport = _AUTO
     step_size: float = 1.0
     taper: float = 0.0  # the step size falls to 0 over this last fraction of the stage
-    n_knots: int | None = 512  # that a model keeps of each map; 0 keeps no model, None all knots
-    reach: float | None = None  # how far a value can move: knots are then where maps bend (`compact`)
+    n_knots: int | None = (
+        512  # that a model keeps of each map; 0 keeps no model, None all knots
+    )
+    reach: float | None = (
+        None  # how far a value can move: knots are then where maps bend (`compact`)
+    )
     exact: bool = False  # the steps make columns exact: no noise, and the tails of all maps are kept
-    space: Space = WHOLE  # that the particles are moved in
-    branch: tuple[str | int, ...] = ()  # of the seed of frames; () is ("frame", number of the stage)
+    space: Space = WHOLE_SPACE  # that the particles are moved in
+    branch: tuple[
+        str | int, ...
+    ] = ()  # of the seed of frames; () is ("frame", number of the stage)
 
-    def size_of(self, step: int) -> float:
+    def step_size_at(self, step: int) -> float:
         """The step size of step 0..n_steps-1."""
         left = 1 - step / self.n_steps
         return self.step_size * (min(1.0, left / self.taper) if self.taper > 0 else 1.0)

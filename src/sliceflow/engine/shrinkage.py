@@ -17,7 +17,7 @@ from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Fit, GridTable, KnotTable, Transport
+from sliceflow.engine.transports import FittedMap, GridMap, KnotMap, Transport
 
 _NUMBERS = 1 << 22  # values in float64 at a time
 
@@ -37,15 +37,17 @@ class Shrunk:
 
     transport: Transport
     strength: float  # κ
-    rates: tuple[float, ...]  # 1/m + 1/n of each class that has its own maps; else of all
+    rates: tuple[
+        float, ...
+    ]  # 1/m + 1/n of each class that has its own maps; else of all
     n_shared: int = 0  # number of classes that share the maps; 0 if none do
     total: Callable[[Tensor], Tensor] = lambda sums: sums  # adds up sums over ranks
 
     @property
-    def most(self) -> int | None:
-        return self.transport.most
+    def max_samples(self) -> int | None:
+        return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared:
@@ -57,25 +59,29 @@ class Shrunk:
         return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
 
 
-def _shrink(fit: Fit, rate: Tensor, variance: Tensor | None) -> tuple[Fit, Tensor]:
+def _shrink(
+    fit: FittedMap, rate: Tensor, variance: Tensor | None
+) -> tuple[FittedMap, Tensor]:
     """The fit with shrunk maps, and the factor of each; `variance` (h,) replaces the particles'."""
-    table, cost = fit.table, fit.cost
-    if isinstance(table, GridTable) and table.counts is not None:
+    table = fit.table
+    cost = fit.cost
+    if isinstance(table, GridMap) and table.counts is not None:
         values, factor = kernels.for_tensor(table.values).shrink(
             table.lo, table.hi, table.values, table.counts, cost, rate, variance
         )
         return fit._replace(table=replace(table, values=values)), factor
-    if not isinstance(table, KnotTable):
+    if not isinstance(table, KnotMap):
         fact = f"maps of type {type(table).__name__} do not tell the variance of their particles"
         raise ValueError(f"{fact}; set shrinkage=0, or use transport='auto'")
     if variance is None:
         variance = table.knots.double().var(1, correction=0)
-    noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
+    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
+    cost = cost.double()
     factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
     by = factor[:, None].to(table.values.dtype)
     table = replace(table, values=torch.lerp(table.knots, table.values, by))
     dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
-    return Fit(table, fit.cost, dz), factor
+    return FittedMap(table, fit.cost, dz), factor
 
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
@@ -94,29 +100,49 @@ def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def noise_rates(
-    m: int, n: int, codes_p: Tensor | None = None, codes_q: Tensor | None = None, n_apart: int = 0,
-    most: int | None = None, distinct: float = 1.0,
-) -> tuple[float, ...]:  # fmt: skip
+    m: int,
+    n: int,
+    codes_p: Tensor | None = None,
+    codes_q: Tensor | None = None,
+    n_classes: int = 0,
+    max_samples: int | None = None,
+    distinct: float = 1.0,
+) -> tuple[float, ...]:
     """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
 
-    With `n_apart` classes that have maps of their own, a rate for each. A step looks at `most` particles
+    With `n_classes` classes that have maps of their own, a rate for each. A step looks at `max_samples` particles
     and data; `distinct` is the share of different data: ½ if half of them are mirror images.
     """
-    share_p, share_q = (1.0 if most is None else min(1.0, most / max(1, size)) for size in (m, n))
-    if codes_p is not None and codes_q is not None and n_apart:
-        sizes = (torch.bincount(codes, minlength=n_apart).tolist() for codes in (codes_p, codes_q))
+    share_p, share_q = (
+        1.0 if max_samples is None else min(1.0, max_samples / max(1, size))
+        for size in (m, n)
+    )
+    if codes_p is not None and codes_q is not None and n_classes:
+        sizes = (
+            torch.bincount(codes, minlength=n_classes).tolist()
+            for codes in (codes_p, codes_q)
+        )
         pairs = list(zip(*sizes, strict=True))
     else:
-        weights = None if codes_p is None or codes_q is None else row_weights(codes_q, codes_p)
+        weights = (
+            None
+            if codes_p is None or codes_q is None
+            else row_weights(codes_q, codes_p)
+        )
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
         pairs = [(m, n)]
     share_q *= distinct
-    return tuple(1 / max(1.0, share_p * p) + 1 / max(1.0, share_q * q) for p, q in pairs)
+    return tuple(
+        1 / max(1.0, share_p * p) + 1 / max(1.0, share_q * q) for p, q in pairs
+    )
 
 
 def variance_within(
-    z: Tensor, codes: Tensor, n_classes: int, total: Callable[[Tensor], Tensor] = lambda sums: sums
+    z: Tensor,
+    codes: Tensor,
+    n_classes: int,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within the class, (h,)."""
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
@@ -125,7 +151,10 @@ def variance_within(
         x = part.double()
         sums += [torch.stack((x @ member, x.square() @ member), 1).flatten(0, 1)]
     all_sums = total(torch.cat(sums)).view(-1, 2, n_classes)
-    size, (first, second) = all_sums[0, 0].clamp(min=1), all_sums[1:].unbind(1)
+    size = all_sums[0, 0].clamp(min=1)
+    first, second = all_sums[1:].unbind(1)
     variance = (second / size - (first / size).square()).clamp(min=0).sum(1)
-    mantissa, exponent = torch.frexp(variance)  # 20 bits: ranks sum in another order than one process
+    mantissa, exponent = torch.frexp(
+        variance
+    )  # 20 bits: ranks sum in another order than one process
     return torch.ldexp((mantissa * 2**20).round() / 2**20, exponent)

@@ -17,27 +17,41 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL, Batch
-from sliceflow.engine.clouds import Cloud, Runs
-from sliceflow.errors import is_int, need
+from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.errors import is_int, require
 from sliceflow.fields import FLOATS, Array
 
 __all__ = [
-    "AlignedHistogram", "Auto", "Counts", "Fit", "GridTable", "Histogram", "Interpolated",
-    "KnotTable", "SavedTransport", "Sorted", "Table", "Transport",
-]  # fmt: skip
+    "AlignedHistogram",
+    "Auto",
+    "Counts",
+    "FittedMap",
+    "GridMap",
+    "Histogram",
+    "Interpolated",
+    "KnotMap",
+    "SavedTransport",
+    "Sorted",
+    "Transport",
+    "TransportMap",
+]
 
 _AT_ONCE = 1 << 30  # values sorted at a time
 _SLACK = 1e-5  # averages of equal numbers may differ in the last digit
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
 
 
-class Fit(NamedTuple):
+class FittedMap(NamedTuple):
     """A fitted table, and what the fit knows besides."""
 
-    table: Table
+    table: TransportMap
     cost: Tensor  # the mean of (T(z) − z)² over the particles for each direction
-    dz: Tensor | None = None  # the particles' displacement, if known more exactly than by the table
-    moving: Tensor | None = None  # the share of maps that move anything, if some may stand still
+    dz: Tensor | None = (
+        None  # the particles' displacement, if known more exactly than by the table
+    )
+    moving: Tensor | None = (
+        None  # the share of maps that move anything, if some may stand still
+    )
 
 
 class Counts(NamedTuple):
@@ -49,19 +63,19 @@ class Counts(NamedTuple):
 
 
 class Transport(Protocol):
-    """A way to fit a `Table` to particles z_p (h, M) and data z_q (h, N), at most `most` a step.
+    """A way to fit a `TransportMap` to particles z_p (h, M) and data z_q (h, N), at most `max_samples` a step.
 
-    If the batch has `runs`, each class gets its own maps: only those that count can do this.
+    If the batch has `class_slices`, each class gets its own maps: only those that count can do this.
     """
 
     @property
-    def most(self) -> int | None: ...
+    def max_samples(self) -> int | None: ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit: ...
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap: ...
 
 
 @dataclass(frozen=True)
-class KnotTable:
+class KnotMap:
     """Piecewise linear maps: T(knots) = values, both (h, K) and ascending along each row."""
 
     knots: Annotated[Tensor, Array("h k", FLOATS)]
@@ -70,7 +84,9 @@ class KnotTable:
     def check(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
-            raise ValueError(f"maps have {self.knots.shape[1]} knots, or mix types of numbers")
+            raise ValueError(
+                f"maps have {self.knots.shape[1]} knots, or mix types of numbers"
+            )
         _need_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
@@ -80,7 +96,7 @@ class KnotTable:
 
 
 @dataclass(frozen=True)
-class GridTable:
+class GridMap:
     """Maps on a uniform grid: T sends edge b of [lo, hi] (h,) to values[:, b], (h, B + 1).
 
     If each class has its own maps, they stand class by class: (C·h, B + 1). `counts` (h, B) are the
@@ -95,21 +111,24 @@ class GridTable:
     def check(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
-            raise ValueError(f"maps have {self.values.shape[1]} values, or mix types of numbers")
+            raise ValueError(
+                f"maps have {self.values.shape[1]} values, or mix types of numbers"
+            )
         _need_ascending(self.lo, self.hi)
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`."""
-        kernel, table = kernels.for_tensor(z), (self.lo, self.hi, self.values)
-        runs = None if cloud is None else cloud.runs
-        if runs is None or len(runs) == 1:
+        kernel = kernels.for_tensor(z)
+        table = (self.lo, self.hi, self.values)
+        class_slices = None if cloud is None else cloud.class_slices
+        if class_slices is None or len(class_slices) == 1:
             out: Tensor = kernel.displace_grid(z, *table)
         else:
-            out = kernel.displace_runs(z, *table, runs.starts)
+            out = kernel.displace_classes(z, *table, class_slices.starts)
         return out
 
 
-Table = KnotTable | GridTable
+TransportMap = KnotMap | GridMap
 
 
 def _need_ascending(before: Tensor, after: Tensor) -> None:
@@ -129,7 +148,7 @@ class Sorted:
 
     Parameters
     ----------
-    most : fit to this many particles and data, different ones in each step, as the paper does on
+    max_samples : fit to this many particles and data, different ones in each step, as the paper does on
         CIFAR-10 and CelebA; None uses all
 
     Examples
@@ -143,16 +162,17 @@ class Sorted:
     tensor([[15.]])
     """
 
-    most: int | None = None
+    max_samples: int | None = None
 
     def __post_init__(self) -> None:
-        ok = self.most is None or is_int(self.most, 1)
-        need(ok, "most", self.most, "None or an int of at least 1")
+        ok = self.max_samples is None or is_int(self.max_samples, 1)
+        require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
         k = kernels.for_tensor(z_p)
         if batch.weights is None:
-            sorted_q, w = k.sort_rows(z_q), None
+            sorted_q = k.sort_rows(z_q)
+            w = None
         else:
             sorted_q, order = k.argsort_rows(z_q)
             w = batch.weights[order]
@@ -160,7 +180,7 @@ class Sorted:
         values = k.match(knots, sorted_q, w)
         moved = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
-        return Fit(KnotTable(knots, values), moved.square().mean(1), dz)
+        return FittedMap(KnotMap(knots, values), moved.square().mean(1), dz)
 
 
 @dataclass(frozen=True)
@@ -178,7 +198,7 @@ class Interpolated(Sorted):
 
     Parameters
     ----------
-    most : fit to this many particles and data, different ones in each step; None uses all
+    max_samples : fit to this many particles and data, different ones in each step; None uses all
 
     Examples
     --------
@@ -187,21 +207,26 @@ class Interpolated(Sorted):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
         parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
-        joined = (of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True))
+        joined = (
+            of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True)
+        )
         knots, values, cost, dz = joined
-        return Fit(KnotTable(knots, values), cost, dz)
+        return FittedMap(KnotMap(knots, values), cost, dz)
 
-    def _fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
+    def _fit(
+        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, ...]:
         """Knots and values of the table, cost and displacements, for some directions."""
         k = kernels.for_tensor(z_p)
         p, order = k.argsort_rows(z_p)
         level_p = _ranks(p) / p.shape[1]
         if weights is None:
-            q, level_q = k.sort_rows(z_q), _ranks(z_q) / z_q.shape[1]
+            q = k.sort_rows(z_q)
+            level_q = _ranks(z_q) / z_q.shape[1]
         else:
             q, order_q = k.argsort_rows(z_q)
             w = weights.double()[order_q]
@@ -209,10 +234,15 @@ class Interpolated(Sorted):
         moved = _last_of_ties(p, _linear(level_p, level_q, q)).sub_(p)
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
         # F_p⁻¹ and F_q⁻¹ bend only at these levels; F_p has no values above the last one.
-        ends = level_p.expand(len(level_q), -1), level_q.clamp(max=float(level_p[0, -1]))
+        ends = (
+            level_p.expand(len(level_q), -1),
+            level_q.clamp(max=float(level_p[0, -1])),
+        )
         levels = torch.cat(ends, 1).sort(1).values
         if weights is None:  # the same for all directions
-            levels = levels[:, torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)]
+            levels = levels[
+                :, torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
+            ]
         cost = moved.square().mean(1)
         return _linear(levels, level_p, p), _linear(levels, level_q, q), cost, dz
 
@@ -224,20 +254,25 @@ def _ranks(z: Tensor) -> Tensor:
 
 def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Linear interpolation of y (h, n) at points (h, m), constant beyond the ends of ascending x."""
-    rows, last = max(len(at), len(x)), x.shape[1] - 1
+    rows = max(len(at), len(x))
+    last = x.shape[1] - 1
     at, x = (t.expand(rows, -1).contiguous() for t in (at, x))
     i = (torch.searchsorted(x, at, right=True) - 1).clamp_(0, max(0, last - 1))
     after = (i + 1).clamp_(max=last)
     left = x.gather(1, i)
     gap = x.gather(1, after) - left
     share = torch.where(gap > 0, (at - left) / gap, 0.0).clamp_(0, 1).to(y.dtype)
-    low, high = (y.gather(1, at) if rows > 1 else y.index_select(1, at[0]) for at in (i, after))
+    low, high = (
+        y.gather(1, at) if rows > 1 else y.index_select(1, at[0]) for at in (i, after)
+    )
     return torch.lerp(low, high, share)
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
     """Set the values (h, n) of ties in z (h, n) to that of the last tie, in place."""
-    tied = torch.nn.functional.pad(z[:, 1:] == z[:, :-1], (0, 1)).view(-1).nonzero()[:, 0]
+    tied = (
+        torch.nn.functional.pad(z[:, 1:] == z[:, :-1], (0, 1)).view(-1).nonzero()[:, 0]
+    )
     if len(tied):
         ends = torch.nn.functional.pad(tied.diff() > 1, (0, 1), value=True)
         last = tied[ends][ends.cumsum(0) - ends.long()] + 1
@@ -256,7 +291,7 @@ class Histogram:
     ----------
     n_bins : bins for the particles and for the data. Conditions that spread the projections need more:
         each of C classes gets about n_bins/C of them
-    most : count at most this many particles and data, different ones in each step; None counts all.
+    max_samples : count at most this many particles and data, different ones in each step; None counts all.
         Fewer are faster and a little worse, with class labels clearly worse
 
     Examples
@@ -268,22 +303,30 @@ class Histogram:
     """
 
     n_bins: int = 256
-    most: int | None = MOST
+    max_samples: int | None = MOST
 
     def __post_init__(self) -> None:
-        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        Sorted(self.most)  # checks it
+        require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
+        Sorted(self.max_samples)  # checks it
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        if batch.runs is None:
-            return self.between(self.count(z_p), self.count(z_q, batch.weights), z_p.dtype)
-        of_p, of_q = batch.runs
-        p, q = self.count(z_p, runs=of_p), self.count(z_q, runs=of_q)
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
+        if batch.class_slices is None:
+            return self.between(
+                self.count(z_p), self.count(z_q, batch.weights), z_p.dtype
+            )
+        of_p, of_q = batch.class_slices
+        p = self.count(z_p, class_slices=of_p)
+        q = self.count(z_q, class_slices=of_q)
         return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
 
-    def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
-        """The histograms of z (h, n), for each direction; with `runs`, for each class and direction."""
-        starts = () if runs is None else runs.starts
+    def count(
+        self,
+        z: Tensor,
+        weights: Tensor | None = None,
+        class_slices: ClassSlices | None = None,
+    ) -> Counts:
+        """The histograms of z (h, n), for each direction; with `class_slices`, for each class and direction."""
+        starts = () if class_slices is None else class_slices.starts
         return Counts(*kernels.for_tensor(z).histogram(z, self.n_bins, weights, starts))
 
     def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,17 +334,27 @@ class Histogram:
         return lo, hi
 
     def between(
-        self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
-    ) -> Fit:
+        self,
+        p: Counts,
+        q: Counts,
+        dtype: torch.dtype,
+        still: Collection[int] = (),
+        n_classes: int = 1,
+    ) -> FittedMap:
         """The maps from counted particles to counted data; those of classes `still` are the identity."""
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = (t.clone() for t in p) if still else p
         for c in still:  # a range of positive width: beyond it, the shift is 0
             rows = slice(c * len(cost) // n_classes, (c + 1) * len(cost) // n_classes)
-            counts[rows], lo[rows], hi[rows], cost[rows] = 1, -1.0, 1.0, 0.0
-            place = torch.linspace(-1, 1, values.shape[1], dtype=torch.float64, device=values.device)
+            counts[rows] = 1
+            lo[rows] = -1.0
+            hi[rows] = 1.0
+            cost[rows] = 0.0
+            place = torch.linspace(
+                -1, 1, values.shape[1], dtype=torch.float64, device=values.device
+            )
             values[rows] = place.to(values.dtype)
-        return Fit(GridTable(lo, hi, values.to(dtype), counts), cost)
+        return FittedMap(GridMap(lo, hi, values.to(dtype), counts), cost)
 
 
 @dataclass(frozen=True)
@@ -310,8 +363,14 @@ class AlignedHistogram(Histogram):
 
     span: tuple[float, float] = (-1.0, 1.0)
 
-    def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
-        kernel, starts = kernels.for_tensor(z), (0, z.shape[1]) if runs is None else runs.starts
+    def count(
+        self,
+        z: Tensor,
+        weights: Tensor | None = None,
+        class_slices: ClassSlices | None = None,
+    ) -> Counts:
+        kernel = kernels.for_tensor(z)
+        starts = (0, z.shape[1]) if class_slices is None else class_slices.starts
         parts = []
         for first, end in pairwise(starts):
             some = z[:, first:end] if end > first else z[:, :1]
@@ -330,19 +389,28 @@ class Auto:
 
     threshold: int = 5_000
     n_bins: int = 1024
-    most: int | None = MOST
+    max_samples: int | None = MOST
 
     def __post_init__(self) -> None:
-        need(is_int(self.threshold, 0), "threshold", self.threshold, "an int of at least 0")
-        Histogram(self.n_bins, self.most)  # checks them
+        require(
+            is_int(self.threshold, 0),
+            "threshold",
+            self.threshold,
+            "an int of at least 0",
+        )
+        Histogram(self.n_bins, self.max_samples)  # checks them
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
     def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
         """The transport for `n` particles and data in total; several ranks can only count."""
         few = n <= self.threshold and n_ranks == 1
-        return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
+        return (
+            Sorted(self.max_samples)
+            if few
+            else Histogram(self.n_bins, self.max_samples)
+        )
 
 
 def choose_transport(

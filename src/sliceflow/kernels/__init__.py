@@ -26,7 +26,9 @@ __all__ = ["MOST_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
 def complete(module: ModuleType) -> SimpleNamespace:
     """All kernels: those of `module`, and the reference's where it has none."""
     names = reference.__all__
-    return SimpleNamespace(**{name: getattr(module, name, getattr(reference, name)) for name in names})
+    return SimpleNamespace(
+        **{name: getattr(module, name, getattr(reference, name)) for name in names}
+    )
 
 
 @cache
@@ -34,11 +36,14 @@ def _fast(module: str, device: str, library: str) -> SimpleNamespace:
     """The kernels of a module; those of the reference, with one warning, where it cannot be used."""
     remedy = f"pip install {library.lower()}"
     if module == "triton" and torch.version.hip is not None:
-        why, remedy = f"torch {torch.__version__} is built for AMD GPUs (ROCm)", "an NVIDIA GPU"
+        why = f"torch {torch.__version__} is built for AMD GPUs (ROCm)"
+        remedy = "an NVIDIA GPU"
     else:
         try:
             return complete(importlib.import_module(f"sliceflow.kernels.{module}"))
-        except ImportError as error:  # numba lags behind Python, Triton is not on every system
+        except (
+            ImportError
+        ) as error:  # numba lags behind Python, Triton is not on every system
             why = f"{library} cannot be imported ({error})"
     warnings.warn(
         f"{why}; the slower plain-torch kernels are used on the {device}. "

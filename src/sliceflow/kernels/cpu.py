@@ -22,7 +22,9 @@ from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 # Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
 # For what is never NaN: minima are vectorised.
-_no_nan: Any = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan"})
+_no_nan: Any = numba.njit(
+    cache=True, error_model="numpy", nogil=True, fastmath={"nnan"}
+)
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -36,9 +38,12 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sliceflow")
 
 
-def over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
+def over_rows(
+    kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any
+) -> None:
     """`kernel` on blocks of rows of `arrays` and all of `shared`, in as many threads as torch uses."""
-    rows, size = len(arrays[0]), max(a.size for a in arrays)
+    rows = len(arrays[0])
+    size = max(a.size for a in arrays)
     threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
     if threads <= 1:
         kernel(*arrays, *shared)
@@ -70,16 +75,30 @@ def _philox(out, first, key0, key1):
     shift = np.uint64(32)
     for i in range(out.shape[0]):
         counter = np.uint64(first + i)
-        c0, c1, c2, c3 = counter & mask, counter >> shift, np.uint64(0), np.uint64(0)
-        k0, k1 = np.uint64(key0), np.uint64(key1)
+        c0 = counter & mask
+        c1 = counter >> shift
+        c2 = np.uint64(0)
+        c3 = np.uint64(0)
+        k0 = np.uint64(key0)
+        k1 = np.uint64(key1)
         for _ in range(10):
-            p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-            c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & mask, (p0 >> shift) ^ c3 ^ k1, p0 & mask
-            k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
-        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = c0, c1, c2, c3
+            p0 = c0 * np.uint64(0xD2511F53)
+            p1 = c2 * np.uint64(0xCD9E8D57)
+            c0 = (p1 >> shift) ^ c1 ^ k0
+            c1 = p1 & mask
+            c2 = (p0 >> shift) ^ c3 ^ k1
+            c3 = p0 & mask
+            k0 = (k0 + np.uint64(0x9E3779B9)) & mask
+            k1 = (k1 + np.uint64(0xBB67AE85)) & mask
+        out[i, 0] = c0
+        out[i, 1] = c1
+        out[i, 2] = c2
+        out[i, 3] = c3
 
 
-def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+def philox(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
     out = np.empty((n, 4), np.int64)
     _philox(out, first, *key)
     return torch.from_numpy(out)
@@ -89,9 +108,12 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
 def _box_muller(words, out):
     for i in range(words.shape[0]):
         for j in range(0, words.shape[1], 2):
-            u, v = (words[i, j] + 0.5) / 2.0**32, (words[i, j + 1] + 0.5) / 2.0**32
-            radius, angle = math.sqrt(-2.0 * math.log(u)), 2.0 * math.pi * v
-            out[i, j], out[i, j + 1] = radius * math.cos(angle), radius * math.sin(angle)
+            u = (words[i, j] + 0.5) / 2.0**32
+            v = (words[i, j + 1] + 0.5) / 2.0**32
+            radius = math.sqrt(-2.0 * math.log(u))
+            angle = 2.0 * math.pi * v
+            out[i, j] = radius * math.cos(angle)
+            out[i, j + 1] = radius * math.sin(angle)
 
 
 def box_muller(words: Tensor) -> Tensor:
@@ -130,9 +152,14 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     array = _array(z)
     if array.dtype != np.float32:
         order = np.empty(array.shape, np.int64)
-        over_rows(lambda rows, out: np.copyto(out, rows.argsort(axis=1)), [array, order])
-        return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(order)
-    keys, values = np.empty(array.shape, np.int64), np.empty_like(array)
+        over_rows(
+            lambda rows, out: np.copyto(out, rows.argsort(axis=1)), [array, order]
+        )
+        return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(
+            order
+        )
+    keys = np.empty(array.shape, np.int64)
+    values = np.empty_like(array)
     over_rows(_pack, [array.view(np.int32), keys])
     over_rows(np.ndarray.sort, [keys])
     over_rows(_unpack, [array, keys, values])
@@ -148,7 +175,9 @@ def _add_class_offsets(z, offsets, out, codes):
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    over_rows(_add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes))
+    over_rows(
+        _add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes)
+    )
     return out
 
 
@@ -170,8 +199,11 @@ def _closest(x, own, out, rows, most):
 
 
 def closest(x: Tensor, rows: Tensor, most: Tensor, others: bool = False) -> Tensor:
-    out, own = x.new_empty(len(x)), torch.arange(len(x)) if others else torch.full((len(x),), -1)
-    over_rows(_closest, [*map(_array, (x, own)), out.numpy()], _array(rows.T), _array(most))
+    out = x.new_empty(len(x))
+    own = torch.arange(len(x)) if others else torch.full((len(x),), -1)
+    over_rows(
+        _closest, [*map(_array, (x, own)), out.numpy()], _array(rows.T), _array(most)
+    )
     return out
 
 
@@ -193,7 +225,10 @@ def _match(z_p, z_q, w_q, out, ratio):
                 end += 1
             if w_q.shape[1]:
                 level = (k + end) / (2.0 * m) * total
-                while i < n - 1 and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= level:
+                while (
+                    i < n - 1
+                    and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= level
+                ):
                     below += w_q[j, i]
                     i += 1
                 right = min(i + 1, n - 1)
@@ -213,7 +248,10 @@ def _match(z_p, z_q, w_q, out, ratio):
                 if i > 0:
                     beside = np.float64(z_q[j, i]) - np.float64(z_q[j, i - 1])
                 if right < n - 1:
-                    beside = max(beside, np.float64(z_q[j, right + 1]) - np.float64(z_q[j, right]))
+                    beside = max(
+                        beside,
+                        np.float64(z_q[j, right + 1]) - np.float64(z_q[j, right]),
+                    )
                 if gap > ratio * beside:
                     f = 1.0 if f > edge else 0.0
             left_value = np.float64(z_q[j, i])
@@ -236,8 +274,10 @@ def _displace_knots(z, knots, values, out):
     last = knots.shape[1] - 1
     n_cells = 2 * knots.shape[1]
     for j in range(h):
-        lo, hi = np.float64(knots[j, 0]), np.float64(knots[j, last])
-        low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, last])
+        lo = np.float64(knots[j, 0])
+        hi = np.float64(knots[j, last])
+        low_end = np.float64(values[j, 0])
+        high_end = np.float64(values[j, last])
         slope = 1.0 if hi > lo and high_end > low_end else 0.0
         rate = _finite_rate(lo, hi, n_cells)
         # first[c]: how many knots lie in cells before c. A value in cell c therefore lies at or
@@ -266,7 +306,8 @@ def _displace_knots(z, knots, values, out):
                         b = middle
                 while knots[j, a + 1] <= v:
                     a += 1
-                left, low = np.float64(knots[j, a]), np.float64(values[j, a])
+                left = np.float64(knots[j, a])
+                low = np.float64(values[j, a])
                 f = (v - left) / (np.float64(knots[j, a + 1]) - left)
                 out[j, t] = low + f * (np.float64(values[j, a + 1]) - low) - v
             else:
@@ -280,7 +321,8 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 
 
 def _range(z: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> None:
-    lo[:], hi[:] = z.min(axis=1), z.max(axis=1)
+    lo[:] = z.min(axis=1)
+    hi[:] = z.max(axis=1)
 
 
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,16 +336,19 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 def _count(z, lo, hi, counts, weights):
     n_bins = counts.shape[1]
     # Two histograms taken in turn, so that equal neighbours do not wait for each other.
-    even, odd = np.empty(n_bins, np.int32), np.empty(n_bins, np.int32)
+    even = np.empty(n_bins, np.int32)
+    odd = np.empty(n_bins, np.int32)
     n = z.shape[1]
     for j in range(z.shape[0]):
-        row, start = z[j], lo[j]
+        row = z[j]
+        start = lo[j]
         rate = _finite_rate(start, hi[j], n_bins)
         if weights.shape[0]:
             for t in range(n):
                 counts[j, _bin(row[t], start, rate, n_bins)] += weights[t]
             continue
-        even[:], odd[:] = 0, 0
+        even[:] = 0
+        odd[:] = 0
         for t in range(0, n - 1, 2):
             even[_bin(row[t], start, rate, n_bins)] += 1
             odd[_bin(row[t + 1], start, rate, n_bins)] += 1
@@ -313,7 +358,9 @@ def _count(z, lo, hi, counts, weights):
             counts[j, b] = even[b] + odd[b]
 
 
-def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
+def count(
+    z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
+) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
     w = np.empty(0) if weights is None else _array(weights.double())
     over_rows(_count, [_array(z), lo.numpy(), hi.numpy(), counts.numpy()], w)
@@ -352,10 +399,13 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
             f = min(max((a - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
             values[j, b] = lo_q[j] + width * (i + f)
             for e in range(run + 1, b):
-                values[j, e] = values[j, run] + (e - run) / (b - run) * (values[j, b] - values[j, run])
+                values[j, e] = values[j, run] + (e - run) / (b - run) * (
+                    values[j, b] - values[j, run]
+                )
             run = b
         step = (hi_p[j] - lo_p[j]) / n_p
-        left, total = values[j, 0] - lo_p[j], 0.0
+        left = values[j, 0] - lo_p[j]
+        total = 0.0
         for b in range(n_p):
             right = values[j, b + 1] - (lo_p[j] + (b + 1) * step)
             total += counts_p[j, b] * (left * left + left * right + right * right)
@@ -364,9 +414,16 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
 
 
 def compose(
-    counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
+    counts_p: Tensor,
+    lo_p: Tensor,
+    hi_p: Tensor,
+    counts_q: Tensor,
+    lo_q: Tensor,
+    hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    values = torch.empty((counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64)
+    values = torch.empty(
+        (counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64
+    )
     cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
     over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
@@ -377,10 +434,14 @@ def compose(
 def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
     for j in range(z.shape[0]):
-        row, table, moved = z[j], values[j], out[j]
-        start, end = lo[j], hi[j]
+        row = z[j]
+        table = values[j]
+        moved = out[j]
+        start = lo[j]
+        end = hi[j]
         rate = _finite_rate(start, end, n_bins)
-        low_end, high_end = np.float64(table[0]), np.float64(table[n_bins])
+        low_end = np.float64(table[0])
+        high_end = np.float64(table[n_bins])
         slope = 1.0 if end > start and high_end > low_end else 0.0
         for t in range(row.shape[0]):
             v = np.float64(row[t])
@@ -390,17 +451,25 @@ def _displace_grid(z, lo, hi, values, out):
             elif position > 0:
                 b = np.uintp(position)
                 low = np.float64(table[b])
-                moved[t] = low + (position - b) * (np.float64(table[b + np.uintp(1)]) - low) - v
+                moved[t] = (
+                    low
+                    + (position - b) * (np.float64(table[b + np.uintp(1)]) - low)
+                    - v
+                )
             else:  # or it is NaN, and so is this
                 moved[t] = low_end + slope * (v - start) - v
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    over_rows(_displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()])
+    over_rows(
+        _displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()]
+    )
     return out
 
 
-displace_runs = partial(reference.displace_runs, displace=displace_grid)
+displace_classes = partial(reference.displace_classes, displace=displace_grid)
 project_tiles = partial(reference.project_tiles, add=add_class_offsets)
-move_tiles = partial(reference.move_tiles, project=project_tiles, displace=displace_grid)
+move_tiles = partial(
+    reference.move_tiles, project=project_tiles, displace=displace_grid
+)

@@ -20,7 +20,9 @@ class Geometry:
     @property
     def grid(self) -> tuple[int, int]:
         """Tiles down and across."""
-        (_, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
+        _, h, w = self.shape
+        s, t = self.size
+        top, left = self.offset
         return -(-(h + top) // s), -(-(w + left) // t)
 
     @property
@@ -36,7 +38,9 @@ class Geometry:
     @cached_property
     def place(self) -> Tensor:
         """The index of each pixel of the picture among the values of all tiles: (C·h·w,)."""
-        (c, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
+        c, h, w = self.shape
+        s, t = self.size
+        top, left = self.offset
         row = torch.arange(top, top + h)[:, None]
         column = torch.arange(left, left + w)
         tile = row // s * self.grid[1] + column // t

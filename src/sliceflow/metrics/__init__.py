@@ -7,7 +7,13 @@ one.
 """
 
 from sliceflow.metrics.calibration import Calibration, calibration
-from sliceflow.metrics.copying import copies, lookalikes, nearest_pictures, nn_ratio, strays
+from sliceflow.metrics.copying import (
+    copies,
+    memorized_rate,
+    nearest_pictures,
+    nn_ratio,
+    outlier_rate,
+)
 from sliceflow.metrics.distances import (
     coverage,
     fid,
@@ -20,7 +26,21 @@ from sliceflow.metrics.pairs import nearest
 from sliceflow.metrics.reports import Number, Report, report
 
 __all__ = [
-    "Calibration", "Number", "Report", "calibration", "copies", "coverage", "fid", "frechet_distance",
-    "frechet_distance_pca", "lookalikes", "nearest", "nearest_pictures", "nn_ratio", "report",
-    "sliced_wasserstein", "strays", "two_sample_accuracy",
-]  # fmt: skip
+    "Calibration",
+    "Number",
+    "Report",
+    "calibration",
+    "copies",
+    "coverage",
+    "fid",
+    "frechet_distance",
+    "frechet_distance_pca",
+    "memorized_rate",
+    "nearest",
+    "nearest_pictures",
+    "nn_ratio",
+    "outlier_rate",
+    "report",
+    "sliced_wasserstein",
+    "two_sample_accuracy",
+]

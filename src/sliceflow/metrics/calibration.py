@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import from_tensor, need
+from sliceflow.errors import from_tensor, require
 
 _FIRST = ("conditions", "samples")  # what the first axis counts
 _UNLIKELY = 0.01  # p-value below which samples do not pass
@@ -23,7 +23,9 @@ class Calibration:
     """Ranks of true values among samples. Made by `calibration`; `print` shows a verdict."""
 
     ranks: np.ndarray  # (q, d), how many of the samples are smaller than the truth
-    tarp_ranks: np.ndarray  # (q,), how many are nearer to a random point than the truth is
+    tarp_ranks: (
+        np.ndarray
+    )  # (q,), how many are nearer to a random point than the truth is
     n_samples: int  # of each of the q conditions
 
     @property
@@ -45,19 +47,22 @@ class Calibration:
 
     def coverage(self, share: float) -> np.ndarray:
         """(d,), how often the central interval with this share of the samples holds the truth."""
-        need(0 <= share <= 1, "share", share, "from 0 to 1")
+        require(0 <= share <= 1, "share", share, "from 0 to 1")
         return np.asarray((np.abs(2 * self.levels - 1) <= share).mean(axis=0))
 
     @property
     def verdict(self) -> str:
         """One sentence: whether samples pass both tests, and if not, what is wrong with them."""
-        q, least = len(self.ranks), self._least_p_value
+        q = len(self.ranks)
+        least = self._least_p_value
         if min(least, self.tarp_p_value) >= _UNLIKELY:
             return f"calibrated, as far as {q} conditions can tell"
         worst = int(self.p_values.argmin())
         held = float(self.coverage(0.9)[worst])
         if least >= _UNLIKELY:
-            return "not calibrated: each column by itself is, all together are not (TARP)"
+            return (
+                "not calibrated: each column by itself is, all together are not (TARP)"
+            )
         if abs(held - 0.9) > 2 * np.sqrt(0.09 / q):  # two standard errors
             kind = "overconfident" if held < 0.9 else "underconfident"
             return f"{kind}: the 90 % interval of column {worst} holds {held:.0%} of the truths"
@@ -65,7 +70,9 @@ class Calibration:
 
     @property
     def _least_p_value(self) -> float:
-        return min(1.0, len(self.p_values) * float(self.p_values.min()))  # Bonferroni: d tests
+        return min(
+            1.0, len(self.p_values) * float(self.p_values.min())
+        )  # Bonferroni: d tests
 
     def __str__(self) -> str:
         rows = (
@@ -74,13 +81,17 @@ class Calibration:
             ("truths in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
             ("truths in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
         )
-        lines = [f"{name:31} {value:7.3g}   ideal: {ideal}" for name, value, ideal in rows]
+        lines = [
+            f"{name:31} {value:7.3g}   ideal: {ideal}" for name, value, ideal in rows
+        ]
         return "\n".join((self.verdict, *lines))
 
     __repr__ = __str__
 
 
-def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int = 0) -> Calibration:
+def calibration(
+    samples: Any, truth: Any, *, first: str | None = None, seed: int = 0
+) -> Calibration:
     """Ranks of the truth of each of q conditions among the n samples for it.
 
     Parameters
@@ -98,14 +109,18 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
     overconfident: the 90 % interval of column 0 holds 58% of the truths
     """
     samples, truth = (np.asarray(from_tensor(a), np.float64) for a in (samples, truth))
-    need(first in (None, *_FIRST), "first", first, "'conditions' or 'samples'")
-    shapes, fits = f"samples have shape {samples.shape} and truth {truth.shape}", []
+    require(first in (None, *_FIRST), "first", first, "'conditions' or 'samples'")
+    shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
+    fits = []
     if truth.ndim == 1 and samples.ndim == 2:
-        samples, truth = samples[..., None], truth[:, None]
+        samples = samples[..., None]
+        truth = truth[:, None]
     if samples.ndim == 3 and samples.shape[2:] == truth.shape[1:] and samples.size:
         fits = [name for i, name in enumerate(_FIRST) if samples.shape[i] == len(truth)]
     if first is None and len(fits) == 2:
-        advice = "pass first='conditions', or first='samples' as sample_batched puts them"
+        advice = (
+            "pass first='conditions', or first='samples' as sample_batched puts them"
+        )
         raise ValueError(f"{shapes}: either axis may count the conditions; {advice}")
     if not fits or (first or fits[0]) not in fits:
         raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
@@ -114,7 +129,8 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
     for name, a in (("samples", samples), ("truth", truth)):
         if not np.isfinite(a).all():
             raise ValueError(f"{name} contain a NaN or an infinity")
-    low, high = truth.min(axis=0), truth.max(axis=0)
+    low = truth.min(axis=0)
+    high = truth.max(axis=0)
     unit = np.where(high > low, high - low, 1.0)
     point = np.random.default_rng(seed).uniform(low, high, truth.shape)
     apart = np.linalg.norm((samples - point[:, None]) / unit, axis=2)

@@ -15,7 +15,12 @@ _MANY = 1_000  # rows of which a classifier learns enough from two thirds
 
 
 def sliced_wasserstein(
-    a: Any, b: Any, *, n_directions: int = 1000, seed: int = 0, directions: np.ndarray | None = None
+    a: Any,
+    b: Any,
+    *,
+    n_directions: int = 1000,
+    seed: int = 0,
+    directions: np.ndarray | None = None,
 ) -> float:
     """Sliced 2-Wasserstein distance between two samples of any sizes, exact on each direction.
 
@@ -33,18 +38,24 @@ def sliced_wasserstein(
     >>> round(sliced_wasserstein(a, a + np.array([3.0, 0, 0])), 1)  # |shift| / sqrt(d)
     1.7
     """
-    a, b = as_rows(a, "a").astype(np.float64), as_rows(b, "b").astype(np.float64)
+    a = as_rows(a, "a").astype(np.float64)
+    b = as_rows(b, "b").astype(np.float64)
     same_width(a, b, "a and b")
     if directions is None:
-        directions = np.random.default_rng(seed).standard_normal((n_directions, a.shape[1]))
+        directions = np.random.default_rng(seed).standard_normal(
+            (n_directions, a.shape[1])
+        )
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    n, m, total = len(a), len(b), 0.0
+    n = len(a)
+    m = len(b)
+    total = 0.0
     # The two quantile functions are constant between the levels i/n and j/m: integrate piecewise.
     levels = np.union1d(np.arange(1, n + 1) / n, np.arange(1, m + 1) / m)
     width = np.diff(levels, prepend=0.0)
     i, j = (np.minimum(((levels - width / 2) * k).astype(int), k - 1) for k in (n, m))
     for block in np.array_split(directions, max(1, len(directions) // 64)):
-        za, zb = np.sort(block @ a.T, axis=1), np.sort(block @ b.T, axis=1)
+        za = np.sort(block @ a.T, axis=1)
+        zb = np.sort(block @ b.T, axis=1)
         total += float((np.square(za[:, i] - zb[:, j]) @ width).sum())
     return float(np.sqrt(total / len(directions)))
 
@@ -64,18 +75,24 @@ def frechet_distance(a: Any, b: Any) -> float:
     >>> round(frechet_distance(a, 2 * a + 3), 1)  # |3, 3|^2 + tr(1 + 4 - 2*2)
     19.7
     """
-    a, b = as_rows(a, "a").astype(np.float64), as_rows(b, "b").astype(np.float64)
+    a = as_rows(a, "a").astype(np.float64)
+    b = as_rows(b, "b").astype(np.float64)
     same_width(a, b, "a and b")
     if min(len(a), len(b)) < 2:
-        raise ValueError(f"a covariance needs two rows, but there are {len(a)} and {len(b)}")
+        raise ValueError(
+            f"a covariance needs two rows, but there are {len(a)} and {len(b)}"
+        )
     apart = a.mean(axis=0) - b.mean(axis=0)
-    root_a, root_b = _root(a), _root(b)  # singular values of R_a R_bᵀ sum to tr (Σ_a Σ_b)^½
+    root_a = _root(a)
+    root_b = _root(b)  # singular values of R_a R_bᵀ sum to tr (Σ_a Σ_b)^½
     cross = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
     squares = np.square(root_a).sum() + np.square(root_b).sum()
     return float(apart @ apart + max(0.0, squares - 2 * cross))
 
 
-def frechet_distance_pca(samples: Any, test: Any, train: Any, n_components: int = 32) -> float:
+def frechet_distance_pca(
+    samples: Any, test: Any, train: Any, n_components: int = 32
+) -> float:
     """Fréchet distance of samples to test rows in the leading principal components of train rows.
 
     Examples
@@ -85,7 +102,8 @@ def frechet_distance_pca(samples: Any, test: Any, train: Any, n_components: int 
     0.0
     """
     mean, axes = principal_axes(as_rows(train, "train"), n_components)
-    samples, test = as_rows(samples, "samples"), as_rows(test, "test")
+    samples = as_rows(samples, "samples")
+    test = as_rows(test, "test")
     return frechet_distance((samples - mean) @ axes.T, (test - mean) @ axes.T)
 
 
@@ -125,9 +143,14 @@ def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> fl
 
 
 def two_sample_accuracy(
-    samples: Any, real: Any, *, classifier: Any = None, scoring: str = "accuracy",
-    n_trees: int = 200, seed: int = 0,
-) -> float:  # fmt: skip
+    samples: Any,
+    real: Any,
+    *,
+    classifier: Any = None,
+    scoring: str = "accuracy",
+    n_trees: int = 200,
+    seed: int = 0,
+) -> float:
     """Cross-validated score of a classifier that separates samples from real rows; 0.5 is ideal.
 
     Equally many of both are used (a random subset of the larger), in five shuffled folds; 1,000 or more
@@ -153,19 +176,28 @@ def two_sample_accuracy(
     rng = np.random.default_rng(seed)
     n = min(len(samples), len(real))
     if n < 5:
-        raise ValueError(f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more")
-    a, b = (np.asarray(from_tensor(x))[rng.permutation(len(x))[:n]] for x in (samples, real))
+        raise ValueError(
+            f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more"
+        )
+    a, b = (
+        np.asarray(from_tensor(x))[rng.permutation(len(x))[:n]] for x in (samples, real)
+    )
     if classifier is None:
         classifier = RandomForestClassifier(n_trees, random_state=seed)
-    X, y = np.concatenate((a, b)), np.repeat([0, 1], n)
+    X = np.concatenate((a, b))
+    y = np.repeat([0, 1], n)
     folds = StratifiedKFold(5 if n < _MANY else 3, shuffle=True, random_state=seed)
     return float(cross_val_score(classifier, X, y, cv=folds, scoring=scoring).mean())
 
 
 def fid(
-    samples: np.ndarray, real: np.ndarray, *, n_pixel_values: int = 256,
-    weights: str | os.PathLike[str] | None = None, device: str = "auto",
-) -> float:  # fmt: skip
+    samples: np.ndarray,
+    real: np.ndarray,
+    *,
+    n_pixel_values: int = 256,
+    weights: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+) -> float:
     """Fréchet inception distance (2048 features) of samples to real pictures.
 
     By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``, which downloads the
@@ -185,10 +217,16 @@ def fid(
     given = [_as_dataset(x, n_pixel_values) for x in (samples, real)]
     try:
         from torch_fidelity import calculate_metrics  # type: ignore[import-untyped]
-    except Exception as error:  # a torchvision that does not match torch raises a RuntimeError
+    except (
+        Exception
+    ) as error:  # a torchvision that does not match torch raises a RuntimeError
         fact = f"FID needs torch-fidelity and a torchvision that fits torch ({error})"
-        raise ImportError(f"{fact}; pip install 'sliceflow[metrics]' torchvision") from error
-    options: Any = dict(cuda=resolve_device(device).type == "cuda", cache=False, verbose=False)
+        raise ImportError(
+            f"{fact}; pip install 'sliceflow[metrics]' torchvision"
+        ) from error
+    options: Any = dict(
+        cuda=resolve_device(device).type == "cuda", cache=False, verbose=False
+    )
     if weights is not None:
         options |= {"feature_extractor_weights_path": os.fspath(weights)}
     found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)
@@ -202,8 +240,12 @@ def _as_dataset(images: Any, n_pixel_values: int) -> Any:
 
     images = np.asarray(images)
     if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
-        raise ValueError(f"pictures are {images.dtype} of shape {images.shape}; pass whole numbers")
+        raise ValueError(
+            f"pictures are {images.dtype} of shape {images.shape}; pass whole numbers"
+        )
     pixels = (images * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
-    pixels = np.broadcast_to(pixels.reshape(*pixels.shape[:3], -1), (*pixels.shape[:3], 3))
+    pixels = np.broadcast_to(
+        pixels.reshape(*pixels.shape[:3], -1), (*pixels.shape[:3], 3)
+    )
     bytes_ = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
     return ConcatDataset([bytes_])  # type: ignore[list-item]  # its items are those of the tensor

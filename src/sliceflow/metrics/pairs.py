@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sliceflow.devices import resolve_device
-from sliceflow.errors import from_tensor, is_int, need
+from sliceflow.errors import from_tensor, is_int, require
 
 _BLOCK_NUMBERS = 1 << 24  # numbers in a block of rows: 128 MiB of float64
 _BLOCK_ROWS = 4096  # so two blocks make at most 16 million pairs
@@ -20,13 +20,17 @@ def as_rows(x: Any, name: str = "x") -> np.ndarray:
     """`x` as (n, d): pictures are flattened, the type is unchanged. Values must be finite numbers."""
     x = np.asarray(from_tensor(x))
     if x.ndim < 2 or x.size == 0:
-        raise ValueError(f"{name} has the shape {x.shape}; pass rows (n, d) or pictures (n, h, w[, c])")
+        raise ValueError(
+            f"{name} has the shape {x.shape}; pass rows (n, d) or pictures (n, h, w[, c])"
+        )
     rows: np.ndarray = x.reshape(len(x), -1)
     if rows.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {rows.dtype}, not numbers")
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-        raise ValueError(f"{name} has a NaN or an infinity in row {bad}; leave such rows out")
+        raise ValueError(
+            f"{name} has a NaN or an infinity in row {bad}; leave such rows out"
+        )
     return rows
 
 
@@ -60,7 +64,12 @@ def _centred(
 
 
 def nearest(
-    rows: Any, data: Any, k: int = 1, *, device: str = "auto", leave_out_itself: bool = False
+    rows: Any,
+    data: Any,
+    k: int = 1,
+    *,
+    device: str = "auto",
+    leave_out_itself: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances (n, k) of each row to its k nearest rows of `data`, and their indices (n, k).
 
@@ -79,18 +88,29 @@ def nearest(
     >>> distances.round(3), index
     (array([[0.1, 0.9]]), array([[1, 0]]))
     """
-    rows, data = as_rows(rows, "rows"), as_rows(data, "data")
+    rows = as_rows(rows, "rows")
+    data = as_rows(data, "data")
     same_width(rows, data, "rows and data")
     if leave_out_itself and len(rows) != len(data):
         counts = f"{len(rows)}, {len(data)}"
-        raise ValueError(f"leave_out_itself=True needs rows that are the data: {counts}")
+        raise ValueError(
+            f"leave_out_itself=True needs rows that are the data: {counts}"
+        )
     there = len(data) - leave_out_itself
-    need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
+    require(
+        is_int(k, 1) and k <= there,
+        "k",
+        k,
+        f"a whole number from 1 to {there}, the rows there are",
+    )
     wanted = min(k + _SPARE, there)
-    distances, index = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-    centre, where = data.mean(axis=0, dtype=np.float64), resolve_device(device)
+    distances = np.empty((len(rows), k))
+    index = np.empty((len(rows), k), np.int64)
+    centre = data.mean(axis=0, dtype=np.float64)
+    where = resolve_device(device)
     for i, x in _centred(rows, centre, where):
-        left, best = torch.cat((-x, x.new_ones(len(x), 1)), 1), x.new_empty(len(x), 0)
+        left = torch.cat((-x, x.new_ones(len(x), 1)), 1)
+        best = x.new_empty(len(x), 0)
         number = best.long()
         for j, y in _centred(data, centre, where):
             # ½|x − y|² without ½|x|², which is alike for all; one product is faster than addmm.
@@ -98,12 +118,18 @@ def nearest(
             if leave_out_itself:
                 same = np.arange(max(i.start, j.start), min(i.stop, j.stop))
                 score[same - i.start, same - j.start] = torch.inf
-            near = score.topk(min(wanted, score.shape[1]), dim=1, largest=False, sorted=False)
+            near = score.topk(
+                min(wanted, score.shape[1]), dim=1, largest=False, sorted=False
+            )
             best = torch.cat((best, near.values), 1)
             number = torch.cat((number, near.indices + j.start), 1)
-            best, kept = best.topk(min(wanted, best.shape[1]), dim=1, largest=False, sorted=False)
+            best, kept = best.topk(
+                min(wanted, best.shape[1]), dim=1, largest=False, sorted=False
+            )
             number = number.gather(1, kept)
-        distances[i], index[i] = _exact(rows[i], data, np.sort(number.cpu().numpy(), axis=1), k)
+        distances[i], index[i] = _exact(
+            rows[i], data, np.sort(number.cpu().numpy(), axis=1), k
+        )
     return distances, index
 
 
@@ -114,7 +140,11 @@ def _exact(
     distances = np.empty(candidates.shape)
     for c, number in enumerate(candidates.T):
         for part in blocks(rows):
-            apart = np.subtract(rows[part], data[number[part]], dtype=np.float64)  # bytes must not wrap
+            apart = np.subtract(
+                rows[part], data[number[part]], dtype=np.float64
+            )  # bytes must not wrap
             distances[part, c] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(distances, order, 1), np.take_along_axis(candidates, order, 1)
+    return np.take_along_axis(distances, order, 1), np.take_along_axis(
+        candidates, order, 1
+    )

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], put: Callable[[BinaryIO], object]
+) -> None:
     """Write a new file beside `path` by `put`, flush it to disk, and rename it. An error changes nothing.
 
     It keeps the mode and, where allowed, the owner. A link's target is replaced; only files can be.
@@ -22,8 +24,12 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
     # At no time may it be readable by anyone who could not read the old one.
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o600
     try:
-        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if old is not None:  # the same owner, where that is allowed, and the same mode
+        with open(
+            beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)
+        ) as file:
+            if (
+                old is not None
+            ):  # the same owner, where that is allowed, and the same mode
                 if hasattr(os, "chown"):
                     with suppress(OSError):
                         os.chown(beside, old.st_uid, old.st_gid)
@@ -33,9 +39,13 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
             os.fsync(file.fileno())
         os.replace(beside, target)
     except BaseException as error:
-        with suppress(OSError):  # Windows removes no file that is read-only; what went wrong counts
+        with suppress(
+            OSError
+        ):  # Windows removes no file that is read-only; what went wrong counts
             beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None:  # a full disk names no file
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # a full disk names no file
             error.filename = os.fspath(path)
         raise
     if os.name == "posix":  # flush the name, too
@@ -60,5 +70,7 @@ def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
     if stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(f"{name} is a folder; give the name of a file")
     if not stat.S_ISREG(old.st_mode):
-        raise FileExistsError(f"{name} is a pipe, a socket or a device, which is not replaced")
+        raise FileExistsError(
+            f"{name} is a pipe, a socket or a device, which is not replaced"
+        )
     return old

@@ -22,19 +22,25 @@ from torch import Tensor
 
 from sliceflow.engine import events
 from sliceflow.engine.compact import ModelStep
-from sliceflow.engine.flow import Run
+from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import AdvisedError, is_real, need
+from sliceflow.errors import HintedError, is_real, require
 from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.ranks import LostRank, Ranks
+from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
 
 _NAME = "fit.checkpoint"
-_POSITION = ("stage", "step", "done", "spared", "seconds")  # of a `Run`, in a `_State`
+_POSITION = (
+    "stage",
+    "step",
+    "done",
+    "spared",
+    "seconds",
+)  # of a `FlowState`, in a `_State`
 
 
-class OtherFitError(AdvisedError, ValueError):
+class OtherFitError(HintedError, ValueError):
     """A checkpoint belongs to another fit."""
 
 
@@ -58,7 +64,8 @@ class _State:
 @contextmanager
 def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
     """Hear Ctrl-C; a second one stops if `once`. Not with ranks: torchrun repeats what a rank received."""
-    heard, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    heard = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
 
     def hear(*_: Any) -> None:
         heard.set()
@@ -84,13 +91,30 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: Path, every: float, identity: dict[str, str], seed: Seed, ranks: Ranks, part: str
+        self,
+        folder: Path,
+        every: float,
+        identity: dict[str, str],
+        seed: Seed,
+        ranks: Ranks,
+        part: str,
     ) -> None:
-        need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
-        self._given, self._part, self._every = str(folder), part, every
-        self._identity, self._ranks, self._path = identity, ranks, Path(folder, part, _NAME)
+        require(
+            is_real(every, 0),
+            "checkpoint_every",
+            every,
+            "a number of seconds, at least 0",
+        )
+        self._given = str(folder)
+        self._part = part
+        self._every = every
+        self._identity = identity
+        self._ranks = ranks
+        self._path = Path(folder, part, _NAME)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        for partial in self._path.parent.glob(f".{_NAME}.*.part"):  # of a fit killed while writing
+        for partial in self._path.parent.glob(
+            f".{_NAME}.*.part"
+        ):  # of a fit killed while writing
             partial.unlink(missing_ok=True)
         self.resumes = self._path.exists()
         self.seed = self._read().seed if self.resumes else seed
@@ -101,16 +125,25 @@ class Checkpoints:
         except ModelFileError as error:
             advice = "It is the checkpoint of a fit; delete it to start the fit again"
             raise ModelFileError(f"{error}. {advice}") from error
-        was, own = state.identity, self._identity
-        names = [name for name in sorted({*was, *own}) if was.get(name) != own.get(name)]
+        was = state.identity
+        own = self._identity
+        names = [
+            name for name in sorted({*was, *own}) if was.get(name) != own.get(name)
+        ]
         if names:
-            differs = "; ".join(f"{name} was {was.get(name)} and is {own.get(name)}" for name in names)
+            differs = "; ".join(
+                f"{name} was {was.get(name)} and is {own.get(name)}" for name in names
+            )
             fact = f"{self._path} is the checkpoint of another fit: {differs}"
-            raise OtherFitError(fact, "repeat that fit to resume it, or use another checkpoint_dir")
+            raise OtherFitError(
+                fact, "repeat that fit to resume it, or use another checkpoint_dir"
+            )
         return state
 
     @contextmanager
-    def running(self, run: Run, moving: Any, history: events.History) -> Iterator[Callable[[], None]]:
+    def running(
+        self, run: FlowState, moving: Any, history: events.History
+    ) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
         `moving` has its particles and the number of the first one here, as a part's `begin` gives them.
@@ -120,7 +153,8 @@ class Checkpoints:
         """
         if self.resumes:
             self._restore(run, moving, history)
-        written, ranks = events.now(), self._ranks
+        written = events.now()
+        ranks = self._ranks
         try:
             with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
 
@@ -137,11 +171,23 @@ class Checkpoints:
                         written = events.now()
 
                 run.after = after
-                yield lambda: self._write_or_warn(run, moving, history) if self._part else None
-        except LostRank as error:
+                yield (
+                    lambda: (
+                        self._write_or_warn(run, moving, history)
+                        if self._part
+                        else None
+                    )
+                )
+        except LostRankError as error:
             last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
-            advice = last if self._path.exists() else "there is no checkpoint yet: start it again"
-            raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
+            advice = (
+                last
+                if self._path.exists()
+                else "there is no checkpoint yet: start it again"
+            )
+            raise LostRankError(
+                f"{error}. The fit ends after {run.done} steps; {advice}"
+            ) from error
         if ranks.maximum(int(ctrl_c.is_set())):
             self._stop(run)
         if ranks.first and not self._part:
@@ -153,26 +199,37 @@ class Checkpoints:
         with suppress(OSError):
             self._path.parent.rmdir()
 
-    def _stop(self, run: Run) -> None:
+    def _stop(self, run: FlowState) -> None:
         which = f" of {self._part}" if self._part else ""
         advice = f"fit again with the same data, the same parameters and checkpoint_dir={self._given!r}"
         fact = f"the fit was stopped after {run.done} steps{which}"
         raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
-    def _write_or_warn(self, run: Run, moving: Any, history: events.History) -> None:
+    def _write_or_warn(
+        self, run: FlowState, moving: Any, history: events.History
+    ) -> None:
         try:
             self._write(run, moving, history)
         except OSError as error:  # a full disk is no reason to lose the run
             fact = f"no checkpoint could be written to {self._path} ({error})"
-            warnings.warn(f"{fact}; the fit continues with the last one", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{fact}; the fit continues with the last one",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
-    def _write(self, run: Run, moving: Any, history: events.History) -> None:
+    def _write(self, run: FlowState, moving: Any, history: events.History) -> None:
         failure = ""
-        clouds: Any = (self._gathered(moving.particles.x), self._gathered(run.coordinates))
+        clouds: Any = (
+            self._gathered(moving.particles.x),
+            self._gathered(run.coordinates),
+        )
         if self._ranks.first:
             saved = SavedHistory(**history.as_columns())
             position = (getattr(run, name) for name in _POSITION)
-            state = _State(self._identity, self.seed, tuple(run.model), saved, *clouds, *position)
+            state = _State(
+                self._identity, self.seed, tuple(run.model), saved, *clouds, *position
+            )
             try:
                 save(self._path, state)
             except OSError as error:
@@ -185,15 +242,22 @@ class Checkpoints:
         if t is None:
             return None
         first = self._ranks.first
-        parts = [part.cpu() if first else part[:, :0].cpu() for _, part in self._ranks.columns(t)]
+        parts = [
+            part.cpu() if first else part[:, :0].cpu()
+            for _, part in self._ranks.columns(t)
+        ]
         return torch.cat(parts, 1).numpy()
 
-    def _restore(self, run: Run, moving: Any, history: events.History) -> None:
-        x, state = moving.particles.x, self._read(moving.particles.x.device)
+    def _restore(self, run: FlowState, moving: Any, history: events.History) -> None:
+        x = moving.particles.x
+        state = self._read(moving.particles.x.device)
         own = slice(moving.first, moving.first + x.shape[1])
         x.copy_(torch.from_numpy(state.x)[:, own])
         if state.coordinates is not None:
-            run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
+            run.coordinates = (
+                torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
+            )
         for name in _POSITION:
             setattr(run, name, getattr(state, name))
-        run.model, history.before = list(state.model), state.history.columns()
+        run.model = list(state.model)
+        history.before = state.history.columns()

@@ -13,7 +13,16 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
@@ -27,7 +36,17 @@ _VIEW = 512  # bytes of an array's own object
 _MOST_SIZE = 1 << 32  # of a dimension
 _MOST_LABELS = 1 << 28  # bytes of an array of labels
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_NUMBERS = ("bool", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64")
+_NUMBERS = (
+    "bool",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 _DTYPES = {name: getattr(torch, name) for name in _NUMBERS}
 
 
@@ -35,21 +54,39 @@ def pack(kind: Any, value: Any, tensors: dict[str, np.ndarray]) -> Any:
     """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again."""
     arrays = _Arrays()
     node = _kind(kind).write(value, _At(arrays, "", {}))
-    shapes = {path: [[a.dtype.name, *a.shape] for a in own] for path, own in arrays.known.items()}
-    tensors |= {path: packing.pack(own, arrays.ways[path]) for path, own in arrays.known.items()}
+    shapes = {
+        path: [[a.dtype.name, *a.shape] for a in own]
+        for path, own in arrays.known.items()
+    }
+    tensors |= {
+        path: packing.pack(own, arrays.strategies[path])
+        for path, own in arrays.known.items()
+    }
     return {"value": node, "arrays": shapes}
 
 
 def unpack(
-    kind: Any, node: Any, tensors: Mapping[str, np.ndarray], allowance: Allowance, device: Any = "cpu"
+    kind: Any,
+    node: Any,
+    tensors: Mapping[str, np.ndarray],
+    allowance: Allowance,
+    device: Any = "cpu",
 ) -> Any:
     """The value that `pack` wrote, its tensors on `device`. A ValueError says what does not fit."""
     value, listed = _At(_Arrays(), "", {}).items(node, ("value", "arrays"))
     if not isinstance(listed, dict) or listed.keys() != tensors.keys():
-        raise ValueError(f"the tensors are {_short([*tensors])}, but the text names {_short(listed)}")
+        raise ValueError(
+            f"the tensors are {_short([*tensors])}, but the text names {_short(listed)}"
+        )
     forms = {path: _forms(path, own) for path, own in listed.items()}
-    each = [dtype.itemsize * math.prod(shape) for own in forms.values() for dtype, shape in own]
-    allowance.take(3 * sum(each) + _VIEW * len(each))  # packed, unpacked, and what they are made of
+    each = [
+        dtype.itemsize * math.prod(shape)
+        for own in forms.values()
+        for dtype, shape in own
+    ]
+    allowance.take(
+        3 * sum(each) + _VIEW * len(each)
+    )  # packed, unpacked, and what they are made of
     arrays = _Arrays(forms, tensors, torch.device(device))
     out = _kind(kind).read(value, _At(arrays, "", {}))
     if unused := sorted(forms.keys() - arrays.known.keys()):
@@ -73,24 +110,28 @@ def _forms(path: str, listed: Any) -> list[packing.Form]:
 class _Arrays:
     """The arrays of a value, by the path of their field, as they are written or read."""
 
-    forms: Mapping[str, list[packing.Form]] = field(default_factory=dict)  # of those in `tensors`
+    forms: Mapping[str, list[packing.Form]] = field(
+        default_factory=dict
+    )  # of those in `tensors`
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     device: torch.device | None = None
     known: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    ways: dict[str, str] = field(default_factory=dict)  # to pack them
+    strategies: dict[str, str] = field(default_factory=dict)  # to pack them
 
-    def add(self, at: _At, array: np.ndarray, way: str) -> int:
+    def add(self, at: _At, array: np.ndarray, strategy: str) -> int:
         """The number of the array among those of its field."""
-        own, self.ways[at.path] = self.known.setdefault(at.path, []), way
+        own = self.known.setdefault(at.path, [])
+        self.strategies[at.path] = strategy
         own.append(array)
         return len(own) - 1
 
-    def take(self, at: _At, number: Any, way: str) -> np.ndarray:
+    def take(self, at: _At, number: Any, strategy: str) -> np.ndarray:
         """An array by its number; the first one of a field unpacks all of them."""
         if at.path not in self.known:
             try:
-                packed, forms = self.tensors[at.path], self.forms[at.path]
-                self.known[at.path] = packing.unpack(packed, way, forms)
+                packed = self.tensors[at.path]
+                forms = self.forms[at.path]
+                self.known[at.path] = packing.unpack(packed, strategy, forms)
             except (KeyError, ValueError) as error:
                 raise at.error(f"cannot be read: {error}") from error
         own = self.known[at.path]
@@ -119,14 +160,19 @@ class _At(NamedTuple):
         if not isinstance(node, dict):
             raise self.error("is %s; it must be a JSON object", node)
         for name in {*node} ^ {*names}:
-            raise self.inside(name).error("is not known" if name in node else "is missing")
+            raise self.inside(name).error(
+                "is not known" if name in node else "is missing"
+            )
         return [node[name] for name in names]
 
 
 def _short(value: Any) -> str:
     try:
         return f"{value!r:.60}"
-    except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
+    except (
+        ValueError,
+        RecursionError,
+    ):  # integers of thousands of digits, deep nesting
         return f"a {type(value).__name__} too long to show"
 
 
@@ -141,7 +187,11 @@ def _encode(value: Any) -> Any:
         return {"bytes": value.hex()}
     if isinstance(value, tuple):
         return {"tuple": [_encode(v) for v in value]}
-    return {"dtype": str(value)[len("torch.") :]} if isinstance(value, torch.dtype) else value
+    return (
+        {"dtype": str(value)[len("torch.") :]}
+        if isinstance(value, torch.dtype)
+        else value
+    )
 
 
 def _decode(node: Any) -> Any:
@@ -151,7 +201,11 @@ def _decode(node: Any) -> Any:
     ((mark, inner),) = node.items()
     if mark == "tuple":
         return tuple(map(_decode, [*inner]))
-    known = {"float": _INFINITE.__getitem__, "bytes": bytes.fromhex, "dtype": _DTYPES.__getitem__}
+    known = {
+        "float": _INFINITE.__getitem__,
+        "bytes": bytes.fromhex,
+        "dtype": _DTYPES.__getitem__,
+    }
     return known[mark](inner)
 
 
@@ -168,7 +222,10 @@ class _Scalar:
     literals: tuple[Any, ...] = ()
 
     def holds(self, value: Any) -> bool:
-        if any(type(value) is type(literal) and value == literal for literal in self.literals):
+        if any(
+            type(value) is type(literal) and value == literal
+            for literal in self.literals
+        ):
             return True
         bounds = self.types.get(type(value))
         known = type(value) in self.types or (Label in self.types and _is_label(value))
@@ -186,8 +243,12 @@ class _Scalar:
         if self.holds(value):
             return value
         names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
-        limits = [f" from {b.low} to {b.high}" for b in self.types.values() if b is not None][:1]
-        raise at.error(f"is %s; it must be {' or '.join(names)}{''.join(limits)}", value)
+        limits = [
+            f" from {b.low} to {b.high}" for b in self.types.values() if b is not None
+        ][:1]
+        raise at.error(
+            f"is %s; it must be {' or '.join(names)}{''.join(limits)}", value
+        )
 
     def write(self, value: Any, at: _At) -> Any:
         return _encode(self._checked(self.plain(value), at))
@@ -228,7 +289,9 @@ class _Array:
 
     def _check(self, array: np.ndarray, at: _At) -> None:
         """Raise a ValueError for another type or shape, or values out of bounds."""
-        about, dims, shape = self.about, self.about.dims.split(), array.shape
+        about = self.about
+        dims = self.about.dims.split()
+        shape = array.shape
         allowed = about.dtype if isinstance(about.dtype, tuple) else (about.dtype,)
         if _DTYPES.get(array.dtype.name) not in allowed:
             raise at.error(f"has dtype {array.dtype}; it must be one of %s", allowed)
@@ -262,9 +325,15 @@ class _Labels:
     def read(self, node: Any, at: _At) -> Any:
         name, listed = at.items(node, ("dtype", "labels"))
         # numpy would accept more than names of types: lists of them, and worse.
-        if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", str(name)) is None:
+        if (
+            re.fullmatch(
+                r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", str(name)
+            )
+            is None
+        ):
             raise at.error("has dtype %s, which is not a type of labels", name)
-        dtype, labels = np.dtype(name), _LABELS.read(listed, at)
+        dtype = np.dtype(name)
+        labels = _LABELS.read(listed, at)
         if dtype.itemsize * len(labels) > _MOST_LABELS:
             raise at.error(f"has {len(labels)} labels of dtype {dtype}")
         array = np.empty(len(labels), dtype=np.int64 if dtype.kind in "mM" else dtype)
@@ -307,12 +376,17 @@ class _Class:
     def read(self, node: Any, at: _At) -> Any:
         nodes = zip(self.kinds.items(), at.items(node, self.kinds), strict=True)
         sizes: dict[str, int] = {}
-        values = {name: kind.read(inner, at.inside(name, sizes)) for (name, kind), inner in nodes}
+        values = {
+            name: kind.read(inner, at.inside(name, sizes))
+            for (name, kind), inner in nodes
+        }
         try:
             value = self.cls(**values)
             getattr(value, "check", lambda: None)()
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{at.path}: {error}" if at.path else str(error)) from error
+            raise ValueError(
+                f"{at.path}: {error}" if at.path else str(error)
+            ) from error
         return value
 
 
@@ -380,10 +454,14 @@ class _Union:
 @cache
 def _kind(annotation: Any) -> Any:
     """What reads and writes values of an annotation."""
-    origin, args = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    args = get_args(annotation)
     if isinstance(annotation, type) and is_dataclass(annotation):
-        hints, own = get_type_hints(annotation, include_extras=True), fields(annotation)
-        kinds = {f.name: _kind(hints[f.name]) for f in own if f.metadata.get("saved", True)}
+        hints = get_type_hints(annotation, include_extras=True)
+        own = fields(annotation)
+        kinds = {
+            f.name: _kind(hints[f.name]) for f in own if f.metadata.get("saved", True)
+        }
         return _Class(annotation.__name__, annotation, kinds)
     if origin is Annotated:
         return _annotated(*args)

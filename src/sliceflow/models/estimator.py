@@ -19,11 +19,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sliceflow.devices import need_memory, resolve_device
+from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, is_int, need
+from sliceflow.errors import ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
@@ -44,7 +44,9 @@ class PreparedFit(NamedTuple):
     seed: Seed
     ranks: Ranks
     job: Any  # what the space prepared
-    keep: bool = False  # whether the model keeps these rows; else a copy, if it keeps any
+    keep: bool = (
+        False  # whether the model keeps these rows; else a copy, if it keeps any
+    )
 
     @property
     def plan(self) -> Any:
@@ -55,7 +57,9 @@ class PreparedFit(NamedTuple):
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """What all estimators share. A subclass has parameters, documentation, and its `_space`."""
 
-    _kinds: tuple[type, type, type]  # of the plan, the fitted state and the rows: what a file holds
+    _kinds: tuple[
+        type, type, type
+    ]  # of the plan, the fitted state and the rows: what a file holds
     _model: Model
     _waiting: Any = None  # rows that wait for the next refresh
 
@@ -90,25 +94,34 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             own rows. `particles_` and `particle_conditions_` are this rank's share;
             ``ranks.gather(flow.particles_)`` gives all
         """
-        heard = list(events.listening(listeners))
+        heard = list(events.as_listeners(listeners))
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
         if prepared is X and not (X.estimator is self and y is None and ranks is None):
-            raise ValueError("X was prepared: fit the estimator that did it, without y and ranks")
-        rows, seed, ranks, job = prepared.rows, prepared.seed, prepared.ranks, prepared.job
+            raise ValueError(
+                "X was prepared: fit the estimator that did it, without y and ranks"
+            )
+        rows = prepared.rows
+        seed = prepared.seed
+        ranks = prepared.ranks
+        job = prepared.job
         checkpoints: list[Checkpoints] = []
-        ranks.agree({"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+        ranks.agree(
+            {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"}
+        )
         if checkpoint_dir is not None:
             settings = self.get_params(deep=False) | job.plan.settings()
             about = (type(self).__name__, settings, torch.device(job.plan.device))
             fixed = None if self.random_state is None else seed
             known = identity(*about, fixed, **rows.digests(ranks))
-            folder, n = Path(checkpoint_dir), len(job.parts)
+            folder = Path(checkpoint_dir)
+            n = len(job.parts)
             names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
             where = (folder, checkpoint_every, known, seed, ranks)
             checkpoints = [Checkpoints(*where, name) for name in names]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
             if found != seed:
-                seed, job = found, prepared.space.prepare(rows, found, ranks)
+                seed = found
+                job = prepared.space.prepare(rows, found, ranks)
         if self.verbose and ranks.first:
             heard.append(events.Progress())
         with events.closing(heard):
@@ -121,20 +134,29 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         shown, advice = job.copies(results)
         if shown:
             told = f"the particles copy rows of X ({shown}); {advice}"
-            warnings.warn(told, UserWarning, stacklevel=4 if prepared.keep else 2)  # the user's call
+            warnings.warn(
+                told, UserWarning, stacklevel=4 if prepared.keep else 2
+            )  # the user's call
         return self
 
-    def prepare(self, X: Any, y: Any = None, *, ranks: Ranks | None = None) -> PreparedFit:
+    def prepare(
+        self, X: Any, y: Any = None, *, ranks: Ranks | None = None
+    ) -> PreparedFit:
         """Read and plan: ``fit`` takes the result in place of X and y, and its ``plan`` can be printed."""
-        space, ranks = self._space(), ranks or Ranks()
+        space = self._space()
+        ranks = ranks or Ranks()
         device = resolve_device(self.device)
         same_on_all(ranks, type(self).__name__, self.get_params(deep=False), device)
         if getattr(self, "keep_rows", False) and ranks.size > 1:
             advice = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
+            raise ParameterError(
+                "keep_rows", True, "keeps all rows in one process", advice
+            )
         rows = space.read(X, y, ranks)
         seed = ranks.broadcast(Seed.from_random_state(self.random_state))
-        return PreparedFit(self, space, rows, seed, ranks, space.prepare(rows, seed, ranks))
+        return PreparedFit(
+            self, space, rows, seed, ranks, space.prepare(rows, seed, ranks)
+        )
 
     def plan(self, X: Any, y: Any = None) -> Any:
         """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
@@ -142,7 +164,12 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return space.prepare(space.read(X, y, Ranks()), self._seed_copy(), Ranks()).plan
 
     def partial_fit(
-        self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        refresh: bool = True,
+        listeners: events.Listeners = (),
     ) -> Self:
         """Add rows, then fit all rows again with the same seed; any call may bring new classes.
 
@@ -157,7 +184,12 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return self._renew(space, rows, refresh, listeners)
 
     def forget(
-        self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        refresh: bool = True,
+        listeners: events.Listeners = (),
     ) -> Self:
         """Remove rows, given with their y as they were fitted, then fit those that are left.
 
@@ -165,15 +197,22 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         an unknown row is an error. If anything fails or is interrupted, the model stays as it was. With
         `refresh` False, the maps are still those of all rows until the next refresh.
         """
-        known, space = self._known_rows(needed=True), self._space(like_fitted=True)
-        return self._renew(space, without(known, space.read(X, y, Ranks())), refresh, listeners)
+        known = self._known_rows(needed=True)
+        space = self._space(like_fitted=True)
+        return self._renew(
+            space, without(known, space.read(X, y, Ranks())), refresh, listeners
+        )
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
         """Fit all rows that the model keeps, with the same seed and today's parameters."""
-        return self._renew(self._space(), self._known_rows(needed=True), True, listeners)
+        return self._renew(
+            self._space(), self._known_rows(needed=True), True, listeners
+        )
 
     def _seed_copy(self) -> Seed:
-        return Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
+        return Seed.from_random_state(
+            copy.deepcopy(self.random_state)
+        )  # a generator must not advance
 
     def _known_rows(self, needed: bool = False) -> Any:
         """The rows of the model and those that wait; None before the first fit, if none are `needed`."""
@@ -181,40 +220,57 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             return self._waiting
         if "_model" not in vars(self):
             if needed:
-                raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
+                raise ValueError(
+                    "this estimator has no rows yet; call fit or partial_fit first"
+                )
             return None
         if self._model.rows is None:
             advice = "fit it with keep_rows=True, or start a new one with partial_fit"
-            raise ValueError(f"this {type(self).__name__} does not keep its rows; {advice}")
+            raise ValueError(
+                f"this {type(self).__name__} does not keep its rows; {advice}"
+            )
         return self._model.rows
 
-    def _renew(self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners) -> Self:
-        need(isinstance(refresh, bool), "refresh", refresh, "True or False")
-        events.listening(listeners)
+    def _renew(
+        self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners
+    ) -> Self:
+        require(isinstance(refresh, bool), "refresh", refresh, "True or False")
+        events.as_listeners(listeners)
         if not refresh:
             self._waiting = rows
             return self
         known = self._model.seed if "_model" in vars(self) else None
-        seed, ranks = known or Seed.from_random_state(self.random_state), Ranks()
+        seed = known or Seed.from_random_state(self.random_state)
+        ranks = Ranks()
         job = space.prepare(rows, seed, ranks)
-        return self.fit(PreparedFit(self, space, rows, seed, ranks, job, True), listeners=listeners)
+        return self.fit(
+            PreparedFit(self, space, rows, seed, ranks, job, True), listeners=listeners
+        )
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         """Replace the fitted attributes by those of a new model."""
         for name in ("_waiting", "classes_", *_BATCHED):
             self.__dict__.pop(name, None)
-        self._model, self.plan_, self.history_ = model, model.fitted.plan, model.history
+        self._model = model
+        self.plan_ = model.fitted.plan
+        self.history_ = model.history
         self.n_iter_ = len(model.history["step"])
         if particles is not None:
-            self.particles_, self.particle_conditions_ = particles, y
+            self.particles_ = particles
+            self.particle_conditions_ = y
         condition = model.fitted.condition
-        if isinstance(condition, conditions.Labels) and not condition.hidden:
+        if isinstance(condition, conditions.LabelCondition) and not condition.hidden:
             self.classes_ = condition.classes
 
     # Sampling
 
     def sample(
-        self, n: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+        self,
+        n: int = 1,
+        y: Any = None,
+        random_state: Any = None,
+        *,
+        return_y: bool = False,
     ) -> Any:
         """Fresh samples.
 
@@ -231,7 +287,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         n rows in the form, the units and the type of X; with `return_y`, a pair: the rows and their y
         (None without conditions)
         """
-        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
+        fitted = self._fitted_state()
+        seed = Seed.from_random_state(random_state)
         n, codes = self._codes_for(fitted, n, y, seed)
         rows = fitted.draw(n, codes, seed)
         if not return_y:
@@ -247,14 +304,18 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         (x, y) are compared jointly. Pass held-out rows: on the fitted rows the model that copies best
         would win. `GridSearchCV` and `cross_val_score` use this score.
         """
-        fitted, seed = self._fitted_state(), self._seed_copy().child("score")
-        columns, codes = fitted.columns(self._like_fitted(X)), None
+        fitted = self._fitted_state()
+        seed = self._seed_copy().child("score")
+        columns = fitted.columns(self._like_fitted(X))
+        codes = None
         n = columns.shape[1]
         condition = fitted.condition
         if y is not None and condition is not None and not condition.hidden:
             codes = condition.encode(conditions.as_array(y))
             if len(codes) != n:
-                raise ValueError(f"X has {n} rows but y has {len(codes)}; pass one y for every row")
+                raise ValueError(
+                    f"X has {n} rows but y has {len(codes)}; pass one y for every row"
+                )
         times = -(-_MIN_SCORED // n)
         drawn = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
         if codes is None:
@@ -272,10 +333,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         """X, checked to be like the fitted rows."""
         return X
 
-    def _codes_for(self, fitted: Any, n: int, y: Any, seed: Seed) -> tuple[int, Tensor | None]:
+    def _codes_for(
+        self, fitted: Any, n: int, y: Any, seed: Seed
+    ) -> tuple[int, Tensor | None]:
         """The number of samples, and their encoded conditions; None takes the data's proportions."""
-        need(is_int(n, 1), "n", n, "an int of at least 1")
-        condition, codes = fitted.condition, fitted.codes
+        require(is_int(n, 1), "n", n, "an int of at least 1")
+        condition = fitted.condition
+        codes = fitted.codes
         if y is not None and (condition is None or condition.hidden):
             raise ValueError("y was given but the model was fitted without y; omit y")
         self._need_memory(fitted, n)  # before codes are allocated
@@ -287,13 +351,17 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if len(requested) != n:
             if n != 1:
                 advice = f"pass one condition for all samples, or n={len(requested)} for one of each"
-                raise ValueError(f"y has {len(requested)} conditions but n={n}; {advice}")
+                raise ValueError(
+                    f"y has {len(requested)} conditions but n={n}; {advice}"
+                )
             self._need_memory(fitted, len(requested))
         return len(requested), requested
 
     def _need_memory(self, fitted: Any, n: int) -> None:
         what = f"n={n} samples need"
-        need_memory(fitted.sample_bytes(n), fitted.device, what, "draw fewer at a time")
+        require_memory(
+            fitted.sample_bytes(n), fitted.device, what, "draw fewer at a time"
+        )
 
     # Files
 
@@ -310,16 +378,24 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         """
         self._fitted_state()
         if self._waiting is not None:
-            raise ValueError("rows were added or removed without a refresh; call refresh() before save")
+            raise ValueError(
+                "rows were added or removed without a refresh; call refresh() before save"
+            )
         save(self, path, particles=particles)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
         def __getattr__(self, name: str) -> Any:
             if name in _BATCHED and "_model" in self.__dict__:
-                fact = f"{name} is not in the file of this model, which was saved without"
-                raise AttributeError(f"{fact}; draw with sample(), or save with particles=True")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                fact = (
+                    f"{name} is not in the file of this model, which was saved without"
+                )
+                raise AttributeError(
+                    f"{fact}; draw with sample(), or save with particles=True"
+                )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
 
 
 def _copied(rows: Any) -> Any:

@@ -22,8 +22,11 @@ from sliceflow.models.limits import Allowance
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 1  # a new number only where an old library would misread the file
-HEADER_LIMIT = 1 << 25  # bytes of the header: parsing JSON takes some twenty times as many
-_TEXT, _CHECKSUM = "sliceflow", "blake2b"
+HEADER_LIMIT = (
+    1 << 25
+)  # bytes of the header: parsing JSON takes some twenty times as many
+_TEXT = "sliceflow"
+_CHECKSUM = "blake2b"
 
 
 class ModelFileError(ValueError):
@@ -34,8 +37,13 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write a dataclass to `path`. If that fails, an existing file is left unchanged."""
     tensors: dict[str, np.ndarray] = {}
     body = codec.pack(type(value), value, tensors)
-    kind, library = type(value).__name__, sliceflow.__version__
-    write(path, {"format": FORMAT, "library": library, "kind": kind, "body": body}, tensors)
+    kind = type(value).__name__
+    library = sliceflow.__version__
+    write(
+        path,
+        {"format": FORMAT, "library": library, "kind": kind, "body": body},
+        tensors,
+    )
 
 
 def load(
@@ -55,7 +63,13 @@ def load(
         kind = _kind(text, kinds)
         value = codec.unpack(kind, text["body"], tensors, allowance, device)
         allowance.for_sample(getattr(value, "sample_bytes", lambda: 0)())
-    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+    ) as error:
         raise ModelFileError(f"{path}: {error}") from error
     except (RuntimeError, MemoryError) as error:  # of torch, for shapes that cannot be
         raise ModelFileError(f"{path} does not fit into memory: {error}") from error
@@ -64,7 +78,9 @@ def load(
 
 def _kind(text: dict[str, Any], kinds: Sequence[Any]) -> Any:
     """The class whose object the text describes."""
-    number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
+    number = text.get("format")
+    library = text.get("library")
+    own = sliceflow.__version__
     if type(number) is int and number > FORMAT:
         fact = f"it has format {number}, by sliceflow {library}; sliceflow {own} reads format {FORMAT}"
         raise ValueError(f"{fact}: install sliceflow {library} or newer")
@@ -72,7 +88,9 @@ def _kind(text: dict[str, Any], kinds: Sequence[Any]) -> Any:
         raise ValueError("it is not a model")
     known = {kind.__name__: kind for kind in kinds}
     if text["kind"] not in [*known]:
-        raise ValueError(f"it holds {str(text['kind'])[:60]!r}, not one of {', '.join(known)}")
+        raise ValueError(
+            f"it holds {str(text['kind'])[:60]!r}, not one of {', '.join(known)}"
+        )
     return known[text["kind"]]
 
 
@@ -87,20 +105,28 @@ def _in_folder(path: str | os.PathLike[str]) -> str:
     return inside
 
 
-def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+def write(
+    path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, np.ndarray]
+) -> None:
     """Write `text`, which is JSON without NaN and infinities, and `tensors` of bytes, as `save` does."""
     words = json.dumps(text, allow_nan=False, separators=(",", ":"))
-    header: dict[str, Any] = {"__metadata__": {_TEXT: words, _CHECKSUM: _checksum(words, tensors)}}
+    header: dict[str, Any] = {
+        "__metadata__": {_TEXT: words, _CHECKSUM: _checksum(words, tensors)}
+    }
     end = 0
     for name, t in tensors.items():
-        begin, end = end, end + len(t)
+        begin = end
+        end = end + len(t)
         header[name] = {"dtype": "U8", "shape": [len(t)], "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
         fact = f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}"
-        raise ValueError(f"{fact}; are there very many steps or labels, or very long ones?")
-    size, arrays = len(head).to_bytes(8, "little"), (t.data for t in tensors.values())
+        raise ValueError(
+            f"{fact}; are there very many steps or labels, or very long ones?"
+        )
+    size = len(head).to_bytes(8, "little")
+    arrays = (t.data for t in tensors.values())
     write_atomically(path, lambda file: file.writelines([size, head, *arrays]))
 
 
@@ -113,16 +139,23 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
             metadata = opened.metadata() or {}
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{name} is damaged: {error}; copy or save it again") from error
+        raise ModelFileError(
+            f"{name} is damaged: {error}; copy or save it again"
+        ) from error
     if _TEXT not in metadata:
         raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
-    words, bytes_only = metadata[_TEXT], all(t.dtype == np.uint8 for t in tensors.values())
+    words = metadata[_TEXT]
+    bytes_only = all(t.dtype == np.uint8 for t in tensors.values())
     if not bytes_only or metadata.get(_CHECKSUM) != _checksum(words, tensors):
-        raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
+        raise ModelFileError(
+            f"{name} is damaged: its checksum is wrong; copy or save it again"
+        )
     try:
         text = json.loads(words, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{name} has a text that is not valid JSON: {error}") from error
+        raise ModelFileError(
+            f"{name} has a text that is not valid JSON: {error}"
+        ) from error
     if not isinstance(text, dict):
         raise ModelFileError(f"{name} has a text that is not a JSON object")
     return text, tensors
@@ -131,12 +164,15 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
 def _check_start(name: str) -> None:
     """Raise a `ModelFileError` for what is no file, or has no header of a size that can be."""
     try:
-        status, start = os.stat(name), b""
+        status = os.stat(name)
+        start = b""
         if stat.S_ISREG(status.st_mode):  # reading a pipe would block
             with open(name, "rb") as file:
                 start = file.read(8)
     except OSError as error:
-        raise ModelFileError(f"{name} cannot be read: {error.strerror or error}") from error
+        raise ModelFileError(
+            f"{name} cannot be read: {error.strerror or error}"
+        ) from error
     except ValueError as error:  # NUL, or what the system cannot encode
         raise ModelFileError(f"{name!r} cannot name a file: {error}") from error
     if not stat.S_ISREG(status.st_mode):
@@ -146,7 +182,9 @@ def _check_start(name: str) -> None:
         fact = f"{name} is not a sliceflow file, or was cut off"
         raise ModelFileError(f"{fact}: it has {status.st_size} bytes")
     if size > HEADER_LIMIT:
-        raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
+        raise ModelFileError(
+            f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed"
+        )
 
 
 def _refuse(word: str) -> None:

@@ -23,20 +23,26 @@ from dataclasses import replace
 from typing import Any
 
 from sliceflow.engine import events
-from sliceflow.engine.flow import Run
+from sliceflow.engine.flow import FlowState
 from sliceflow.models.checkpoints import Checkpoints
 
 
 def run_parts(
-    parts: Sequence[Any], listeners: Sequence[events.Listener], checkpoints: Sequence[Checkpoints] = ()
+    parts: Sequence[Any],
+    listeners: Sequence[events.Listener],
+    checkpoints: Sequence[Checkpoints] = (),
 ) -> tuple[list[Any], dict[str, list[Any]]]:
     """Run the parts; returns their results and the joint history."""
     results: list[Any] = []
     histories: list[dict[str, list[Any]]] = []
     for i, part in enumerate(parts):
-        heard = listeners if len(parts) == 1 else [_relayed(listeners, parts, i, histories)]
+        heard = (
+            listeners if len(parts) == 1 else [_relayed(listeners, parts, i, histories)]
+        )
         history = events.History()
-        results.append(_run(part, history, heard, checkpoints[i] if checkpoints else None))
+        results.append(
+            _run(part, history, heard, checkpoints[i] if checkpoints else None)
+        )
         histories.append(history.as_columns())
     if len(parts) == 1:
         return results, histories[0]
@@ -46,7 +52,10 @@ def run_parts(
 
 
 def _relayed(
-    listeners: Sequence[events.Listener], parts: Sequence[Any], i: int, histories: Sequence[Any]
+    listeners: Sequence[events.Listener],
+    parts: Sequence[Any],
+    i: int,
+    histories: Sequence[Any],
 ) -> events.Listener:
     """One listener that tells others of the steps of part i as steps of all parts."""
     stages_before = sum(len(part.stages) for part in parts[:i])
@@ -63,16 +72,22 @@ def _relayed(
             steps_total=steps_before + event.steps_total + steps_after,
             seconds=seconds + event.seconds,
         )
-        return events.tell(listeners, overall)
+        return events.notify(listeners, overall)
 
     return relay
 
 
 def _run(
-    part: Any, history: events.History, heard: Sequence[events.Listener], keeper: Checkpoints | None
+    part: Any,
+    history: events.History,
+    heard: Sequence[events.Listener],
+    keeper: Checkpoints | None,
 ) -> Any:
-    begun, run = part.begin(), Run()
-    with nullcontext() if keeper is None else keeper.running(run, begun, history) as keep:
+    begun = part.begin()
+    run = FlowState()
+    with (
+        nullcontext() if keeper is None else keeper.running(run, begun, history) as keep
+    ):
         begun.move(run, [history, *heard])
         if keep is not None:
             keep()

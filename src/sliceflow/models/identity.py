@@ -13,11 +13,15 @@ import torch
 import sliceflow
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int
-from sliceflow.models.ranks import Place, Ranks
+from sliceflow.models.ranks import Ranks, Shard
 
 
 def identity(
-    name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
+    name: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    seed: Seed | None,
+    **data: str,
 ) -> dict[str, str]:
     """What a fit depends on, by name. `seed` is None if random; `data` has digests of what is given."""
     out = {"library": sliceflow.__version__, "estimator": name}
@@ -33,21 +37,38 @@ def identity(
     return out | data
 
 
-def same_on_all(ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any) -> None:
+def same_on_all(
+    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any
+) -> None:
     """Raise a ValueError if parameters differ between ranks."""
     facts = identity(name, parameters, device, None)
     state = parameters["random_state"]
-    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    facts["random_state"] = (
+        repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    )
     ranks.agree(facts)
 
 
-def digest(array: np.ndarray | None, ranks: Ranks | None = None, place: Place | None = None) -> str:
-    """A short text that identifies an array, of which this rank has the rows at its `place` among `ranks`."""
+def digest(
+    array: np.ndarray | None, ranks: Ranks | None = None, shard: Shard | None = None
+) -> str:
+    """A short text that identifies an array, of which this rank has the rows at its `shard` among `ranks`."""
     if array is None:
         return "None"
-    place, total = place or Place(0, len(array), len(array)), 0
-    for i, row in enumerate(array.tolist() if array.dtype == object else array, place.first):
-        content = repr(row).encode("utf-8", "surrogatepass") if array.dtype == object else row.tobytes()
-        total += int.from_bytes(hashlib.blake2b(b"%d " % i + content, digest_size=7).digest())
-    whole = int((ranks or Ranks()).sum(torch.tensor([total % (1 << 62)])))  # in any order
-    return f"{array.dtype} {(place.total, *array.shape[1:])} #{whole % (1 << 62):016x}"
+    shard = shard or Shard(0, len(array), len(array))
+    total = 0
+    for i, row in enumerate(
+        array.tolist() if array.dtype == object else array, shard.first
+    ):
+        content = (
+            repr(row).encode("utf-8", "surrogatepass")
+            if array.dtype == object
+            else row.tobytes()
+        )
+        total += int.from_bytes(
+            hashlib.blake2b(b"%d " % i + content, digest_size=7).digest()
+        )
+    whole = int(
+        (ranks or Ranks()).sum(torch.tensor([total % (1 << 62)]))
+    )  # in any order
+    return f"{array.dtype} {(shard.total, *array.shape[1:])} #{whole % (1 << 62):016x}"

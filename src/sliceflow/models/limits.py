@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import CompactTable, ModelStep
+from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Flow
-from sliceflow.engine.transports import GridTable, KnotTable
+from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.models.plan import in_bytes
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
-_RATIO = 32  # bytes that a file may unpack to, as a multiple of its size; 6 to 18 are usual
+_RATIO = (
+    32  # bytes that a file may unpack to, as a multiple of its size; 6 to 18 are usual
+)
 _SAMPLE = 1 << 30  # bytes allowed for drawing a sample, for any file,
 _SAMPLE_RATIO = 64  # and in addition this multiple of its size
 _FARTHEST = 8.0  # the largest normal number that 32 random bits can give
@@ -28,7 +30,9 @@ class Allowance:
     """The memory for the model of a file of `size` bytes and one sample: `most`, or None for a multiple."""
 
     def __init__(self, size: int, most: int | None = None) -> None:
-        self.size, self.most, self.taken = size, most, 0
+        self.size = size
+        self.most = most
+        self.taken = 0
 
     def take(self, count: int) -> None:
         """Count `count` bytes that are about to be allocated; a ValueError if they are too many."""
@@ -65,17 +69,32 @@ def check_steps(  # many: what a flow does with a model, and what moves
     and `dtype` can hold what they reach. A step moves a particle along every direction by at most twice
     the largest number in its maps. `start` is the deviation of the columns at the start.
     """
-    done, last = [0] * len(flow.stages), 0
-    reach, most = _FARTHEST * start, torch.finfo(dtype).max / 4
+    done = [0] * len(flow.stages)
+    last = 0
+    reach = _FARTHEST * start
+    most = torch.finfo(dtype).max / 4
     for step in steps:
-        i, k = step.stage, step.step
+        i = step.stage
+        k = step.step
         if not last <= i < len(done) or k != done[i] or k >= flow.stages[i].n_steps:
-            raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
-        size = step.table.n_maps if isinstance(step.table, CompactTable) else len(step.table.values)
+            raise ValueError(
+                f"step {k} of stage {i} is out of order, or beyond the schedule"
+            )
+        size = (
+            step.table.n_maps
+            if isinstance(step.table, CompactMap)
+            else len(step.table.values)
+        )
         if size != n_maps(i, k):
-            raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
-        last, done[i], eta = i, k + 1, flow.stages[i].step_size
-        reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(2 * flow.entropy * eta * d)
+            raise ValueError(
+                f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}"
+            )
+        last = i
+        done[i] = k + 1
+        eta = flow.stages[i].step_size
+        reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(
+            2 * flow.entropy * eta * d
+        )
     offset = 0.0
     if flow.n_shared and codes is not None:  # the condition shifts projections
         largest = float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0
@@ -86,11 +105,11 @@ def check_steps(  # many: what a flow does with a model, and what moves
     return reach
 
 
-def _farthest(table: KnotTable | GridTable | CompactTable) -> float:
+def _farthest(table: KnotMap | GridMap | CompactMap) -> float:
     """An upper bound of the numbers in maps."""
-    parts = [table.knots] if isinstance(table, KnotTable) else [table.lo, table.hi]
+    parts = [table.knots] if isinstance(table, KnotMap) else [table.lo, table.hi]
     most = 0.0
-    if isinstance(table, CompactTable):
+    if isinstance(table, CompactMap):
         most = math.ldexp(1.0, table.exponent + 15)
     else:
         parts.append(table.values)

@@ -11,12 +11,14 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-_BLOCK = 1 << 22  # bytes that are packed at a time, side by side: zlib takes longer than a fit on a GPU
+_BLOCK = (
+    1 << 22
+)  # bytes that are packed at a time, side by side: zlib takes longer than a fit on a GPU
 _MOST_RATIO = 1032  # zlib cannot expand its bytes by more
 Form = tuple[np.dtype, tuple[int, ...]]  # the type and the shape of an array
 
 
-def pack(arrays: Sequence[np.ndarray], way: str) -> np.ndarray:
+def pack(arrays: Sequence[np.ndarray], strategy: str) -> np.ndarray:
     """Bytes that `unpack` reads.
 
     "" is the arrays as they are, of any types. The other ways take arrays of one type, and put the
@@ -24,12 +26,12 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> np.ndarray:
     differences along the last axis, and "pictures" (n, c, h, w) of v − left − above + (left above),
     where the first and the last of three channels are differences from the middle one.
     """
-    if way in _FILTERS:
-        arrays = [_FILTERS[way][0](array) for array in arrays]
+    if strategy in _FILTERS:
+        arrays = [_FILTERS[strategy][0](array) for array in arrays]
     little = (a.astype(a.dtype.newbyteorder("<"), copy=False) for a in arrays)
     parts = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in little]
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if not way:
+    if not strategy:
         return whole
     planes = whole.reshape(-1, arrays[0].itemsize).T.tobytes()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -39,12 +41,14 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> np.ndarray:
     return np.frombuffer(b"".join([sizes, *blocks]), np.uint8)
 
 
-def unpack(packed: np.ndarray, way: str, forms: Sequence[Form]) -> list[np.ndarray]:
+def unpack(
+    packed: np.ndarray, strategy: str, forms: Sequence[Form]
+) -> list[np.ndarray]:
     """The arrays of these types and shapes; a ValueError if anything does not fit."""
     ends = [0, *accumulate(dtype.itemsize * math.prod(shape) for dtype, shape in forms)]
-    if way and len({dtype for dtype, _ in forms}) != 1:
+    if strategy and len({dtype for dtype, _ in forms}) != 1:
         raise ValueError("packed arrays are not of one type")
-    whole = _planes(packed, ends[-1], forms[0][0].itemsize) if way else packed
+    whole = _planes(packed, ends[-1], forms[0][0].itemsize) if strategy else packed
     if len(whole) != ends[-1]:
         raise ValueError(f"there are {len(whole)} bytes instead of {ends[-1]}")
     out = []
@@ -52,7 +56,7 @@ def unpack(packed: np.ndarray, way: str, forms: Sequence[Form]) -> list[np.ndarr
         part = whole[first:end]
         little = part != 0 if dtype.kind == "b" else part.view(dtype.newbyteorder("<"))
         array = np.require(little, dtype, ["A", "W"]).reshape(shape)
-        out.append(_FILTERS[way][1](array) if way in _FILTERS else array)
+        out.append(_FILTERS[strategy][1](array) if strategy in _FILTERS else array)
     return out
 
 
@@ -61,12 +65,15 @@ def _planes(packed: np.ndarray, total: int, width: int) -> np.ndarray:
     lengths = [min(_BLOCK, total - first) for first in range(0, total, _BLOCK)]
     if 4 * len(lengths) > len(packed) or total > _MOST_RATIO * len(packed):
         raise ValueError(f"{len(packed)} bytes cannot hold {total}")
-    sizes, blocks = packed[: 4 * len(lengths)].view("<u4").tolist(), packed[4 * len(lengths) :]
+    sizes = packed[: 4 * len(lengths)].view("<u4").tolist()
+    blocks = packed[4 * len(lengths) :]
     if sum(sizes) != len(blocks):
         raise ValueError(f"{len(blocks)} bytes instead of {sum(sizes)}")
     parts = [blocks[a:b].tobytes() for a, b in pairwise([0, *accumulate(sizes)])]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        whole = np.frombuffer(bytearray().join(pool.map(_inflated, parts, lengths)), np.uint8)
+        whole = np.frombuffer(
+            bytearray().join(pool.map(_inflated, parts, lengths)), np.uint8
+        )
     return whole.reshape(width, -1).T.reshape(-1)
 
 
@@ -95,8 +102,11 @@ def _differences(array: np.ndarray) -> np.ndarray:
 
 
 def _sums(differences: np.ndarray) -> np.ndarray:
-    shape, unsigned = differences.shape, np.dtype(f"u{differences.itemsize}")
-    codes = np.moveaxis(differences.view(unsigned).reshape(shape[-1:] + shape[:-1]), 0, -1)
+    shape = differences.shape
+    unsigned = np.dtype(f"u{differences.itemsize}")
+    codes = np.moveaxis(
+        differences.view(unsigned).reshape(shape[-1:] + shape[:-1]), 0, -1
+    )
     rises = (codes >> 1) ^ (~(codes & 1) + unsigned.type(1))
     return np.cumsum(rises, axis=-1, dtype=unsigned).view(differences.dtype)
 
@@ -107,13 +117,16 @@ def _from_neighbours(pictures: np.ndarray) -> np.ndarray:
     if len(stored) == 3:
         stored[::2] -= stored[1]
     for axis in (2, 3):
-        stored = np.diff(stored, axis=axis, prepend=stored.dtype.type(0))  # modulo 2^bits
+        stored = np.diff(
+            stored, axis=axis, prepend=stored.dtype.type(0)
+        )  # modulo 2^bits
     return stored
 
 
 def _pictures(stored: np.ndarray) -> np.ndarray:
     """Pictures (n, c, h, w) from values that are in the order (c, n, h, w)."""
-    (n, c, h, w), dtype = stored.shape, stored.dtype
+    n, c, h, w = stored.shape
+    dtype = stored.dtype
     stored = stored.view(f"u{dtype.itemsize}").reshape(c, n, h, w)
     for axis in (3, 2):
         stored = np.cumsum(stored, axis=axis, dtype=stored.dtype)

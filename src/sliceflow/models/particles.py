@@ -11,34 +11,46 @@ from torch import Tensor
 
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Place, Ranks
+from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import Conditions
 
 
 @dataclass(frozen=True)
-class Assigned:
+class ParticleConditions:
     """The conditions of the particles of all ranks."""
 
-    y: np.ndarray | None = None  # of the kept particles, as the user wrote them; None without
+    y: np.ndarray | None = (
+        None  # of the kept particles, as the user wrote them; None without
+    )
     codes: Tensor | None = None  # of all moved particles
-    column: Tensor | None = None  # of each particle, the kept ones first; None: in this order
+    column: Tensor | None = (
+        None  # of each particle, the kept ones first; None: in this order
+    )
 
     @classmethod
     def in_proportion(
-        cls, given: Conditions | None, m: int, amplifier: float, seed: Seed, mixing: Seed,
+        cls,
+        given: Conditions | None,
+        m: int,
+        amplifier: float,
+        seed: Seed,
+        mixing: Seed,
         model: bool = True,
-    ) -> Assigned:  # fmt: skip
+    ) -> ParticleConditions:
         """Conditions of m particles in the data's proportions, and of those that only a `model` needs."""
         if given is None:
             return cls()
         numbers = conditions.proportional(given.codes, m, seed, least=1)
-        y, codes = None if given.condition.hidden else given.y[numbers.numpy()], given.codes[numbers]
+        y = None if given.condition.hidden else given.y[numbers.numpy()]
+        codes = given.codes[numbers]
         if model and amplifier == 0:
             more = codes[conditions.even_rows(m, max(0, conditions.ENOUGH - m), seed)]
             return cls(y, torch.cat((codes, more)))
         if model:
-            apart = math.isinf(amplifier)
-            more = conditions.extra_codes(given.codes, codes, apart, seed.child("further"))
+            per_class = math.isinf(amplifier)
+            more = conditions.extra_codes(
+                given.codes, codes, per_class, seed.child("further")
+            )
             codes = torch.cat((codes, more))
         if len(codes) == m:
             return cls(y, codes)
@@ -58,7 +70,9 @@ class Assigned:
         return (self.codes if self.column is None else self.codes[self.column])[:m]
 
 
-def kept_particles(x: Tensor, column: Tensor | None, share: Place, m: int, ranks: Ranks) -> Tensor:
+def select_particles(
+    x: Tensor, column: Tensor | None, share: Shard, m: int, ranks: Ranks
+) -> Tensor:
     """This rank's part of the m kept particles in the user's order; x (d, n) is its `share` of all."""
     kept = ranks.share(m)
     if column is None and kept == share:

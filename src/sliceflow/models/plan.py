@@ -8,11 +8,16 @@ from typing import Any, Self
 
 import torch
 
-from sliceflow.devices import need_memory, resolve_device
-from sliceflow.errors import is_bool, is_int, need
+from sliceflow.devices import require_memory, resolve_device
+from sliceflow.errors import is_bool, is_int, require
 
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not change what a fit does
+_CIRCUMSTANCES = (
+    "device",
+    "n_ranks",
+    "nbytes",
+    "seconds",
+)  # they do not change what a fit does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,9 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         names = (own.name for own in fields(self))
-        return {name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES}
+        return {
+            name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES
+        }
 
     def estimate(self, values: float, nanoseconds: Mapping[str, float]) -> float:
         """Seconds for so many values of all steps, each with its cost on this kind of device."""
@@ -46,35 +53,41 @@ class Plan:
 
     def taking(self, nbytes: int, seconds: float, what: str, advice: str) -> Self:
         """The plan with what it takes; a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        need_memory(nbytes, resolve_device(self.device), what, advice)
+        require_memory(nbytes, resolve_device(self.device), what, advice)
         return replace(self, nbytes=nbytes, seconds=seconds)
 
     def __str__(self) -> str:
         where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
         rows = [("method", self.method), *self.lines(), ("device", where)]
         rows.append(("memory", f"about {in_bytes(self.nbytes)}"))
-        rows.append(("time", f"about {in_seconds(self.seconds)}" if self.seconds else ""))
+        rows.append(
+            ("time", f"about {in_seconds(self.seconds)}" if self.seconds else "")
+        )
         shown = [(name, str(value)) for name, value in rows if value != ""]
         width = max(len(name) for name, _ in shown)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
 
 
-def check_shared(parameters: Mapping[str, Any], flags: Sequence[str], options: Any) -> None:
+def check_shared(
+    parameters: Mapping[str, Any], flags: Sequence[str], options: Any
+) -> None:
     """Raise a `ParameterError` for the first invalid parameter of those that all flows share."""
-    m, verbose, own = parameters["n_particles"], parameters["verbose"], parameters["options"]
-    need(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
+    m = parameters["n_particles"]
+    verbose = parameters["verbose"]
+    own = parameters["options"]
+    require(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
     ok = is_bool(verbose) or is_int(verbose, 0)
-    need(ok, "verbose", verbose, "a bool, or an int of at least 0")
+    require(ok, "verbose", verbose, "a bool, or an int of at least 0")
     for name in flags:
-        need(is_bool(parameters[name]), name, parameters[name], "True or False")
+        require(is_bool(parameters[name]), name, parameters[name], "True or False")
     ok = own is None or isinstance(own, options)
-    need(ok, "options", own, f"None or a sliceflow.{options.__name__}")
+    require(ok, "options", own, f"None or a sliceflow.{options.__name__}")
     (own or options()).check()
     transport = parameters["transport"]
-    ok = hasattr(transport, "fit") and hasattr(transport, "most")
+    ok = hasattr(transport, "fit") and hasattr(transport, "max_samples")
     ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
     what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    need(ok, "transport", transport, what)
+    require(ok, "transport", transport, what)
 
 
 def in_bytes(count: int) -> str:

@@ -26,18 +26,18 @@ from sliceflow import kernels
 from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import ALL, Batch
-from sliceflow.engine.events import Listener, tell
+from sliceflow.engine.events import Listener, notify
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Counts, Fit, Histogram, Transport
+from sliceflow.engine.transports import Counts, FittedMap, Histogram, Transport
 
-__all__ = ["LostRank", "Ranks", "joined", "under_torchrun"]
+__all__ = ["LostRankError", "Ranks", "joined", "under_torchrun"]
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
 
 
 @dataclass(frozen=True)
-class Place:
+class Shard:
     """The rows of this rank among the `total` of all ranks: `count` of them, starting at `first`."""
 
     first: int
@@ -61,35 +61,48 @@ class Ranks:
         """Whether this rank is the one that prints and writes files."""
         return self.rank == 0
 
-    def share(self, total: int) -> Place:
+    def share(self, total: int) -> Shard:
         """This rank's equal share of `total` rows, which are contiguous."""
         first, end = (r * total // self.size for r in (self.rank, self.rank + 1))
-        return Place(first, end - first, total)
+        return Shard(first, end - first, total)
 
     def mine(self, rows: Any) -> Any:
         """This rank's share of rows that every rank was given."""
         return rows[self.share(len(rows)).slice]
 
-    def place(self, count: int, what: str = "rows") -> Place:
+    def shard(self, count: int, what: str = "rows") -> Shard:
         """Place of this rank's `count` rows among those of all ranks, which must all have `what`."""
         answers = self.all_gather((count, what))
         for r, (n, kind) in enumerate(answers):
             if kind != what:
                 advice = "give all ranks the same kind of data and the same arguments"
-                raise ValueError(f"rank {r} has {kind} but rank {self.rank} has {what}; {advice}")
+                raise ValueError(
+                    f"rank {r} has {kind} but rank {self.rank} has {what}; {advice}"
+                )
             if n == 0:
-                raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
+                raise ValueError(
+                    f"rank {r} of {self.size} has none of the data; use fewer ranks"
+                )
         counts = [n for n, _ in answers]
-        return Place(sum(counts[: self.rank]), count, sum(counts))
+        return Shard(sum(counts[: self.rank]), count, sum(counts))
 
     def agree(self, facts: dict[str, str]) -> None:
         """Raise a ValueError unless `facts` are the same on all ranks; it lists the differences."""
         for r, others in enumerate(self.all_gather(facts)):
-            pairs = [(name, others.get(name), facts.get(name)) for name in sorted({*facts, *others})]
+            pairs = [
+                (name, others.get(name), facts.get(name))
+                for name in sorted({*facts, *others})
+            ]
             here = f"on rank {self.rank}"
-            differs = [f"{name}={a} on rank {r} but {b} {here}" for name, a, b in pairs if a != b]
+            differs = [
+                f"{name}={a} on rank {r} but {b} {here}"
+                for name, a, b in pairs
+                if a != b
+            ]
             if differs:
-                raise ValueError(f"{'; '.join(differs)}: give all ranks the same parameters")
+                raise ValueError(
+                    f"{'; '.join(differs)}: give all ranks the same parameters"
+                )
 
     # Messages
 
@@ -131,7 +144,11 @@ class Ranks:
             return
         first = 0
         for r, count in enumerate(self.all_gather(t.shape[-1])):
-            part = t.contiguous() if r == self.rank else t.new_empty((*t.shape[:-1], count))
+            part = (
+                t.contiguous()
+                if r == self.rank
+                else t.new_empty((*t.shape[:-1], count))
+            )
             with self._reporting_lost_ranks():
                 dist.broadcast(part, r)
             yield first, part
@@ -143,7 +160,9 @@ class Ranks:
             return t[:, numbers]
         out = t.new_empty(len(t), len(numbers))
         for first, part in self.columns(t):
-            here = torch.nonzero((numbers >= first) & (numbers < first + part.shape[1]))[:, 0]
+            here = torch.nonzero(
+                (numbers >= first) & (numbers < first + part.shape[1])
+            )[:, 0]
             out[:, here] = part[:, numbers[here] - first]
         return out
 
@@ -154,10 +173,13 @@ class Ranks:
         if isinstance(rows, Tensor):
             parts = [part for _, part in self.columns(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
-        names, whole = column_names(rows), np.concatenate(self.all_gather(np.asarray(rows)))
+        names = column_names(rows)
+        whole = np.concatenate(self.all_gather(np.asarray(rows)))
         return whole if names is None else as_frame(whole, names)
 
-    def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
+    def mean(
+        self, rows: np.ndarray, n: int, about: np.ndarray | None = None
+    ) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
 
         It has the same bits however rows are spread: numbers are split into two integers, multiples of
@@ -171,36 +193,43 @@ class Ranks:
         ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
         low, high = self.minimum(torch.from_numpy(ends)).numpy() * [[1], [-1]]
         largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
-        finite, power = np.isfinite(largest), np.frexp(largest)[1]
+        finite = np.isfinite(largest)
+        power = np.frexp(largest)[1]
         total = np.zeros((2, rows.shape[1]), np.int64)
         chunk = max(1, (1 << 20) // max(1, rows.shape[1]))
         for first in range(0, len(rows), chunk):
-            part = np.ldexp(np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power)
+            part = np.ldexp(
+                np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power
+            )
             upper = np.rint(part)
             limbs = np.stack((upper, np.rint(np.ldexp(part - upper, 32))))
             total += limbs.astype(np.int64).sum(axis=1)
         wholes = zip(*self.sum(torch.from_numpy(total)).tolist(), strict=True)
         means = [((upper << 32) + lower) / n for upper, lower in wholes]  # rounded once
-        return np.asarray(np.where(finite, np.ldexp(np.array(means), power - 62), largest))
+        return np.asarray(
+            np.where(finite, np.ldexp(np.array(means), power - 62), largest)
+        )
 
     def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
         """Listeners that end a stage on all ranks as soon as one listener, on any rank, asks to."""
         if self.size == 1 or self.maximum(len(listeners)) == 0:
             return list(listeners)
-        return [lambda event: self.maximum(int(tell(listeners, event))) > 0]
+        return [lambda event: self.maximum(int(notify(listeners, event))) > 0]
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
         try:
             yield
-        except (LostRank, torch.OutOfMemoryError):
+        except (LostRankError, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
             fact = f"rank {self.rank} of {self.size} has lost another rank"
-            raise LostRank(f"{fact}, which died or does not answer: {error}") from error
+            raise LostRankError(
+                f"{fact}, which died or does not answer: {error}"
+            ) from error
 
 
-class LostRank(RuntimeError):
+class LostRankError(RuntimeError):
     """Another rank no longer answers, or the job was ended from outside."""
 
 
@@ -210,7 +239,9 @@ def under_torchrun() -> bool:
 
 
 @contextmanager
-def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Iterator[Ranks]:
+def joined(
+    device: str | torch.device = "auto", timeout: float = 600.0
+) -> Iterator[Ranks]:
     """The ranks that `torchrun` started, connected while the block runs; a single rank without it.
 
     NCCL connects GPUs, where each rank takes the GPU of its local rank. Gloo connects CPUs. A rank that
@@ -231,10 +262,13 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
         return
     backend = "gloo"
     if resolve_device(device).type == "cuda":
-        local, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        available = torch.cuda.device_count()
         if local >= available:
             advice = f"start at most --nproc-per-node {available}, or pass device='cpu'"
-            raise ValueError(f"local rank {local} has no GPU: torch sees {available} here; {advice}")
+            raise ValueError(
+                f"local rank {local} has no GPU: torch sees {available} here; {advice}"
+            )
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     ours = not dist.is_initialized()
@@ -244,14 +278,18 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
 
     def ended(*_: Any) -> None:
         which = f"rank {ranks.rank} of {ranks.size} was told to end"
-        raise LostRank(f"{which}: another rank died, or the job was cancelled")
+        raise LostRankError(f"{which}: another rank died, or the job was cancelled")
 
-    in_main = threading.current_thread() is threading.main_thread()  # only there are signals handled
+    in_main = (
+        threading.current_thread() is threading.main_thread()
+    )  # only there are signals handled
     before: Any = signal.signal(signal.SIGTERM, ended) if in_main else None
     try:
         yield ranks
-    except LostRank:
-        if dist.is_torchelastic_launched():  # whose signal would end this rank before its error is told
+    except LostRankError:
+        if (
+            dist.is_torchelastic_launched()
+        ):  # whose signal would end this rank before its error is told
             before = signal.SIG_IGN
         raise
     finally:
@@ -269,18 +307,27 @@ def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
     if ranks.size == 1:
         return flow
     shared = (_shared(stage.transport, ranks, stage.exact) for stage in flow.stages)
-    stages = [replace(s, transport=transport) for s, transport in zip(flow.stages, shared, strict=True)]
+    stages = [
+        replace(s, transport=transport)
+        for s, transport in zip(flow.stages, shared, strict=True)
+    ]
     return replace(flow, stages=stages)
 
 
 def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
     if isinstance(transport, Shrunk):
-        return replace(transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum)
+        return replace(
+            transport,
+            transport=_shared(transport.transport, ranks, exact),
+            total=ranks.sum,
+        )
     if exact and not isinstance(transport, Histogram):
         transport = Histogram(_FINE)
     if not isinstance(transport, Histogram):
         fact = f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together"
-        raise ValueError(f"{fact}; use transport='histogram' or 'auto', or fit in one process")
+        raise ValueError(
+            f"{fact}; use transport='histogram' or 'auto', or fit in one process"
+        )
     return SharedHistogram(transport, ranks)
 
 
@@ -290,36 +337,55 @@ class SharedHistogram:
 
     histogram: Histogram
     ranks: Ranks
-    most: None = None
+    max_samples: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
         """Count all columns, or every run separately; a rank may have no data, or none of a class."""
-        weights, runs, histogram = batch.weights, batch.runs, self.histogram
+        weights = batch.weights
+        class_slices = batch.class_slices
+        histogram = self.histogram
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            z_q, weights = z_q[:, :0], weights[:0]  # see `weighted_batches`
-        h, kernel = len(z_p), kernels.for_tensor(z_p)
-        starts = [(0, z.shape[1]) for z in (z_p, z_q)] if runs is None else [r.starts for r in runs]
+            z_q = z_q[:, :0]
+            weights = weights[:0]  # see `weighted_batches`
+        h = len(z_p)
+        kernel = kernels.for_tensor(z_p)
+        starts = (
+            [(0, z.shape[1]) for z in (z_p, z_q)]
+            if class_slices is None
+            else [r.starts for r in class_slices]
+        )
         clouds = zip((z_p, z_q), starts, strict=True)
         parts = [[z[:, first:end] for first, end in pairwise(own)] for z, own in clouds]
         far = torch.full_like(kernel.value_range(z_p[:, :1])[0], torch.inf)
-        ranges = [[kernel.value_range(z) if z.shape[1] else (far, -far) for z in own] for own in parts]
-        lo, hi = (torch.stack([torch.cat([r[end] for r in own]) for own in ranges]) for end in (0, 1))
+        ranges = [
+            [kernel.value_range(z) if z.shape[1] else (far, -far) for z in own]
+            for own in parts
+        ]
+        lo, hi = (
+            torch.stack([torch.cat([r[end] for r in own]) for own in ranges])
+            for end in (0, 1)
+        )
         ends = self.ranks.minimum(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
         still = []
-        if runs is not None:
+        if class_slices is not None:
             nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
             still = torch.nonzero(nothing)[:, 0].tolist()
             ends = torch.where(torch.isinf(ends), 0.0, ends)
         (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
 
-        def counts(own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
+        def counts(
+            own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None
+        ) -> Tensor:
             ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
-            return torch.cat([kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges])
+            return torch.cat(
+                [kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges]
+            )
 
         p = counts(parts[0], lo_p, hi_p, None)
         q = counts(parts[1], lo_q, hi_q, weights)
         both = self.ranks.sum(torch.cat((p, q)).double())
-        counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
+        counts_p = both[: len(p)].to(p.dtype)
+        counts_q = both[len(p) :]
         counts_q = counts_q.to(p.dtype) if weights is None else counts_q
         of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
         return histogram.between(*of_all, z_p.dtype, still, len(starts[0]) - 1)

@@ -36,14 +36,20 @@ class SavedHistory:
     step: Sequence[Count]
     distance: Sequence[float]
     moving: Sequence[float]
-    seconds: Sequence[float] | None = None  # not of a model: the same fit gives the same file
+    seconds: Sequence[float] | None = (
+        None  # not of a model: the same fit gives the same file
+    )
 
     def check(self) -> None:
         if len({len(column) for column in self.columns().values()}) != 1:
             raise ValueError("the columns of a history have different lengths")
 
     def columns(self) -> dict[str, list[Any]]:
-        return {name: list(column) for name, column in vars(self).items() if column is not None}
+        return {
+            name: list(column)
+            for name, column in vars(self).items()
+            if column is not None
+        }
 
 
 @cache
@@ -51,7 +57,9 @@ def _saved_type(kind: Any) -> Any:
     """The dataclass that a file of this estimator holds."""
     _, fitted, rows = kind._kinds
     hints = get_type_hints(kind.__init__, include_extras=True)
-    parameters = {name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")}
+    parameters = {
+        name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")
+    }
     made = make_dataclass("Parameters", parameters.items(), frozen=True)
     parts = {"parameters": made, "seed": Seed, "fitted": fitted}
     parts |= {"history": SavedHistory, "rows": rows | None, "particles": rows | None}
@@ -59,13 +67,18 @@ def _saved_type(kind: Any) -> Any:
     return make_dataclass(kind.__name__, parts.items(), frozen=True, namespace=own)
 
 
-def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = False) -> None:
+def save(
+    estimator: Any, path: str | os.PathLike[str], *, particles: bool = False
+) -> None:
     """Write a fitted estimator; with `particles`, the batched samples, too."""
-    model, given = estimator._model, estimator.get_params(deep=False).items()
+    model = estimator._model
+    given = estimator.get_params(deep=False).items()
     batched = None
     if particles:
         space = estimator._space(like_fitted=True)
-        batched = space.read(estimator.particles_, estimator.particle_conditions_, Ranks())
+        batched = space.read(
+            estimator.particles_, estimator.particle_conditions_, Ranks()
+        )
     saved = _saved_type(estimator.__class__)
     parameters = {name: value for name, value in given if name not in _NOT_SAVED}
     history: Any = SavedHistory(**model.history | {"seconds": None})
@@ -74,7 +87,10 @@ def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = Fals
 
 
 def load_estimator(
-    path: str | os.PathLike[str], kinds: Sequence[Any], device: torch.device, max_memory: int | None
+    path: str | os.PathLike[str],
+    kinds: Sequence[Any],
+    device: torch.device,
+    max_memory: int | None,
 ) -> Any:
     """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
     by_type = {_saved_type(kind): kind for kind in kinds}
@@ -86,8 +102,14 @@ def load_estimator(
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
     try:
         estimator._space()  # checks the parameters
-        batched = () if saved.particles is None else saved.particles.in_users_form(device)
+        batched = (
+            () if saved.particles is None else saved.particles.in_users_form(device)
+        )
         estimator._keep(model, *batched)
-    except (ValueError, ArithmeticError, NotImplementedError) as error:  # the last of pandas
+    except (
+        ValueError,
+        ArithmeticError,
+        NotImplementedError,
+    ) as error:  # the last of pandas
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator

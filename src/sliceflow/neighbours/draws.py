@@ -16,7 +16,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import pick
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
-_ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
+_ITERATIONS = 12
+_STARTS = 3
+_LLOYD = 4  # of expectation maximisation, and of k-means before it
 _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 NEAR = 20  # adjusted rows whose covariance a draw has
@@ -32,16 +34,25 @@ class Adjusted:
     component: Tensor  # (q, k), the regressions to which rows belong
     rows: Tensor  # (q, k), their numbers
     inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
-    log_density: Tensor  # (q,), of the mixture at a point that was asked for; else empty
+    log_density: (
+        Tensor  # (q,), of the mixture at a point that was asked for; else empty
+    )
 
 
 def adjust(
-    x: Tensor, offset: Tensor, weight: Tensor, rows: Tensor, most: int, at: Tensor | None = None
+    x: Tensor,
+    offset: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    most: int,
+    at: Tensor | None = None,
 ) -> Adjusted:
     """Rows x (q, k, d) at y₀ + offset (q, k, l), moved along the mixture of up to `most` with the best BIC."""
-    (q, k), out = weight.shape, x.clone()
+    q, k = weight.shape
+    out = x.clone()
     best = torch.full((q,), math.inf, dtype=x.dtype)
-    component, left = torch.zeros(q, k, dtype=torch.int64), torch.arange(q)
+    component = torch.zeros(q, k, dtype=torch.int64)
+    left = torch.arange(q)
     log_density = torch.zeros(q if at is not None else 0, dtype=x.dtype)
     for n in range(1, most + 1):
         mix, bic, own = _fit_mixture(x[left], offset[left], weight[left], n)
@@ -49,11 +60,20 @@ def adjust(
         if not bool(better.any()):
             break
         if at is not None:
-            there = _joined(at[left, None] - mix.mean, torch.zeros_like(offset[left, :1]))
-            log_density[left[better]] = torch.logsumexp(mix.log_density(there)[better, :, 0], 1)
-        left, own, slopes = left[better], own[better], mix.slopes[better]
-        best[left], component[left] = bic[better], own
-        moves = [(own == c)[..., None] * (offset[left] @ slopes[:, c, 1:]) for c in range(n)]
+            there = _joined(
+                at[left, None] - mix.mean, torch.zeros_like(offset[left, :1])
+            )
+            log_density[left[better]] = torch.logsumexp(
+                mix.log_density(there)[better, :, 0], 1
+            )
+        left = left[better]
+        own = own[better]
+        slopes = mix.slopes[better]
+        best[left] = bic[better]
+        component[left] = own
+        moves = [
+            (own == c)[..., None] * (offset[left] @ slopes[:, c, 1:]) for c in range(n)
+        ]
         out[left] = x[left] - sum(moves)
     count = 1 / weight.square().sum(1)
     coefficients = (component.amax(1) + 1) * (offset.shape[2] + 1)
@@ -85,7 +105,9 @@ def _joined(x: Tensor, offset: Tensor) -> Tensor:
     return torch.cat((torch.ones_like(offset[..., :1]), offset, x), 2).mT.contiguous()
 
 
-def _fit_mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int) -> tuple[_Mixture, Tensor, Tensor]:
+def _fit_mixture(
+    x: Tensor, offset: Tensor, weight: Tensor, n: int
+) -> tuple[_Mixture, Tensor, Tensor]:
     """n regressions of x (q, k, d) on the offset (q, k, l), their BIC, and rows' components (q, k)."""
     k, d = x.shape[1:]
     count = 1 / weight.square().sum(1)  # rows of equal weight that would say as much
@@ -95,7 +117,8 @@ def _fit_mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int) -> tuple[_Mi
     share = torch.ones_like(weight)[:, None]
     if n > 1:
         some = slice(None, None, -(-k // _LEARNT))  # the rows are sorted by distance
-        few, lighter = z[:, :, some].contiguous(), weight[:, some]
+        few = z[:, :, some].contiguous()
+        lighter = weight[:, some]
         share = _clusters((x - mean)[:, some], lighter, n)
         for _ in range(_ITERATIONS):
             mix = _regressions(few, share * lighter[:, None], mean)
@@ -110,10 +133,17 @@ def _fit_mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int) -> tuple[_Mi
 
 def _regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
     """Regressions of the last d rows of z (q, f, k) on the others, with the rows' mass (q, n, k)."""
-    (q, f, k), n, d = z.shape, mass.shape[1], mean.shape[2]
-    products = ((mass[:, :, None] * z[:, None]).reshape(q, n * f, k) @ z.mT).view(q, n, f, f)
-    size, at = products[:, :, 0, 0], f - d
-    gram, cross, square = products[:, :, :at, :at], products[:, :, :at, at:], products[:, :, at:, at:]
+    q, f, k = z.shape
+    n = mass.shape[1]
+    d = mean.shape[2]
+    products = ((mass[:, :, None] * z[:, None]).reshape(q, n * f, k) @ z.mT).view(
+        q, n, f, f
+    )
+    size = products[:, :, 0, 0]
+    at = f - d
+    gram = products[:, :, :at, :at]
+    cross = products[:, :, :at, at:]
+    square = products[:, :, at:, at:]
     penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + 1e-9
     penalty[..., 0] = 1e-12
     slopes = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
@@ -124,35 +154,50 @@ def _regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
     pooled = torch.diagonal(spread, dim1=2, dim2=3).sum(1, keepdim=True).clamp(min=0)
     floor = 1e-9 * torch.diagonal(square, dim1=2, dim2=3).sum(1, keepdim=True) + 1e-100
     one = ((pooled + floor) / total[..., None]).expand(-1, n, -1)
-    root = torch.linalg.cholesky((spread + torch.diag_embed(one)) / (size + 1)[..., None, None])
-    residual = torch.cat((-slopes.mT, torch.eye(d, dtype=z.dtype).expand(q, n, d, d)), 3)
+    root = torch.linalg.cholesky(
+        (spread + torch.diag_embed(one)) / (size + 1)[..., None, None]
+    )
+    residual = torch.cat(
+        (-slopes.mT, torch.eye(d, dtype=z.dtype).expand(q, n, d, d)), 3
+    )
     whitening = torch.linalg.solve_triangular(root, residual, upper=False)
-    constant = ((size + 1) / (total + n)).log() - torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
+    constant = ((size + 1) / (total + n)).log() - torch.diagonal(
+        root, dim1=2, dim2=3
+    ).log().sum(2)
     return _Mixture(mean, slopes, whitening, constant - 0.5 * d * math.log(2 * math.pi))
 
 
 def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
     """Clusters (q, n, k) of rows, as zeros and ones: the best of some starts of k-means."""
-    (q, k, d), share = x.shape, (weight / weight.sum(1, keepdim=True))[..., None]
+    q, k, d = x.shape
+    share = (weight / weight.sum(1, keepdim=True))[..., None]
     x = x - (share * x).sum(1, keepdim=True)
     z = x / ((share * x.square()).sum(1, keepdim=True) + 1e-300).sqrt()
-    best, own = x.new_full((q,), math.inf), torch.zeros(q, k, dtype=torch.int64)
+    best = x.new_full((q,), math.inf)
+    own = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_STARTS):
         u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
         centre = z.gather(1, pick(weight, u)[..., None].expand(-1, -1, d))
         for _ in range(_LLOYD):
             nearest = torch.cdist(z, centre).argmin(2)
-            mass = torch.nn.functional.one_hot(nearest, n).to(x.dtype) * weight[..., None]
+            mass = (
+                torch.nn.functional.one_hot(nearest, n).to(x.dtype) * weight[..., None]
+            )
             centre = mass.mT @ z / (mass.sum(1)[..., None] + 1e-9)
         distance, nearest = torch.cdist(z, centre).min(2)
         cost = (weight * distance.square()).sum(1)
-        own, best = torch.where((cost < best)[:, None], nearest, own), torch.minimum(best, cost)
+        own = torch.where((cost < best)[:, None], nearest, own)
+        best = torch.minimum(best, cost)
     return torch.nn.functional.one_hot(own, n).to(x.dtype).mT.contiguous()
 
 
 def noise_along(around: Tensor, w: Tensor) -> Tensor:
     """Noise (…, t, d) with the covariance of points (…, k, d), by standard normal w (…, t, k)."""
-    return w @ (around - around.mean(-2, keepdim=True)) / math.sqrt(max(1, around.shape[-2] - 1))
+    return (
+        w
+        @ (around - around.mean(-2, keepdim=True))
+        / math.sqrt(max(1, around.shape[-2] - 1))
+    )
 
 
 def transport_map(e: Tensor, c: Tensor) -> Tensor:
@@ -165,17 +210,22 @@ def transport_map(e: Tensor, c: Tensor) -> Tensor:
     squares, turned = torch.linalg.eigh(half.mT @ c @ half)
     back = (vectors * inverse[..., None, :]) @ turned
     outside = vectors * (~inside)[..., None, :]
-    out: Tensor = (back * squares.clamp(min=0).sqrt()[..., None, :]) @ back.mT + outside @ vectors.mT
+    out: Tensor = (
+        back * squares.clamp(min=0).sqrt()[..., None, :]
+    ) @ back.mT + outside @ vectors.mT
     return out
 
 
-def draw_near(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> tuple[Tensor, Tensor]:
+def draw_near(
+    near: Adjusted, n: int, h: float, seed: Seed, first: int = 0
+) -> tuple[Tensor, Tensor]:
     """n new points (q, n, d) along the adjusted rows, and the one (q, n) that each is drawn around.
 
     A point is a row, drawn by weight, plus h times a Gaussian of the rows nearest to it, scaled to the
     covariance that rows have within components. `first` is the index of the first condition.
     """
-    (q, k, d), m = near.x.shape, max(n, MEASURED)
+    q, k, d = near.x.shape
+    m = max(n, MEASURED)
     own = pick(near.weight, seed.child("row").uniform(q, m, start=first))
     if k == 1:
         return near.x.expand(q, n, d).clone(), own[:, :n]
@@ -192,14 +242,19 @@ def draw_near(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> t
     noise = noise_along(points[:, :n], w[..., : points.shape[2]])[:, :, 0]
     flat = (points - points.mean(2, keepdim=True)).flatten(1, 2)
     extra = flat.mT @ flat / (m * (points.shape[2] - 1))  # the covariance of the noise
-    covariance, own = (near.weight[..., None] * centre).mT @ centre, own[:, :n]
-    scaling = near.inflation[:, None, None] * transport_map(covariance + h**2 * extra, covariance)
+    covariance = (near.weight[..., None] * centre).mT @ centre
+    own = own[:, :n]
+    scaling = near.inflation[:, None, None] * transport_map(
+        covariance + h**2 * extra, covariance
+    )
     return _rows_at(mean, own) + (_rows_at(centre, own) + h * noise) @ scaling, own
 
 
 def centred(near: Adjusted) -> tuple[Tensor, Tensor, Tensor]:
     """Adjusted rows minus the means of their components, the means, and 1 over deviations (q, 1, d)."""
-    mass = torch.nn.functional.one_hot(near.component, int(near.component.max()) + 1).to(near.x.dtype)
+    mass = torch.nn.functional.one_hot(
+        near.component, int(near.component.max()) + 1
+    ).to(near.x.dtype)
     weighted = mass * near.weight[..., None]
     mean = mass @ (weighted.mT @ near.x / (weighted.sum(1)[..., None] + 1e-300))
     centre = near.x - mean

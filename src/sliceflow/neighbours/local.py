@@ -19,15 +19,39 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array, Between, Count
-from sliceflow.neighbours.draws import COMPONENTS, MEASURED, NEAR, Adjusted, adjust, centred, draw_near
-from sliceflow.neighbours.search import build_search, choose_spread, find_nearest, kernel_weights
-from sliceflow.neighbours.views import View, inverse_deviation, moments, project, relevance, ridge
+from sliceflow.neighbours.draws import (
+    COMPONENTS,
+    MEASURED,
+    NEAR,
+    Adjusted,
+    adjust,
+    centred,
+    draw_near,
+)
+from sliceflow.neighbours.search import (
+    build_search,
+    choose_spread,
+    find_nearest,
+    kernel_weights,
+)
+from sliceflow.neighbours.views import (
+    View,
+    inverse_deviation,
+    moments,
+    project,
+    relevance,
+    ridge,
+)
 
-_FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that are tried
+_FEWEST = 50
+_MOST = 2_000  # rows of a neighbourhood that are tried
 _TRIED = 150  # rows whose likelihood chooses k,
 _SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide
-_SEVERAL, _WIDE = 4, 20  # columns of y from which a summary is tried, and beyond which it is taken,
-_ENOUGH, _FEATURES, _SHARE = 400, 500, 4  # with enough rows; its random features, fewer than a share
+_SEVERAL = 4
+_WIDE = 20  # columns of y from which a summary is tried, and beyond which it is taken,
+_ENOUGH = 400
+_FEATURES = 500
+_SHARE = 4  # with enough rows; its random features, fewer than a share
 _CHECKED = 20  # rows whose neighbourhoods choose h
 _LARGEST = 1e50  # of a number in a model: its square and the square of that are finite
 _NUMBERS = 1 << 21  # numbers of one array in memory at a time
@@ -38,7 +62,9 @@ class LocalSettings:
     """What a fit finds out about rows, and a file keeps beside them."""
 
     k: Count  # neighbours of a condition
-    spread: Annotated[float, Between(0, 100)]  # h, how far samples go along their neighbours
+    spread: Annotated[
+        float, Between(0, 100)
+    ]  # h, how far samples go along their neighbours
     # (l + n_features, m), of what is seen of y
     projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
     n_features: Count = 0  # random features that are seen of y beside its l columns
@@ -55,7 +81,8 @@ class LocalRows:
     @classmethod
     def fit_to(cls, x: Any, y: Any, k: int | None = None) -> LocalRows:
         """The rows with settings found from them: k, and a summary of 4 to 20 columns of y, by likelihood."""
-        x, y = _float64(x), _float64(y)
+        x = _float64(x)
+        y = _float64(y)
         summarised = y.shape[1] > _WIDE
         local = _summarised(x, y) if summarised else _by_relevance(x, y)
         if k is None:
@@ -65,7 +92,8 @@ class LocalRows:
                 other_k, other = _choose_k(_summarised(x, y, tried))
                 gain = other - likelihood
                 if gain.mean() > gain.std() / math.sqrt(len(gain)):
-                    local, k = _summarised(x, y), other_k
+                    local = _summarised(x, y)
+                    k = other_k
         local = local.with_(k=min(k, len(x)))
         return local.with_(spread=_choose_spread(local))
 
@@ -77,17 +105,27 @@ class LocalRows:
 
     def check(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
-        (n, columns), own, (width, m) = self.y.shape, self.settings, self.settings.projection.shape
+        n, columns = self.y.shape
+        own = self.settings
+        width, m = self.settings.projection.shape
         fits = 1 <= own.k <= n and 0 <= own.n_features <= _FEATURES and m > 0
         if not fits or width != columns + own.n_features:
-            raise ValueError(f"local settings do not fit {n} rows with {columns} columns of y: {own}")
-        if not all(bool((t.abs() < _LARGEST).all()) for t in (self.x, self.y, self._seen)):
-            raise ValueError(f"local has numbers beyond {_LARGEST:.0e}, or that are none")
+            raise ValueError(
+                f"local settings do not fit {n} rows with {columns} columns of y: {own}"
+            )
+        if not all(
+            bool((t.abs() < _LARGEST).all()) for t in (self.x, self.y, self._seen)
+        ):
+            raise ValueError(
+                f"local has numbers beyond {_LARGEST:.0e}, or that are none"
+            )
 
     @property
     def description(self) -> str:
         """What distances see of y, in words."""
-        n, scores, features = self.y.shape[1], len(self._view.scores), self.settings.n_features
+        n = self.y.shape[1]
+        scores = len(self._view.scores)
+        features = self.settings.n_features
         tails = f"; normal scores of {scores} heavy-tailed" if scores else ""
         if features:
             return f"of a summary of {n} columns by {features} random features{tails}"
@@ -111,10 +149,17 @@ class LocalRows:
         """A search of distinct conditions, in which unit, and the largest distance to the tenth neighbour."""
         unit = inverse_deviation(self.y)
         distinct = torch.unique(self.y * unit, dim=0)
-        search, some = build_search(distinct), distinct[:: max(1, len(distinct) // 1_000)]
-        return search, unit, float(find_nearest(search, some, min(10, len(distinct)))[0].max())
+        search = build_search(distinct)
+        some = distinct[:: max(1, len(distinct) // 1_000)]
+        return (
+            search,
+            unit,
+            float(find_nearest(search, some, min(10, len(distinct)))[0].max()),
+        )
 
-    def warn_of_far(self, y0: Any, name: str, stacklevel: int, numbers: Tensor | None = None) -> None:
+    def warn_of_far(
+        self, y0: Any, name: str, stacklevel: int, numbers: Tensor | None = None
+    ) -> None:
         """Warn of a condition that is farther from all rows than rows are from each other; `name` is y's."""
         search, unit, reach = self._reach
         distance = find_nearest(search, _float64(y0) * unit, 1)[0][:, 0]
@@ -126,7 +171,11 @@ class LocalRows:
             warnings.warn(f"{which} is {far}, {usual}", stacklevel=stacklevel + 1)
 
     def adjusted(
-        self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
+        self,
+        y0: Any,
+        without: Tensor | None = None,
+        most: int = COMPONENTS,
+        at: Tensor | None = None,
     ) -> Adjusted:
         """Neighbourhoods of y0 (q, l) without a row each, moved there, and log densities `at` points."""
         seen = project(self._view, _float64(y0), self.settings.projection)
@@ -138,22 +187,31 @@ class LocalRows:
 
     def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
         """One sample (q, d) for each condition of y0; equal ones share a neighbourhood."""
-        distinct, own, counts = torch.unique(y0, dim=0, return_inverse=True, return_counts=True)
-        order, first = torch.argsort(own, stable=True), torch.cumsum(counts, 0) - counts
+        distinct, own, counts = torch.unique(
+            y0, dim=0, return_inverse=True, return_counts=True
+        )
+        order = torch.argsort(own, stable=True)
+        first = torch.cumsum(counts, 0) - counts
         out = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
-        for n in torch.unique(counts).tolist():  # conditions that are there equally often
+        for n in torch.unique(
+            counts
+        ).tolist():  # conditions that are there equally often
             some = torch.nonzero(counts == n)[:, 0]
             rows = order[(first[some][:, None] + torch.arange(n)).flatten()]
             out[rows] = self.draw(distinct[some], n, seed.child(n))[0].flatten(0, 1)
         return out
 
-    def draw(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
+    def draw(
+        self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS
+    ) -> tuple[Tensor, Tensor]:
         """n samples for each condition of y0, (q, n, d), and the row (q, n) around which each is drawn.
 
         A condition's samples follow from its index and the seed, not from the others. Rows are moved by
         at most `most` regressions.
         """
-        y0, k, d = _float64(y0), self.settings.k, self.x.shape[1]
+        y0 = _float64(y0)
+        k = self.settings.k
+        d = self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
         around = torch.empty(len(y0), n, dtype=torch.int64)
         block = min(n, max(1, _NUMBERS // (NEAR * d)))  # samples at a time
@@ -165,7 +223,9 @@ class LocalRows:
             for at in range(0, n, block):
                 part = slice(first, first + chunk), slice(at, min(at + block, n))
                 own = seed.child("from", at) if at else seed
-                out[part], picked = draw_near(near, part[1].stop - at, self.settings.spread, own, first)
+                out[part], picked = draw_near(
+                    near, part[1].stop - at, self.settings.spread, own, first
+                )
                 around[part] = near.rows.gather(1, picked)
         # A column of one value stays as it is, to the last bit.
         return torch.where((self.x != self.x[0]).any(0), out, self.x[0]), around
@@ -183,7 +243,8 @@ def _by_relevance(x: Tensor, y: Tensor) -> LocalRows:
 
 def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRows:
     """Rows with distances of a summary of y, whose regression does not see the rows `without`."""
-    view, learnt = View.fit_to(y, min(_FEATURES, len(y) // _SHARE)), torch.ones(len(y)) > 0
+    view = View.fit_to(y, min(_FEATURES, len(y) // _SHARE))
+    learnt = torch.ones(len(y)) > 0
     if without is not None:
         learnt[without] = False
     projection = ridge(view, y[learnt], moments(x[learnt]))
@@ -195,23 +256,35 @@ def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
 
     k doubles until the mean has fallen twice. About: within half a standard error of the best.
     """
-    n, columns = len(local.x), local._seen.shape[1] + local.x.shape[1]
-    k, most = max(_FEWEST, 2 * columns), min(n - 1, _MOST)
+    n = len(local.x)
+    columns = local._seen.shape[1] + local.x.shape[1]
+    k = max(_FEWEST, 2 * columns)
+    most = min(n - 1, _MOST)
     tried = Seed(0).child("k").permutation(n)[:_TRIED]
     if n <= k:
         return n, torch.empty(0)
-    best, found = k, dict[int, Tensor]()
+    best = k
+    found = dict[int, Tensor]()
     while not found or (max(found) < most and best in list(found)[-2:]):
         k = min(k, most)
-        trial, chunk = local.with_(k=k), max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
+        trial, chunk = (
+            local.with_(k=k),
+            max(1, _NUMBERS // (k * COMPONENTS * (columns + 1))),
+        )
         parts = torch.split(tried, chunk)
-        near = (trial.adjusted(local.y[own], without=own, at=local.x[own]) for own in parts)
+        near = (
+            trial.adjusted(local.y[own], without=own, at=local.x[own]) for own in parts
+        )
         likelihood = torch.cat([part.log_density for part in near])
         found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
         best = max(found, key=lambda k: float(found[k].mean()))
         k *= 2
     behind = {k: found[best] - likelihood for k, likelihood in found.items()}
-    k = next(k for k, b in behind.items() if b.mean() <= b.std() / (2 * math.sqrt(len(tried))))
+    k = next(
+        k
+        for k, b in behind.items()
+        if b.mean() <= b.std() / (2 * math.sqrt(len(tried)))
+    )
     return k, found[k]
 
 
@@ -225,4 +298,6 @@ def _choose_spread(local: LocalRows) -> float:
         return list(draw_near(near, 2 * MEASURED, h, Seed(0))[0] * unit)
 
     enough = local.settings.k >= 3
-    return (choose_spread(list(near.x * unit), draw) if enough else 0.0) or local.settings.spread
+    return (
+        choose_spread(list(near.x * unit), draw) if enough else 0.0
+    ) or local.settings.spread

@@ -9,10 +9,14 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-_FEW, _MANY = 6, 100_000  # columns and rows beyond which all distances are faster than a tree
+_FEW = 6
+_MANY = 100_000  # columns and rows beyond which all distances are faster than a tree
 _NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
-_ALWAYS, _BY_COLUMN, _LARGEST = 0.8, 0.2, 2.0  # the largest h: in few columns more would only blur
-_HALVINGS, _MEASURED = 7, 4_000  # of the range of h, and rows whose distances are measured
+_ALWAYS = 0.8
+_BY_COLUMN = 0.2
+_LARGEST = 2.0  # the largest h: in few columns more would only blur
+_HALVINGS = 7
+_MEASURED = 4_000  # of the range of h, and rows whose distances are measured
 
 
 def build_search(rows: Tensor) -> NearestNeighbors:
@@ -30,7 +34,9 @@ def find_nearest(
     if without is None:
         return distance, rows
     own = rows == without[:, None]
-    own[:, -1] |= ~own.any(1)  # where the row is not among its nearest, the farthest goes
+    own[:, -1] |= ~own.any(
+        1
+    )  # where the row is not among its nearest, the farthest goes
     return distance[~own].view(len(points), k), rows[~own].view(len(points), k)
 
 
@@ -48,14 +54,18 @@ def pick(weight: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(ends, u * ends[:, -1:]).clamp(max=weight.shape[1] - 1)
 
 
-def choose_spread(clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]) -> float:
+def choose_spread(
+    clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]
+) -> float:
     """The least h whose draws are no closer to rows than rows are to each other; 0 if all are equal.
 
     `draw(h)` gives draws (m, d) of each cloud (n, d). Distances to the nearest row are compared by
     geometric means: medians jump where a part of the data is far denser. Equal rows count once.
     """
     distinct = [torch.unique(rows, dim=0) for rows in clouds]
-    known = [(i, build_search(rows)) for i, rows in enumerate(distinct) if len(rows) > 1]
+    known = [
+        (i, build_search(rows)) for i, rows in enumerate(distinct) if len(rows) > 1
+    ]
     if not known:
         return 0.0
     apart = []
@@ -67,12 +77,17 @@ def choose_spread(clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Ten
         draws = draw(h)
         logs = [_mean_log(find_nearest(search, draws[i], 1)[0]) for i, search in known]
         sizes = [len(draws[i]) for i, _ in known]
-        return sum(n * (a - b) for n, a, b in zip(sizes, logs, apart, strict=True)) / sum(sizes)
+        return sum(
+            n * (a - b) for n, a, b in zip(sizes, logs, apart, strict=True)
+        ) / sum(sizes)
 
-    low, high = 0.0, min(_ALWAYS + _BY_COLUMN * clouds[0].shape[1], _LARGEST)
+    low = 0.0
+    high = min(_ALWAYS + _BY_COLUMN * clouds[0].shape[1], _LARGEST)
     for _ in range(_HALVINGS if log_ratio(high) > math.log(_NEAREST) else 0):
         middle = (low + high) / 2
-        low, high = (middle, high) if log_ratio(middle) < math.log(_NEAREST) else (low, middle)
+        low, high = (
+            (middle, high) if log_ratio(middle) < math.log(_NEAREST) else (low, middle)
+        )
     return high
 
 

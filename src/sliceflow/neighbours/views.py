@@ -17,9 +17,14 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 
 _KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
-_HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
-_LEARNT, _SCORED = 60_000, 2_000  # rows of a ridge regression, and rows whose errors choose its penalty
-_PENALTIES = np.geomspace(1e-6, 1e3, 19)  # that it tries, over the mean square of the columns
+_HEAVY = (
+    40.0  # times the median distance from the median; a normal column stays below 7
+)
+_LEARNT = 60_000
+_SCORED = 2_000  # rows of a ridge regression, and rows whose errors choose its penalty
+_PENALTIES = np.geomspace(
+    1e-6, 1e3, 19
+)  # that it tries, over the mean square of the columns
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _NUMBERS = 1 << 24  # features in memory at a time
 
@@ -51,7 +56,11 @@ class View:
     def fit_to(cls, y: Tensor, n_features: int = 0) -> View:
         """The view of the rows y (n, l)."""
         columns = enumerate(y.numpy().T)
-        scores = {j: _scores(column) for j, column in columns if heavy_tail(column) is not None}
+        scores = {
+            j: _scores(column)
+            for j, column in columns
+            if heavy_tail(column) is not None
+        }
         seen = cls(scores, y[0], y[0])(y)
         return cls(scores, seen.mean(0), inverse_deviation(seen), n_features)
 
@@ -62,9 +71,14 @@ class View:
             y[:, j] = torch.from_numpy(np.interp(y[:, j].numpy(), values, scores))
         if not self.n_features:
             return y
-        z, seed = (y - self.mean) * self.unit, Seed(0).child("features")
-        w = seed.child("directions").normal(z.shape[1], self.n_features) / math.sqrt(z.shape[1])
-        return torch.cat((z, (z @ w + seed.child("offsets").normal(1, self.n_features)).relu()), 1)
+        z = (y - self.mean) * self.unit
+        seed = Seed(0).child("features")
+        w = seed.child("directions").normal(z.shape[1], self.n_features) / math.sqrt(
+            z.shape[1]
+        )
+        return torch.cat(
+            (z, (z @ w + seed.child("offsets").normal(1, self.n_features)).relu()), 1
+        )
 
 
 def _scores(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -91,24 +105,34 @@ def project(view: View, y: Tensor, projection: Tensor) -> Tensor:
 def ridge(view: View, y: Tensor, wanted: Tensor) -> Tensor:
     """(f, p), by which a view of y predicts `wanted` (n, p), but for a constant; by leave-one-out error."""
     step = -(-len(y) // _LEARNT)
-    y, wanted = y[::step], wanted[::step] - wanted[::step].mean(0)
-    width, n = view(y[:1]).shape[1], len(y)
-    total, gram = y.new_zeros(width), y.new_zeros(width, width)
-    cross, size = y.new_zeros(width, wanted.shape[1]), max(1, _NUMBERS // width)
+    y = y[::step]
+    wanted = wanted[::step] - wanted[::step].mean(0)
+    width = view(y[:1]).shape[1]
+    n = len(y)
+    total = y.new_zeros(width)
+    gram = y.new_zeros(width, width)
+    cross = y.new_zeros(width, wanted.shape[1])
+    size = max(1, _NUMBERS // width)
     for part, aims in zip(torch.split(y, size), torch.split(wanted, size), strict=True):
         seen = view(part)
         total += seen.sum(0)
         gram += seen.T @ seen
         cross += seen.T @ aims
     square, vectors = torch.linalg.eigh(gram - torch.outer(total, total) / n)
-    cross, some = vectors.T @ cross, slice(None, None, -(-n // _SCORED))
-    turned, best, found = (view(y[some]) - total / n) @ vectors, math.inf, cross
+    cross = vectors.T @ cross
+    some = slice(None, None, -(-n // _SCORED))
+    turned = (view(y[some]) - total / n) @ vectors
+    best = math.inf
+    found = cross
     for penalty in _PENALTIES * float(square.mean()):
         over = 1 / (square.clamp(min=0) + penalty)
         leverage = (turned.square() @ over + 1 / n).clamp(max=1 - 1e-9)
-        rest = (wanted[some] - turned @ (over[:, None] * cross)) / (1 - leverage)[:, None]
+        rest = (wanted[some] - turned @ (over[:, None] * cross)) / (1 - leverage)[
+            :, None
+        ]
         if (error := float(rest.square().mean())) < best:
-            best, found = error, over[:, None] * cross
+            best = error
+            found = over[:, None] * cross
     out: Tensor = vectors @ found
     return out
 

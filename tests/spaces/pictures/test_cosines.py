@@ -27,20 +27,24 @@ def test_the_basis_is_scipy_s_cosine_transform(channels, s, t):
 @settings(max_examples=50, deadline=None)
 def test_rotations_are_orthogonal(channels, s, t, step):
     theta = cosine_rotation(Seed(5), step, (channels, s, t))
-    assert torch.allclose(theta @ theta.T, torch.eye(len(theta), dtype=theta.dtype), atol=1e-12)
+    assert torch.allclose(
+        theta @ theta.T, torch.eye(len(theta), dtype=theta.dtype), atol=1e-12
+    )
 
 
 def test_directions_are_sums_of_few_cosines_in_turns():
     basis = cosine_basis(3, 5, 5)
-    for step, most in enumerate((2, 4, 8, 16, 32, 2, 4)):
+    for step, max_samples in enumerate((2, 4, 8, 16, 32, 2, 4)):
         used = (cosine_rotation(Seed(1), step, (3, 5, 5)) @ basis.T).abs() > 1e-9
-        assert int(used.sum(1).max()) == most
+        assert int(used.sum(1).max()) == max_samples
         assert used.any(0).all()
 
 
 def test_a_step_s_rotation_is_the_same_whatever_was_drawn_before():
     late = cosine_rotation(Seed(2), 77, (3, 15, 15))  # nine steps are drawn at a time
-    assert not torch.allclose(late, cosine_rotation(Seed(2), 72, (3, 15, 15)))  # other groups of 8
+    assert not torch.allclose(
+        late, cosine_rotation(Seed(2), 72, (3, 15, 15))
+    )  # other groups of 8
     for step in range(60, 90):
         cosine_rotation(Seed(2), step, (3, 15, 15))
     assert torch.equal(late, cosine_rotation(Seed(2), 77, (3, 15, 15)))
@@ -62,7 +66,9 @@ def heavy_tailed(n, rng):
     """Pictures whose cosines are independent and heavier-tailed than normal numbers."""
     i = np.arange(8)
     size = 0.6 / (1 + np.hypot(*np.meshgrid(i, i)))
-    pictures = scipy.fft.idctn(rng.laplace(size=(n, 8, 8)) * size, axes=(1, 2), norm="ortho")
+    pictures = scipy.fft.idctn(
+        rng.laplace(size=(n, 8, 8)) * size, axes=(1, 2), norm="ortho"
+    )
     return np.clip(0.5 + 0.15 * pictures, 0, 1)
 
 
@@ -74,11 +80,13 @@ def test_cosines_bring_photographs_nearer(rng):
         fine = scipy.fft.dctn(pictures, axes=(1, 2), norm="ortho")[:, 4:, 4:]
         return float((fine**4).mean() / (fine**2).mean() ** 2)
 
-    settings_ = dict(schedule="1[1] 2[2] 4[4] 8[8,5,3]", n_particles=3000, quality=10, random_state=0)
+    settings_ = dict(
+        schedule="1[1] 2[2] 4[4] 8[8,5,3]", n_particles=3000, quality=10, random_state=0
+    )
     flow = ImageFlow(**settings_, options=PictureOptions(n_knots=0))
     found = {
-        way: kurtosis(flow.set_params(patch_basis=way).fit(images).particles_)
-        for way in ("pixels", "cosines")
+        strategy: kurtosis(flow.set_params(patch_basis=strategy).fit(images).particles_)
+        for strategy in ("pixels", "cosines")
     }
     wanted = kurtosis(images)
     assert wanted > 5
@@ -87,8 +95,10 @@ def test_cosines_bring_photographs_nearer(rng):
 
 @pytest.mark.parametrize(("grey", "expected"), [(0.1, "pixels"), (0.4, "cosines")])
 def test_drawings_get_pixels_and_photographs_cosines(grey, expected, rng):
-    images = np.where(rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5))
-    flow = ImageFlow(schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0).fit(
-        images.astype(np.uint8)
+    images = np.where(
+        rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5)
     )
+    flow = ImageFlow(
+        schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0
+    ).fit(images.astype(np.uint8))
     assert flow.plan_.patch_basis == expected

@@ -23,31 +23,40 @@ def top():
 
 @pytest.mark.parametrize("amplifier", [10.0, math.inf])
 def test_an_evolution_goes_from_noise_to_the_samples(amplifier):
-    flow = ImageFlow(**QUICK, amplifier=amplifier, transport="histogram").fit(IMAGES, DIGIT_LABELS)
+    flow = ImageFlow(**QUICK, amplifier=amplifier, transport="histogram").fit(
+        IMAGES, DIGIT_LABELS
+    )
     labels = [3, 1, 4, 1, 5]
-    way = flow.evolution(5, labels, random_state=2, n_frames=5)
-    assert way.shape == (5, 5, 8, 8)
-    assert way.dtype == np.uint8
-    assert np.array_equal(way[-1], flow.sample(5, labels, random_state=2))
-    assert (np.abs(np.diff(way.astype(int), axis=0)).mean((1, 2, 3)) > 0).all()
-    assert len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1  # no more than there are steps
+    strategy = flow.evolution(5, labels, random_state=2, n_frames=5)
+    assert strategy.shape == (5, 5, 8, 8)
+    assert strategy.dtype == np.uint8
+    assert np.array_equal(strategy[-1], flow.sample(5, labels, random_state=2))
+    assert (np.abs(np.diff(strategy.astype(int), axis=0)).mean((1, 2, 3)) > 0).all()
+    assert (
+        len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1
+    )  # no more than there are steps
 
 
 def test_evolutions_keep_layouts_and_make_sense(fitted, top):
     for images in (COLOURS, torch.from_numpy(COLOURS)):
         flow = pictures(schedule="1[1] 4[2]", n_pixel_values=256).fit(images)
-        way = flow.evolution(2, random_state=0, n_frames=3)
-        assert type(way) is type(images)
-        assert way.shape == (3, 2, 4, 4, 3)
-    way = top.evolution(2, random_state=1, n_frames=4, X=IMAGES[:3])
-    assert way.shape == (4, 3, 2, 8, 8)
-    assert (way[-1] == top.inpaint(IMAGES[:3], n=2, random_state=1)).all()
-    assert (way[..., :4, :] == IMAGES[None, :3, None, :4]).all()  # what is known does not move
+        strategy = flow.evolution(2, random_state=0, n_frames=3)
+        assert type(strategy) is type(images)
+        assert strategy.shape == (3, 2, 4, 4, 3)
+    strategy = top.evolution(2, random_state=1, n_frames=4, X=IMAGES[:3])
+    assert strategy.shape == (4, 3, 2, 8, 8)
+    assert (strategy[-1] == top.inpaint(IMAGES[:3], n=2, random_state=1)).all()
+    assert (
+        strategy[..., :4, :] == IMAGES[None, :3, None, :4]
+    ).all()  # what is known does not move
     grey = fitted("grey")
     for call, message in (
         (lambda: grey.evolution(n_frames=1), "n_frames=1 must be an int of at least 2"),
         (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without observed="),
-        (lambda: top.evolution(), r"completes pictures \(observed=…\); call inpaint\(X\)"),
+        (
+            lambda: top.evolution(),
+            r"completes pictures \(observed=…\); call inpaint\(X\)",
+        ),
         (lambda: top.evolution(y=3, X=IMAGES[:3]), "y was given"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -59,11 +68,15 @@ def test_evolutions_keep_layouts_and_make_sense(fitted, top):
 
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("mask", ["left", "center", np.arange(16).reshape(4, 4) % 3 > 0], ids=str)
+@pytest.mark.parametrize(
+    "mask", ["left", "center", np.arange(16).reshape(4, 4) % 3 > 0], ids=str
+)
 def test_observed_pixels_come_back_bit_for_bit(mask, dtype, colour):
     images = COLOURS if colour else COLOURS[..., 0]
     images = (images / 255).astype(dtype) if dtype == "float32" else images
-    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed=mask).fit(images[:30])
+    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed=mask).fit(
+        images[:30]
+    )
     done = flow.inpaint(images[30:], n=3, random_state=0)
     assert done.dtype == images.dtype
     assert done.shape == (10, 3, *images.shape[1:])
@@ -87,15 +100,20 @@ def test_hidden_pixels_are_ignored_and_may_be_masked(top):
 
 
 def test_particles_have_the_observed_pixels_of_the_pictures(top):
-    few = dict(transport=Histogram(32, most=100))
+    few = dict(transport=Histogram(32, max_samples=100))
     for flow in (top, ImageFlow(**QUICK, observed="top", **few).fit(IMAGES)):
-        ours, theirs = (sorted(x[:, :4].reshape(300, -1).tolist()) for x in (flow.particles_, IMAGES))
+        ours, theirs = (
+            sorted(x[:, :4].reshape(300, -1).tolist())
+            for x in (flow.particles_, IMAGES)
+        )
         assert ours == theirs
 
 
 def test_masks_of_everything_and_of_nothing():
     everything = ImageFlow(**QUICK, observed=np.ones((8, 8), bool)).fit(IMAGES)
-    assert np.array_equal(everything.inpaint(IMAGES[:9], n=2), IMAGES[:9, None].repeat(2, axis=1))
+    assert np.array_equal(
+        everything.inpaint(IMAGES[:9], n=2), IMAGES[:9, None].repeat(2, axis=1)
+    )
     plain = ImageFlow(**QUICK).fit(IMAGES)
     nothing = ImageFlow(**QUICK, observed=np.zeros((8, 8), bool)).fit(IMAGES)
     assert np.array_equal(nothing.particles_, plain.particles_)
@@ -106,10 +124,14 @@ def test_masks_of_everything_and_of_nothing():
 def test_the_observed_half_tells_about_the_other():
     left = np.random.default_rng(0).integers(0, 2, (400, 1, 1)) * 15
     images = np.broadcast_to(left, (400, 4, 4)).astype(np.uint8)
-    settings = dict(n_pixel_values=16, quality=20, n_particles=600, random_state=0, device="cpu")
+    settings = dict(
+        n_pixel_values=16, quality=20, n_particles=600, random_state=0, device="cpu"
+    )
     flow = ImageFlow(**settings, observed="left").fit(images[:300])
     done = flow.inpaint(images[300:], random_state=0)[:, 0]
-    assert ((done[:, :, 2:].mean((1, 2)) > 7.5) == (images[300:, 0, 0] > 7)).mean() > 0.9
+    assert (
+        (done[:, :, 2:].mean((1, 2)) > 7.5) == (images[300:, 0, 0] > 7)
+    ).mean() > 0.9
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "float16", "bfloat16"])
@@ -118,7 +140,9 @@ def test_tensors_of_any_type_are_completed(dtype):
     images = torch.from_numpy(COLOURS).to(kind)
     if kind.is_floating_point:
         images = (images / 255).requires_grad_()
-    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed="top").fit(images)
+    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed="top").fit(
+        images
+    )
     done = flow.inpaint(images[:4], n=2)
     assert done.dtype == (torch.float32 if dtype == "bfloat16" else kind)
     given = images[:4, :2].detach().to(done.dtype)
@@ -131,13 +155,18 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
     shade = 128 + 60 * slope[:, None, :, None] + 20 * rng.normal(size=(110, 1, 1, 3))
     images = (shade + 3 * rng.normal(size=(110, 4, 4, 3))).clip(0, 255).astype(np.uint8)
     small = dict(schedule="1[1] 4[3]", n_pixel_values=256)
-    colour = pictures(**small, transport="histogram", amplifier=math.inf)  # mosaics keep pictures
+    colour = pictures(
+        **small, transport="histogram", amplifier=math.inf
+    )  # mosaics keep pictures
     grey = pictures(**small, keep_rows=True)
-    middle, own = np.zeros((4, 4), bool), labels[100:]
+    middle = np.zeros((4, 4), bool)
+    own = labels[100:]
     middle[:, 2] = True
     for flow, given in ((colour, images), (grey, images[..., 0])):
         test = given[100:]
-        done = flow.fit(given[:100], labels[:100]).inpaint(test, middle, n=2, y=own, random_state=0)
+        done = flow.fit(given[:100], labels[:100]).inpaint(
+            test, middle, n=2, y=own, random_state=0
+        )
         assert done.shape == (10, 2, *test.shape[1:])
         assert (done[:, :, middle] == test[:, None, middle]).all()
         wide = done.reshape(10, 2, 4, 4, -1).astype(float)
@@ -145,21 +174,42 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
         assert (rises == (own == "rising")[:, None]).mean() > 0.9
         flow.save(tmp_path / "model")
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        assert np.array_equal(loaded.inpaint(test, middle, n=2, y=own, random_state=0), done)
-        for y, message in (("flat", "unknown label 'flat'"), (own[:3], "y has 3 labels for 2 pic")):
+        assert np.array_equal(
+            loaded.inpaint(test, middle, n=2, y=own, random_state=0), done
+        )
+        for y, message in (
+            ("flat", "unknown label 'flat'"),
+            (own[:3], "y has 3 labels for 2 pic"),
+        ):
             with pytest.raises(ValueError, match=message):
                 flow.inpaint(test[:2], "left", y=y)
 
 
 def test_what_cannot_be_completed_is_refused(fitted, top):
-    grey, colour = fitted("grey"), fitted("colour")
+    grey = fitted("grey")
+    colour = fitted("colour")
     for call, message in (
-        (lambda: grey.inpaint(PICTURES[:2]), "pass mask=, what is known of the pictures"),
-        (lambda: grey.inpaint(PICTURES[:2], "top"), "keeps none; fit it with keep_rows=True"),
+        (
+            lambda: grey.inpaint(PICTURES[:2]),
+            "pass mask=, what is known of the pictures",
+        ),
+        (
+            lambda: grey.inpaint(PICTURES[:2], "top"),
+            "keeps none; fit it with keep_rows=True",
+        ),
         (lambda: colour.inpaint(COLOURS[:2], "middle"), "mask='middle' is not one of"),
-        (lambda: colour.inpaint(COLOURS[:2], "left", y=1), "was fitted without labels; omit y"),
-        (lambda: top.inpaint(IMAGES[:2], "left"), "has its own mask and no labels; omit mask"),
-        (lambda: top.inpaint(IMAGES[:2], y=1), "has its own mask and no labels; omit y"),
+        (
+            lambda: colour.inpaint(COLOURS[:2], "left", y=1),
+            "was fitted without labels; omit y",
+        ),
+        (
+            lambda: top.inpaint(IMAGES[:2], "left"),
+            "has its own mask and no labels; omit mask",
+        ),
+        (
+            lambda: top.inpaint(IMAGES[:2], y=1),
+            "has its own mask and no labels; omit y",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -167,22 +217,38 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
 
 def test_no_knots_keep_no_model():
     settings = QUICK | {"n_particles": 2000}  # enough for a model
-    kept, flow = (ImageFlow(**settings, options=PictureOptions(n_knots=n)).fit(IMAGES) for n in (16, 0))
+    kept, flow = (
+        ImageFlow(**settings, options=PictureOptions(n_knots=n)).fit(IMAGES)
+        for n in (16, 0)
+    )
     assert np.array_equal(flow.particles_, kept.particles_)
     for call in (flow.sample, flow.evolution, lambda: flow.score(IMAGES)):
-        with pytest.raises(ValueError, match="fitted with n_knots=0, which keeps no maps"):
+        with pytest.raises(
+            ValueError, match="fitted with n_knots=0, which keeps no maps"
+        ):
             call()
 
 
 def test_completions_and_evolutions_stream_in_chunks(top, monkeypatch):
     """A device never holds more than a chunk."""
     whole = top.inpaint(IMAGES[:9], n=5, random_state=0)
-    way = top.evolution(5, X=IMAGES[:9], random_state=0)
-    write, widths = type(top.plan_.layout).write, []
+    strategy = top.evolution(5, X=IMAGES[:9], random_state=0)
+    write = type(top.plan_.layout).write
+    widths = []
     monkeypatch.setattr("sliceflow.spaces.pictures.fitted._CHUNK", 7)
     monkeypatch.setattr(
-        type(top.plan_.layout), "write", lambda self, x: widths.append(x.shape[1]) or write(self, x)
+        type(top.plan_.layout),
+        "write",
+        lambda self, x: widths.append(x.shape[1]) or write(self, x),
     )
-    assert np.abs(top.inpaint(IMAGES[:9], n=5, random_state=0).astype(int) - whole).max() <= 1
-    assert np.abs(top.evolution(5, X=IMAGES[:9], random_state=0).astype(int) - way).max() <= 1
+    assert (
+        np.abs(top.inpaint(IMAGES[:9], n=5, random_state=0).astype(int) - whole).max()
+        <= 1
+    )
+    assert (
+        np.abs(
+            top.evolution(5, X=IMAGES[:9], random_state=0).astype(int) - strategy
+        ).max()
+        <= 1
+    )
     assert max(widths) <= 7

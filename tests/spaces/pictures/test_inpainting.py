@@ -14,7 +14,8 @@ from sliceflow.spaces.pictures import inpainting
 from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
 from sliceflow.spaces.pictures.layout import Layout, part_of
 
-TRAIN, TEST = load("digits", "train"), load("digits", "test")
+TRAIN = load("digits", "train")
+TEST = load("digits", "test")
 TOP = np.arange(8)[:, None] < np.full((1, 8), 4)
 FREE = np.random.default_rng(0).random((8, 8)) < 0.6  # any mask will do
 
@@ -24,8 +25,11 @@ def completed(X, mask, like, seed=0, n_pixel_values=17, n=1, y=None, like_y=None
     layout = Layout.infer(like, n_pixel_values)
     known = part_of(mask, layout, "mask")
     codes = None if y is None else (np.asarray(y), np.asarray(like_y))
-    given, like = without_hidden(X, known), layout.read(like)
-    return complete_pictures(layout, given, known, like, n=n, seed=Seed(seed), codes=codes)
+    given = without_hidden(X, known)
+    like = layout.read(like)
+    return complete_pictures(
+        layout, given, known, like, n=n, seed=Seed(seed), codes=codes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,8 @@ def judge():
 
 @pytest.mark.parametrize("mask", ["top", FREE], ids=["top", "free"])
 def test_known_pixels_are_kept_and_digits_stay_what_they_are(judge, mask):
-    images, labels = TEST.images[:150], TEST.labels[:150]
+    images = TEST.images[:150]
+    labels = TEST.labels[:150]
     done = completed(images, mask, TRAIN.images, n=2)
     assert done.shape == (len(images), 2, 8, 8)
     assert done.dtype == np.uint8
@@ -50,8 +55,12 @@ def test_known_pixels_are_kept_and_digits_stay_what_they_are(judge, mask):
 
 def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
     done = completed(TEST.images[:200], "top", TRAIN.images)[:, 0]
-    assert (done[:, 4:] == 0).mean() == pytest.approx((TEST.images[:, 4:] == 0).mean(), abs=0.03)
-    halves = [images[:, 4:].reshape(-1, 32) for images in (done, TRAIN.images, TEST.images)]
+    assert (done[:, 4:] == 0).mean() == pytest.approx(
+        (TEST.images[:, 4:] == 0).mean(), abs=0.03
+    )
+    halves = [
+        images[:, 4:].reshape(-1, 32) for images in (done, TRAIN.images, TEST.images)
+    ]
     assert 0.8 < metrics.nn_ratio(*halves) < 1.3
     assert metrics.copies(*halves) < 0.05
 
@@ -65,7 +74,8 @@ def walks(n, drawn=False):
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["photographs", "drawings"])
 def test_completions_continue_the_known_pixels(drawn):
-    images, hidden = walks(500, drawn), np.arange(10) >= np.full((10, 1), 5)
+    images = walks(500, drawn)
+    hidden = np.arange(10) >= np.full((10, 1), 5)
     done = completed(images[:100], "left", images[100:], n_pixel_values=256)[:, 0]
     real, ours = (completions.seam(x, hidden) for x in (images[:100], done))
     assert 0.2 < ours / real < (1.25 if drawn else 0.95)
@@ -74,7 +84,9 @@ def test_completions_continue_the_known_pixels(drawn):
 
 
 def seam_of(rows, smooth):
-    known = np.arange(4).repeat(3).reshape(4, 3) < 2  # 4 × 3 pixels, the upper half known
+    known = (
+        np.arange(4).repeat(3).reshape(4, 3) < 2
+    )  # 4 × 3 pixels, the upper half known
     return inpainting._Seam(rows, known.ravel(), (1, 4, 3), smooth)
 
 
@@ -97,11 +109,14 @@ def test_draws_are_taken_in_proportion_to_how_well_they_continue():
     rows[:, 3:6] = [[1.0], [-1.0]]  # σ² = 1
     seam = seam_of(rows, smooth=False)
     assert seam.square == pytest.approx(1)
-    given, edge = np.zeros((4_000, 12)), np.zeros((4_000, 8, 3))
+    given = np.zeros((4_000, 12))
+    edge = np.zeros((4_000, 8, 3))
     best = seam.choose(given, edge, Seed(0))
     assert best.shape == (4_000, 1)
     assert chisquare(np.bincount(best[:, 0], minlength=8)).pvalue > 0.01
-    edge[:, 0] = np.sqrt(2 * np.log(2))  # Σe²/(2·3·σ²) = log 2: half as likely as each of the others
+    edge[:, 0] = np.sqrt(
+        2 * np.log(2)
+    )  # Σe²/(2·3·σ²) = log 2: half as likely as each of the others
     share = (seam.choose(given, edge, Seed(1)) == 0).mean()
     assert share == pytest.approx(1 / 15, abs=0.012)
     edge[:, 1:] = 50
@@ -110,8 +125,13 @@ def test_draws_are_taken_in_proportion_to_how_well_they_continue():
 
 def test_photographs_have_the_detail_that_components_leave_out(monkeypatch, rng):
     shade = rng.normal(size=(600, 16, 16, 3)).cumsum(1).cumsum(2)
-    images = (128 + 3 * shade + 12 * rng.normal(size=shade.shape)).clip(1, 254).astype(np.uint8)
-    hidden, test = np.arange(16) >= np.full((16, 1), 8), images[:100]
+    images = (
+        (128 + 3 * shade + 12 * rng.normal(size=shade.shape))
+        .clip(1, 254)
+        .astype(np.uint8)
+    )
+    hidden = np.arange(16) >= np.full((16, 1), 8)
+    test = images[:100]
     real = completions.speckle(test, hidden)
     done = completed(test, "left", images[100:], n_pixel_values=256)[:, 0]
     assert 0.9 < completions.speckle(done, hidden) / real < 1.1
@@ -126,8 +146,11 @@ def test_detail_is_that_of_the_own_class(monkeypatch, rng):
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
     noise = rng.choice([-0.15, 0.15], (400, 16, 16)) * label[:, None, None]
-    images, given = shade + noise, (shade + noise)[~label][:40]
-    done = completed(given, "left", images, y=np.repeat([0, 1], 20), like_y=1 * label)[:, 0]
+    images = shade + noise
+    given = (shade + noise)[~label][:40]
+    done = completed(given, "left", images, y=np.repeat([0, 1], 20), like_y=1 * label)[
+        :, 0
+    ]
     rough = done[:, :, 9:].std((1, 2))
     assert rough[20:].min() > 0.1
     assert rough[:20].max() < 0.08

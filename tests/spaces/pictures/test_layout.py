@@ -23,7 +23,8 @@ def there_and_back(images, n_pixel_values=256, dequantize=True):
 
 @pytest.mark.parametrize("dequantize", [True, False])
 @pytest.mark.parametrize(
-    ("dtype", "values"), [("bool", 2), ("uint8", 17), ("int64", 256), ("int32", 1000), ("uint16", 1000)]
+    ("dtype", "values"),
+    [("bool", 2), ("uint8", 17), ("int64", 256), ("int32", 1000), ("uint16", 1000)],
 )
 def test_every_value_survives_the_way_there_and_back(values, dtype, dequantize):
     images = np.arange(values).astype(dtype).repeat(4).reshape(values, 2, 2)
@@ -35,7 +36,11 @@ def test_every_value_survives_the_way_there_and_back(values, dtype, dequantize):
 @pytest.mark.parametrize(("dtype", "top"), [("bool", 1), ("int8", 127), ("uint8", 255)])
 def test_there_are_no_more_values_than_the_type_holds(dtype, top):
     layout = Layout.infer(np.zeros((1, 1, 1), dtype), 1000)
-    assert layout.write(torch.tensor([[-9.0, 0.999, 9.0]])).ravel().tolist() == [0, top, top]
+    assert layout.write(torch.tensor([[-9.0, 0.999, 9.0]])).ravel().tolist() == [
+        0,
+        top,
+        top,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -44,11 +49,15 @@ def test_floats_survive_the_way_there_and_back(dtype):
     images[0, 0, :2] = 0, 1
     back = there_and_back(images)
     assert back.dtype == (np.float64 if dtype == "longdouble" else images.dtype)
-    assert np.allclose(back, images.astype(float), rtol=0, atol=1e-3 if dtype == "float16" else 1e-7)
+    assert np.allclose(
+        back, images.astype(float), rtol=0, atol=1e-3 if dtype == "float16" else 1e-7
+    )
     assert back[0, 0, :2].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("shape", [(5, 3, 4), (5, 3, 4, 1), (5, 3, 4, 3), (1, 1, 1), (1, 7, 1, 2)])
+@pytest.mark.parametrize(
+    "shape", [(5, 3, 4), (5, 3, 4, 1), (5, 3, 4, 3), (1, 1, 1), (1, 7, 1, 2)]
+)
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, list])
 def test_every_layout_comes_back_as_it_was(shape, kind):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
@@ -58,7 +67,9 @@ def test_every_layout_comes_back_as_it_was(shape, kind):
     assert np.array_equal(np.asarray(back), images)
     raw = columns(Layout.infer(images, 256), images)  # channel by channel
     wide = images.reshape(*shape[:3], -1)
-    assert np.array_equal(raw.numpy(), wide.transpose(3, 1, 2, 0).reshape(-1, len(images)))
+    assert np.array_equal(
+        raw.numpy(), wide.transpose(3, 1, 2, 0).reshape(-1, len(images))
+    )
 
 
 def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed():
@@ -73,16 +84,32 @@ def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed(
     assert float(u.mean()) == pytest.approx(0.5, abs=0.02)
     middle = layout.encode(raw)
     assert torch.equal(middle, torch.full_like(middle, 3.5 / 4 - 1))
-    part = layout.encode(raw[:, [2, 3, 7]], Seed(0), total=1000, runs=[slice(2, 4), slice(7, 8)])
+    part = layout.encode(
+        raw[:, [2, 3, 7]], Seed(0), total=1000, class_slices=[slice(2, 4), slice(7, 8)]
+    )
     assert torch.equal(part, a[:, [2, 3, 7]])  # a picture's noise depends on its number
-    brightest = torch.full((64 * 64, 500), 255, dtype=torch.uint8)  # never rounds up to 256
-    assert bool((Layout(64, 64, None, "uint8", 256).encode(brightest, Seed(0)) < 1).all())
+    brightest = torch.full(
+        (64 * 64, 500), 255, dtype=torch.uint8
+    )  # never rounds up to 256
+    assert bool(
+        (Layout(64, 64, None, "uint8", 256).encode(brightest, Seed(0)) < 1).all()
+    )
 
 
 def test_values_beyond_the_range_are_written_as_its_ends_and_others_than_numbers_not_at_all():
     beyond = torch.tensor([[-1.5, -1.0, 1.0, 1.5]])
-    assert Layout(1, 1, None, "uint8", 17).write(beyond).ravel().tolist() == [0, 0, 16, 16]
-    assert Layout(1, 1, None, "float32", None).write(beyond).ravel().tolist() == [0, 0, 1, 1]
+    assert Layout(1, 1, None, "uint8", 17).write(beyond).ravel().tolist() == [
+        0,
+        0,
+        16,
+        16,
+    ]
+    assert Layout(1, 1, None, "float32", None).write(beyond).ravel().tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
     with pytest.raises(ValueError, match="start_noise closer to the defaults"):
         Layout(1, 1, None, "uint8", 17).write(beyond * torch.nan)
 
@@ -103,7 +130,12 @@ def test_masks_by_name_cover_what_they_say(name, channels):
     mask = layout.known(part_of(name, layout), "cpu").view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
-    halves = {"top": row < 4, "bottom": row >= 4, "left": column < 6, "right": column >= 6}
+    halves = {
+        "top": row < 4,
+        "bottom": row >= 4,
+        "left": column < 6,
+        "right": column >= 6,
+    }
     known = halves | {"border": ~inner, "center": inner}
     assert len(mask) == (channels or 1)
     assert all(np.array_equal(channel, known[name]) for channel in mask)
@@ -126,19 +158,34 @@ def zeros(*shape, dtype=np.uint8):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (zeros(8, 8), r"shape \(8, 8\); pass \(n, h, w\) or \(n, h, w, c\), all of one size"),
+        (
+            zeros(8, 8),
+            r"shape \(8, 8\); pass \(n, h, w\) or \(n, h, w, c\), all of one size",
+        ),
         (zeros(2, 3, 8, 8, 3), r"shape \(2, 3, 8, 8, 3\); pass"),
         (zeros(0, 8, 8), "which is empty; pass at least one picture"),
         (zeros(3, 8, 8, 0), "which is empty; pass at least one picture"),
         (zeros(5, 3, 8, 8), r"looks like \(n, c, h, w\); pass \(n, h, w, c\)"),
         ([zeros(8, 8), zeros(8, 7)], "pictures have different sizes; resize them"),
-        (zeros(2, 2, 2, dtype=complex), "pictures have dtype complex128; pass integers or floats"),
+        (
+            zeros(2, 2, 2, dtype=complex),
+            "pictures have dtype complex128; pass integers or floats",
+        ),
         (np.full((1, 2, 2), "a"), "pictures have dtype <U1; pass integers or floats"),
-        (np.full((1, 2, 2), 17), r"must be in 0\.\.16 but range from 17 to 17; set n_pixel_values="),
+        (
+            np.full((1, 2, 2), 17),
+            r"must be in 0\.\.16 but range from 17 to 17; set n_pixel_values=",
+        ),
         (np.full((1, 2, 2), -1), r"must be in 0\.\.16 but range from -1 to -1"),
-        (np.full((1, 2, 2), 1.5), r"must be in \[0, 1\] but range from 1\.5 to 1\.5; divide by"),
+        (
+            np.full((1, 2, 2), 1.5),
+            r"must be in \[0, 1\] but range from 1\.5 to 1\.5; divide by",
+        ),
         (np.full((1, 2, 2), np.nan), r"must be in \[0, 1\] but range from nan to nan"),
-        (np.ma.masked_array(zeros(1, 2, 2), mask=np.eye(2, dtype=bool)[None]), "is masked at"),
+        (
+            np.ma.masked_array(zeros(1, 2, 2), mask=np.eye(2, dtype=bool)[None]),
+            "is masked at",
+        ),
     ],
 )
 def test_pictures_that_cannot_be_fitted_are_refused(images, message):
@@ -149,9 +196,18 @@ def test_pictures_that_cannot_be_fitted_are_refused(images, message):
 def test_pictures_of_another_kind_than_the_models_are_refused():
     layout = Layout.infer(zeros(2, 8, 8, 3), 256)
     for images, message in (
-        (zeros(2, 8, 7, 3), r"pictures are \(8, 7, 3\) but the model was fitted on \(8, 8, 3\)"),
-        (zeros(2, 8, 8), r"pictures are \(8, 8\) but the model was fitted on \(8, 8, 3\)"),
-        (zeros(2, 8, 8, 3, dtype=float), r"are float64 but the model was fitted on integers 0\.\.255"),
+        (
+            zeros(2, 8, 7, 3),
+            r"pictures are \(8, 7, 3\) but the model was fitted on \(8, 8, 3\)",
+        ),
+        (
+            zeros(2, 8, 8),
+            r"pictures are \(8, 8\) but the model was fitted on \(8, 8, 3\)",
+        ),
+        (
+            zeros(2, 8, 8, 3, dtype=float),
+            r"are float64 but the model was fitted on integers 0\.\.255",
+        ),
         (zeros(0, 8, 8, 3), "there are no pictures"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -159,8 +215,12 @@ def test_pictures_of_another_kind_than_the_models_are_refused():
 
 
 @pytest.mark.parametrize(
-    "mask", [np.ones((8, 7), bool), np.ones((8, 8, 3), bool), np.ones((8, 8), int), "middle"], ids=str
+    "mask",
+    [np.ones((8, 7), bool), np.ones((8, 8, 3), bool), np.ones((8, 8), int), "middle"],
+    ids=str,
 )
 def test_masks_that_do_not_fit_are_refused(mask):
-    with pytest.raises(ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"):
+    with pytest.raises(
+        ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"
+    ):
         part_of(mask, Layout(8, 8, None, "uint8", 256))

@@ -9,7 +9,7 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Noise, Run, Step, simulate
+from sliceflow.engine.flow import FlowState, Noise, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
@@ -30,30 +30,44 @@ def levels(schedule="2[2] 6[3] 6[1]=1", known=None, device="cpu", clip=True, **c
 
 
 def clouds(m=40, n=30):
-    start, data = Seed(1).normal(m, 36), Seed(2).uniform(n, 36) * 2 - 1
+    start = Seed(1).normal(m, 36)
+    data = Seed(2).uniform(n, 36) * 2 - 1
     return Cloud(start.T.contiguous()), Cloud(data.T.contiguous())
 
 
 @pytest.mark.parametrize("patch_basis", ["pixels", "cosines", "random"])
 def test_stages_have_the_directions_of_their_level(patch_basis):
     made = levels("2[2] 6[3]", patch_basis=patch_basis)
-    flow, x = made.flow(), torch.zeros(36, 1)
-    for i, kind in enumerate((RandomPatches if patch_basis == "random" else Tiles,) * 2):
+    flow = made.flow()
+    x = torch.zeros(36, 1)
+    for i, kind in enumerate(
+        (RandomPatches if patch_basis == "random" else Tiles,) * 2
+    ):
         assert isinstance(flow.stages[i].frame, kind)
         cloud = Cloud(flow.stages[i].space.down(x))
         frames = [Step(flow, i, k, 0, cloud, Cloud(x)).frame() for k in range(5)]
-        assert [f.n_directions for f in frames] == [made.count_directions(i, k) for k in range(5)]
+        assert [f.n_directions for f in frames] == [
+            made.count_directions(i, k) for k in range(5)
+        ]
         assert max(f.n_directions for f in frames) <= made.plan.directions[i]
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
     coarse, fine, single = levels(shrinkage=2.0).flow((0.1,)).stages
     shrunk = Shrunk(HISTOGRAM, 2.0, (0.1,))
-    aligned = AlignedHistogram(32, HISTOGRAM.most, (-1.0, 64 / 17 - 1))
-    assert [stage.transport for stage in (coarse, fine, single)] == [shrunk, shrunk, aligned]
+    aligned = AlignedHistogram(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
+    assert [stage.transport for stage in (coarse, fine, single)] == [
+        shrunk,
+        shrunk,
+        aligned,
+    ]
     assert [stage.n_knots for stage in (coarse, fine, single)] == [12, 12, 512]
     assert [stage.taper for stage in (coarse, fine, single)] == [0, 0.5, 0]
-    assert [stage.space.clip for stage in (coarse, fine, single)] == [False, False, True]
+    assert [stage.space.clip for stage in (coarse, fine, single)] == [
+        False,
+        False,
+        True,
+    ]
     assert levels(transport=Sorted()).flow().stages[-1].transport == Sorted()
     assert [stage.n_knots for stage in levels(n_knots=0).flow().stages] == [0, 0, 0]
     half = [stage.frame.precision for stage in levels(device="meta").flow().stages]
@@ -61,19 +75,33 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
 
 
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
-    flow, (particles, data) = levels(transport=Sorted()).flow(), clouds()
-    start, space = particles.x.clone(), Subspace(1, 6, 6, 2, 2)
+    flow = levels(transport=Sorted()).flow()
+    particles, data = clouds()
+    start = particles.x.clone()
+    space = Subspace(1, 6, 6, 2, 2)
     simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), n_stages=1)
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
     assert torch.allclose(space.up(space.down(change)), change, atol=1e-9)
     assert float(particles.x.abs().max()) > 1
-    simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), run=Run(stage=1))
+    simulate(
+        flow, particles, Target.from_cloud(data), Noise(Seed(0)), run=FlowState(stage=1)
+    )
     assert float(particles.x.abs().max()) <= 1
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    made = (levels(n_conditions=3, amplifier=xi, shrinkage=1.0) for xi in (math.inf, 5.0))
-    apart, shared = (one.flow((0.1,)) for one in made)
-    assert (apart.apart, apart.n_shared, apart.stages[0].transport.n_shared) == (True, 0, 0)
-    assert (shared.apart, shared.n_shared, shared.stages[0].transport.n_shared) == (False, 3, 3)
+    made = (
+        levels(n_conditions=3, amplifier=xi, shrinkage=1.0) for xi in (math.inf, 5.0)
+    )
+    per_class, shared = (one.flow((0.1,)) for one in made)
+    assert (
+        per_class.per_class,
+        per_class.n_shared,
+        per_class.stages[0].transport.n_shared,
+    ) == (True, 0, 0)
+    assert (shared.per_class, shared.n_shared, shared.stages[0].transport.n_shared) == (
+        False,
+        3,
+        3,
+    )

@@ -14,7 +14,9 @@ from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.mosaics import Mosaics
 
 LAYOUT = Layout(4, 3, 3, "uint8", 256)
-PIXELS = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (600, 3, 4, 3), dtype=np.uint8))
+PIXELS = torch.from_numpy(
+    np.random.default_rng(0).integers(0, 256, (600, 3, 4, 3), dtype=np.uint8)
+)
 CODES = torch.arange(600) % 3
 MOSAICS = Mosaics(4, 2.0, LAYOUT, PIXELS, codes=CODES, n_classes=3)
 SMALL = dict(schedule="2[2] 4[3]", quality=2, transport="histogram", n_particles=400)
@@ -29,7 +31,11 @@ def shades(n=360, seed=0):
     """Colour pictures of three classes, each with a brightness of its own."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 3
-    X = rng.normal(60 + 60 * y[:, None, None, None], 20, (n, 4, 4, 3)).clip(0, 255).astype(np.uint8)
+    X = (
+        rng.normal(60 + 60 * y[:, None, None, None], 20, (n, 4, 4, 3))
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
     return X, y
 
 
@@ -42,14 +48,18 @@ def test_mosaics_have_about_the_mean_and_the_covariance_of_their_class(size, loc
         own = values(mosaics, c == CODES).double()
         assert ((x[:, y == c].mean(1) - own.mean(1)).abs() < 0.1 * own.std(1)).all()
         difference = torch.cov(x[:, y == c]) - torch.cov(own)
-        if locality:  # pixels that are apart are of different pictures, and vary less together
+        if (
+            locality
+        ):  # pixels that are apart are of different pictures, and vary less together
             difference = difference.diag()
         assert difference.abs().max() < 0.12 * own.var(1).mean()
 
 
 def test_a_mosaic_is_the_sum_of_the_formula():
     raw = torch.tensor([[0, 200, 40, 0], [10, 30, 0, 255]], dtype=torch.uint8)
-    mosaics = Mosaics(2, 0.0, Layout(1, 2, None, "uint8", 256), raw.T.reshape(4, 1, 1, 2).contiguous())
+    mosaics = Mosaics(
+        2, 0.0, Layout(1, 2, None, "uint8", 256), raw.T.reshape(4, 1, 1, 2).contiguous()
+    )
     pixels = values(mosaics)
     mean = pixels.mean(1, keepdim=True)
     away = pixels - mean
@@ -70,20 +80,26 @@ def test_a_mosaic_is_the_sum_of_the_formula():
 def test_a_class_of_one_picture_starts_as_it():
     codes = torch.zeros(600, dtype=torch.int64)
     codes[7] = 1
-    x = replace(MOSAICS, codes=codes, n_classes=2).start(3, torch.ones(3).long(), Noise(Seed(0)))
+    x = replace(MOSAICS, codes=codes, n_classes=2).start(
+        3, torch.ones(3).long(), Noise(Seed(0))
+    )
     assert (x - values(MOSAICS, slice(7, 8))).abs().max() < 0.02
 
 
 def test_a_particle_starts_alike_in_any_chunk():
     y = torch.arange(50) % 3
     whole = MOSAICS.start(50, y, Noise(Seed(5)))
-    assert torch.allclose(whole[:, 20:30], MOSAICS.start(10, y[20:30], Noise(Seed(5), 20)), atol=1e-6)
+    assert torch.allclose(
+        whole[:, 20:30], MOSAICS.start(10, y[20:30], Noise(Seed(5), 20)), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("locality", [0.5, 2.0, 8.0])
 def test_weights_are_smooth_and_no_picture_prevails_everywhere(locality):
     layout = Layout(16, 12, 3, "uint8", 256)
-    mosaics = Mosaics(4, locality, layout, torch.zeros(1, *layout.shape, dtype=torch.uint8))
+    mosaics = Mosaics(
+        4, locality, layout, torch.zeros(1, *layout.shape, dtype=torch.uint8)
+    )
     weights = mosaics._weights(500, Noise(Seed(0)))
     assert torch.allclose(weights.square().sum(0), torch.ones(16 * 12, 500), atol=1e-5)
     field = weights.view(4, 16, 12, 500)
@@ -103,12 +119,24 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
 
     assert (summed(X, y), summed(X), summed(X, y, amplifier=0)) == (4, 4, 4)
     noise = PictureOptions(start="noise")
-    assert (summed(X[..., 0], y), summed(X, observed="top"), summed(X, y, amplifier=10)) == (0, 0, 0)
+    assert (
+        summed(X[..., 0], y),
+        summed(X, observed="top"),
+        summed(X, y, amplifier=10),
+    ) == (0, 0, 0)
     assert summed(X, y, options=noise) == summed(X, y, preset="paper") == 0
     assert "mosaics of 4 training pictures" in str(ImageFlow(**SMALL).plan(X, y))
-    for changes, words in ((dict(observed="top"), "observed"), (dict(amplifier=10.0), "amplifier=inf")):
+    for changes, words in (
+        (dict(observed="top"), "observed"),
+        (dict(amplifier=10.0), "amplifier=inf"),
+    ):
         with pytest.raises(ParameterError, match=words):
-            summed(X, None if "observed" in changes else y, options=PictureOptions(start=3), **changes)
+            summed(
+                X,
+                None if "observed" in changes else y,
+                options=PictureOptions(start=3),
+                **changes,
+            )
 
 
 @pytest.mark.parametrize("mirror", [False, True])
@@ -120,11 +148,20 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
     kept = flow._model.fitted.mosaics.pictures(flow.plan_.layout)
     assert np.abs(kept.astype(int) - X).max() <= 4  # rounded to 64 values
     if labelled:
-        light = flow.sample(300, y=np.arange(300) % 3, random_state=0).reshape(300, -1).mean(1)
+        light = (
+            flow.sample(300, y=np.arange(300) % 3, random_state=0)
+            .reshape(300, -1)
+            .mean(1)
+        )
         for c in range(3):
             assert abs(light[c::3].mean() - X[y == c].mean()) < 4
         fitted = flow._model.fitted
         fitted.check()
-        for pixels in (None, fitted.pixels[:-1], fitted.pixels[..., :3], fitted.pixels + 60):
+        for pixels in (
+            None,
+            fitted.pixels[:-1],
+            fitted.pixels[..., :3],
+            fitted.pixels + 60,
+        ):
             with pytest.raises(ValueError, match="kept pictures"):
                 replace(fitted, pixels=pixels).check()

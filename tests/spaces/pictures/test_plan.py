@@ -18,10 +18,19 @@ from sliceflow.spaces.pictures.plan import (
 )
 
 
-@pytest.mark.parametrize(("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25), (7, 7)])
+@pytest.mark.parametrize(
+    ("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25), (7, 7)]
+)
 def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
-    images, labels = np.full((400, 2, 2), 200, np.uint8), np.arange(400) % 2
-    how = dict(schedule="1[1]", n_particles=500, quality=quality, transport="histogram", device="cpu")
+    images = np.full((400, 2, 2), 200, np.uint8)
+    labels = np.arange(400) % 2
+    how = dict(
+        schedule="1[1]",
+        n_particles=500,
+        quality=quality,
+        transport="histogram",
+        device="cpu",
+    )
     joint = steps if quality == 7 else 6 * steps
     flow = ImageFlow(**how)
     assert flow.plan(images, labels).n_steps == steps
@@ -32,10 +41,14 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
 
 
 def test_stages_are_those_of_the_schedule():
-    plan = ImageFlow(schedule="paper", quality=1, device="cpu").plan(np.zeros((20, 28, 28), np.uint8))
+    plan = ImageFlow(schedule="paper", quality=1, device="cpu").plan(
+        np.zeros((20, 28, 28), np.uint8)
+    )
     assert len(plan.stages) == 35
     flow = pictures().fit(PICTURES)
-    assert list(dict.fromkeys(flow.history_["stage"])) == [stage.name for stage in flow.plan_.stages]
+    assert list(dict.fromkeys(flow.history_["stage"])) == [
+        stage.name for stage in flow.plan_.stages
+    ]
     for schedule, message in (
         ("1[1] 8x[3]", r"schedule entry '8x\[3\]' is not of the form"),
         ("1[1] 6[3]", "schedule has resolution 6 but the pictures are 5×4"),
@@ -50,7 +63,11 @@ def test_a_forgotten_number_of_pixel_values_is_told():
 
 
 def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
-    for n, mirror, m in ((30, False, 10_020), (6000, True, 12_000), (6000, False, 12_000)):
+    for n, mirror, m in (
+        (30, False, 10_020),
+        (6000, True, 12_000),
+        (6000, False, 12_000),
+    ):
         flow = ImageFlow(quality=1, schedule="1[1]", mirror=mirror, device="cpu")
         assert flow.plan(np.zeros((n, 2, 2), np.uint8)).n_particles == m
 
@@ -58,7 +75,10 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
 def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
     images = np.zeros((30_000, 4, 4), np.uint8)
     images[:, 0, 0] = np.arange(30_000) % 251
-    plans = {q: ImageFlow(quality=q, device="cpu").plan(images) for q in ("draft", "standard", "best")}
+    plans = {
+        q: ImageFlow(quality=q, device="cpu").plan(images)
+        for q in ("draft", "standard", "best")
+    }
     assert [plan.n_particles for plan in plans.values()] == [10_000, 20_000, 40_000]
 
 
@@ -75,12 +95,16 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
     }
     assert {of: choose_amplifier("auto", *of) for of in choices} == choices
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
-    bins = {xi: choose_transport("histogram", xi, 9).n_bins for xi in (0.0, 10.0, math.inf)}
+    bins = {
+        xi: choose_transport("histogram", xi, 9).n_bins for xi in (0.0, 10.0, math.inf)
+    }
     assert bins == {0.0: 128, 10.0: 1024, math.inf: 128}
 
 
 def test_there_are_as_many_clusters_as_pictures_allow():
-    digit, photograph, tiny = (1, 28, 28), (3, 32, 32), (1, 8, 8)
+    digit = (1, 28, 28)
+    photograph = (3, 32, 32)
+    tiny = (1, 8, 8)
     choices = {
         ("auto", "standard", 10_000, 60_000, digit): 30,
         ("auto", "best", 10_000, 60_000, digit): 20,
@@ -99,10 +123,18 @@ def test_there_are_as_many_clusters_as_pictures_allow():
         return choose_clusters(flow.get_params(), m, *of, torch.device("cuda"))
 
     assert {of: chosen(*of) for of in choices} == choices
-    assert chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4  # of 9,000 faces
+    assert (
+        chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4
+    )  # of 9,000 faces
     for changes, message in (
-        (dict(n_clusters=51), "n_clusters=51 must be at most 50: each cluster needs a particle"),
-        (dict(n_clusters=2, transport="auto"), "n_clusters=2 needs histograms, but this transport"),
+        (
+            dict(n_clusters=51),
+            "n_clusters=51 must be at most 50: each cluster needs a particle",
+        ),
+        (
+            dict(n_clusters=2, transport="auto"),
+            "n_clusters=2 needs histograms, but this transport",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             pictures(**dict(transport="histogram") | changes).plan(PICTURES)
@@ -112,7 +144,9 @@ def test_shrinkage_depends_on_steps_and_pictures():
     few, many = (choose_shrinkage("auto", n, 50) for n in (100, 60_000))
     assert 0.05 < many < 0.1 < few <= 2
     assert choose_shrinkage("auto", 100, 50, mosaics=True) == 8
-    plan = pictures(transport="histogram", amplifier=math.inf).plan(PICTURES, EVEN_AND_ODD)
+    plan = pictures(transport="histogram", amplifier=math.inf).plan(
+        PICTURES, EVEN_AND_ODD
+    )
     assert plan.shrinkage == pytest.approx(2.5 * (2 / 25) ** 0.5)
     assert "κ = " in str(plan)
     off = pictures(options=PictureOptions(shrinkage=0)).plan(PICTURES)
@@ -121,16 +155,20 @@ def test_shrinkage_depends_on_steps_and_pictures():
 
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     """The stage has 36 directions at most; a step looks at 4096 columns at least."""
-    flow = pictures(transport=Histogram(16, most=50_000), n_particles=60_000, schedule="5[2]")
+    flow = pictures(
+        transport=Histogram(16, max_samples=50_000), n_particles=60_000, schedule="5[2]"
+    )
     gpu = replace(flow._space(), device=torch.device("cuda"))
-    for memory, most, of_gpu in (
+    for memory, max_samples, of_gpu in (
         (10**12, 50_000, 50_000),
         (8 * 288 * 5000, 5000, 10_000),
         (1, 4096, 4096),
     ):
-        monkeypatch.setattr("sliceflow.spaces.pictures.fit.total_memory", lambda device, m=memory: m)
+        monkeypatch.setattr(
+            "sliceflow.spaces.pictures.fit.total_memory", lambda device, m=memory: m
+        )
         plan = flow.plan(PICTURES)
-        assert (plan.n_looked_at, gpu._looked_at(plan)) == (most, of_gpu)
+        assert (plan.batch_size, gpu._looked_at(plan)) == (max_samples, of_gpu)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +176,16 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     [
         (pictures(n_particles=10**12), PICTURES),
         (pictures(transport=Histogram(10**9)), PICTURES),
-        (ImageFlow(schedule="80[80]", n_particles=4, quality=1), np.zeros((2, 80, 80, 3), np.uint8)),
+        (
+            ImageFlow(schedule="80[80]", n_particles=4, quality=1),
+            np.zeros((2, 80, 80, 3), np.uint8),
+        ),
     ],
     ids=["particles", "bins", "rotations"],
 )
 def test_memory_is_counted_before_any_work(flow, images, monkeypatch):
     monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
-    with pytest.raises(MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"):
+    with pytest.raises(
+        MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"
+    ):
         flow.set_params(device="cpu").fit(images)

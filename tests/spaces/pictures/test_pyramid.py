@@ -8,7 +8,13 @@ from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.pyramid import Subspace, basis
 
 ODD = [1, 2, 3, 5, 9, 27, 33]
-SHAPES = [(3, 8, 8, 5, 5), (3, 12, 7, 5, 3), (1, 5, 9, 1, 2), (2, 6, 4, 6, 2), (1, 1, 7, 1, 3)]
+SHAPES = [
+    (3, 8, 8, 5, 5),
+    (3, 12, 7, 5, 3),
+    (1, 5, 9, 1, 2),
+    (2, 6, 4, 6, 2),
+    (1, 1, 7, 1, 3),
+]
 
 
 def sizes():
@@ -18,7 +24,9 @@ def sizes():
         for full in (28, 32, 64)
         for level in schedules.from_string(schedules.paper(full, full), full, full)
     ]
-    return sorted({*paper, *((full, small) for full in ODD for small in range(1, full + 1))})
+    return sorted(
+        {*paper, *((full, small) for full in ODD for small in range(1, full + 1))}
+    )
 
 
 def identity(n):
@@ -27,9 +35,13 @@ def identity(n):
 
 def test_every_basis_has_orthonormal_columns_and_can_represent_a_constant():
     for full, small in sizes():
-        u, one = basis(full, small), torch.ones(full).double()
+        u = basis(full, small)
+        one = torch.ones(full).double()
         assert (u.shape, u.dtype) == ((full, small), torch.float64)
-        assert torch.allclose(u.T @ u, identity(small), rtol=0, atol=1e-10), (full, small)
+        assert torch.allclose(u.T @ u, identity(small), rtol=0, atol=1e-10), (
+            full,
+            small,
+        )
         assert torch.allclose(u @ (u.T @ one), one, rtol=0, atol=1e-10), (full, small)
         assert torch.allclose(u, u.flip(0, 1), atol=1e-10)  # left and right alike
 
@@ -73,6 +85,8 @@ def test_chunks_of_columns_change_nothing(monkeypatch):
     level = Subspace(3, 12, 10, 5, 4)
     small = level.down(x)
     pictures = level.up(small)
-    monkeypatch.setattr("sliceflow.spaces.pictures.pyramid._CHUNK", 1)  # 256 columns at a time
+    monkeypatch.setattr(
+        "sliceflow.spaces.pictures.pyramid._CHUNK", 1
+    )  # 256 columns at a time
     torch.testing.assert_close(level.down(x), small)
     torch.testing.assert_close(level.up(small), pictures)

@@ -9,11 +9,36 @@ from hypothesis import strategies as st
 
 from sliceflow.spaces.pictures.schedules import PictureStage, auto, from_string, paper
 
-BAD = ["8", "8[]", "[8]", "8[3,]", "8[3;5]", "8[-3]", "x[3]", "8[3]×2", "8[3]*-1", "8[3]=0", "8[3]=2*2"]
+BAD = [
+    "8",
+    "8[]",
+    "[8]",
+    "8[3,]",
+    "8[3;5]",
+    "8[-3]",
+    "x[3]",
+    "8[3]×2",
+    "8[3]*-1",
+    "8[3]=0",
+    "8[3]=2*2",
+]
 FINE = [15, 13, 11, 9, 7, 5, 3]
-_CIFAR = {7: [7], 8: [8, 7, 5, 3], 12: [12, 11, 9, 7, 5, 3], 16: FINE, 24: FINE, 32: FINE}
+_CIFAR = {
+    7: [7],
+    8: [8, 7, 5, 3],
+    12: [12, 11, 9, 7, 5, 3],
+    16: FINE,
+    24: FINE,
+    32: FINE,
+}
 TABLE_2 = {
-    28: {7: [7, 5, 3], 11: [11, 9, 7, 5, 3], 14: [14, 13, 11, 9, 7, 5, 3], 21: FINE, 28: FINE},
+    28: {
+        7: [7, 5, 3],
+        11: [11, 9, 7, 5, 3],
+        14: [14, 13, 11, 9, 7, 5, 3],
+        21: FINE,
+        28: FINE,
+    },
     32: _CIFAR,
     64: _CIFAR | {64: FINE},
 }
@@ -23,13 +48,17 @@ TABLE_2 = {
 def test_the_papers_schedule_is_its_table_2(full):
     levels = from_string(paper(full, full), full, full, steps=7)
     patches = {r: [r] for r in range(1, 7)} | TABLE_2[full]
-    assert levels == [PictureStage(r, r, s, 7) for r, several in patches.items() for s in several]
+    assert levels == [
+        PictureStage(r, r, s, 7) for r, several in patches.items() for s in several
+    ]
 
 
 @given(
     st.lists(
         st.integers(1, 40).flatmap(
-            lambda r: st.tuples(st.just(r), st.lists(st.integers(1, r), min_size=1, max_size=5))
+            lambda r: st.tuples(
+                st.just(r), st.lists(st.integers(1, r), min_size=1, max_size=5)
+            )
         ),
         min_size=1,
         max_size=8,
@@ -38,8 +67,12 @@ def test_the_papers_schedule_is_its_table_2(full):
 def test_text_is_read_as_it_is_written(words):
     text = " ".join(f"{r}[{','.join(map(str, patches))}]" for r, patches in words)
     levels = from_string(text, 40, 40, steps=3)
-    assert levels == [PictureStage(r, r, patch, 3) for r, patches in words for patch in patches]
-    assert [str(level) for level in levels] == [f"{r}[{s}]×3" for r, patches in words for s in patches]
+    assert levels == [
+        PictureStage(r, r, patch, 3) for r, patches in words for patch in patches
+    ]
+    assert [str(level) for level in levels] == [
+        f"{r}[{s}]×3" for r, patches in words for s in patches
+    ]
     again = "\n\t ".join(str(level).removesuffix("×3") for level in levels)
     assert from_string(again, 40, 40, steps=3) == levels
 
@@ -63,13 +96,28 @@ def test_a_bracket_can_have_more_steps_or_fewer():
     ("text", "message"),
     [
         *(
-            (word, f"schedule entry {word!r} is not of the form resolution[patch,patch,…]")
+            (
+                word,
+                f"schedule entry {word!r} is not of the form resolution[patch,patch,…]",
+            )
             for word in BAD
         ),
-        ("1[1] 0[3]", "schedule has resolution 0 but the pictures are 6×8; use 1 to 8, or schedule='"),
-        ("1[1] 9[3]", "schedule has resolution 9 but the pictures are 6×8; use 1 to 8, or schedule='"),
-        ("4[9]", "schedule entry '4[9]' has a patch of 9 pixels at a resolution of 4; use 1 to 4"),
-        ("8[3,0]", "schedule entry '8[3,0]' has a patch of 0 pixels at a resolution of 8; use 1 to 8"),
+        (
+            "1[1] 0[3]",
+            "schedule has resolution 0 but the pictures are 6×8; use 1 to 8, or schedule='",
+        ),
+        (
+            "1[1] 9[3]",
+            "schedule has resolution 9 but the pictures are 6×8; use 1 to 8, or schedule='",
+        ),
+        (
+            "4[9]",
+            "schedule entry '4[9]' has a patch of 9 pixels at a resolution of 4; use 1 to 4",
+        ),
+        (
+            "8[3,0]",
+            "schedule entry '8[3,0]' has a patch of 0 pixels at a resolution of 8; use 1 to 8",
+        ),
         (" \n", "the schedule is empty; pass at least one resolution[patch]"),
     ],
 )
@@ -101,7 +149,9 @@ def test_auto_suits_pictures_of_any_size(height, width):
         last = r == max(height, width)
         again = [7, 5, 3] if last and r >= 16 else []
         ends = [patch for patch in (2, 1) if last and patch < r]
-        patches, steps = zip(*((level.patch, level.n_steps) for level in group), strict=True)
+        patches, steps = zip(
+            *((level.patch, level.n_steps) for level in group), strict=True
+        )
         falling = list(patches[: len(patches) - len(again) - len(ends)])
         assert list(patches) == falling + again + ends
         assert falling[0] == min(r, 15)

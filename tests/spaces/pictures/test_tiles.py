@@ -26,11 +26,20 @@ def matrix(frame, d):
     return frame.project(Cloud(torch.eye(d).double()))
 
 
-@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(0, 20))
-def test_tiles_are_parseval_and_lift_is_the_transpose(channels, height, width, patch, step):
+@given(
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 6),
+    st.integers(0, 20),
+)
+def test_tiles_are_parseval_and_lift_is_the_transpose(
+    channels, height, width, patch, step
+):
     d = channels * height * width
     frame = Tiles(channels, height, width, patch).draw(Seed(0), step, pixels(d), 0)
-    theta, dz = matrix(frame, d), Seed(1).normal(frame.n_directions, 3)
+    theta = matrix(frame, d)
+    dz = Seed(1).normal(frame.n_directions, 3)
     assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
     assert torch.allclose(frame.lift(dz), theta.T @ dz, atol=1e-12)
 
@@ -47,13 +56,18 @@ def test_a_direction_sees_one_patch_of_all_channels():
 
 def test_all_offsets_of_the_tiles_occur():
     kind = Tiles(1, 8, 10, 3)
-    offsets = {kind.draw(Seed(0), step, pixels(80), 0).geometry.offset for step in range(100)}
+    offsets = {
+        kind.draw(Seed(0), step, pixels(80), 0).geometry.offset for step in range(100)
+    }
     assert offsets == {(top, left) for top in range(3) for left in range(3)}
 
 
 def test_a_tile_as_large_as_the_picture_stays_where_it_is():
     for patch in (5, 9):
-        frames = [Tiles(1, 5, 7, patch).draw(Seed(0), step, pixels(35), 0) for step in range(20)]
+        frames = [
+            Tiles(1, 5, 7, patch).draw(Seed(0), step, pixels(35), 0)
+            for step in range(20)
+        ]
         assert {frame.geometry.offset[0] for frame in frames} == {0}
         assert {frame.geometry.size for frame in frames} == {(5, min(patch, 7))}
     assert {frame.geometry.grid for frame in frames} == {(1, 1)}
@@ -84,10 +98,16 @@ def test_random_patches_are_parseval_on_average_away_from_the_borders():
 
 
 @pytest.mark.parametrize("n_conditions", [0, 3])
-@pytest.mark.parametrize(("channels", "height"), [(1, 8), (3, 4), (1, 9), (3, 5)], ids=str)
-def test_one_tile_over_the_whole_picture_is_the_vector_engine(channels, height, n_conditions):
+@pytest.mark.parametrize(
+    ("channels", "height"), [(1, 8), (3, 4), (1, 9), (3, 5)], ids=str
+)
+def test_one_tile_over_the_whole_picture_is_the_vector_engine(
+    channels, height, n_conditions
+):
     """d = 64 and 48 draw their rotations afresh, d = 81 and 75 take them out of the pool."""
-    d, m, n = channels * height * height, 60, 50
+    d = channels * height * height
+    m = 60
+    n = 50
     moved = []
     for kind in (Tiles(channels, height, height, height), Orthogonal()):
         flow = Flow([Stage("flow", kind, 10, Sorted())], Seed(5), n_conditions)

@@ -8,12 +8,12 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.spaces.tables import chain, choosing
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.chain import LINES, Detail, grow
+from sliceflow.spaces.tables.chain import LINES, TreeSettings, grow
 from sliceflow.spaces.tables.table import Table
 
 
 def read(frame):
-    return Table.understand(read_frame(frame), {}, ())
+    return Table.infer_schema(read_frame(frame), {}, ())
 
 
 def draw(frame, n=2000):
@@ -22,7 +22,11 @@ def draw(frame, n=2000):
 
 def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbours(rng):
     level = pd.Series([*"aabbb"] * 60 + ["once"])
-    assert draw(level.to_frame("level"), 301)["level"].value_counts().equals(level.value_counts())
+    assert (
+        draw(level.to_frame("level"), 301)["level"]
+        .value_counts()
+        .equals(level.value_counts())
+    )
     x, noise = rng.normal(size=(2, 300))
     two = pd.DataFrame({"x": x, "two": rng.choice([-5.0, 5.0], 300) + 0.1 * noise})
     assert (draw(two)["two"].abs() < 4).mean() < 0.05  # one gap in a leaf
@@ -40,15 +44,21 @@ def test_a_level_of_one_row_is_drawn_with_what_follows_from_it():
 def test_sums_and_frequent_levels_are_kept(rng):
     """A sum of many columns, with noise; four of 44 levels say in which quarter it is."""
     x = rng.normal(size=(2000, 6))
-    frame = pd.DataFrame(x, columns=[*"abcdef"]).assign(total=x.sum(1) + 1.5 * rng.normal(size=2000))
+    frame = pd.DataFrame(x, columns=[*"abcdef"]).assign(
+        total=x.sum(1) + 1.5 * rng.normal(size=2000)
+    )
     quarter = np.digitize(frame["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
     level = np.where(rng.random(2000) < 0.8, quarter, rng.integers(4, 44, 2000))
     frame["level"] = [f"l{k:02}" for k in level]
     new = draw(frame)
-    for of in (np.corrcoef(t["total"], t[[*"abcdef"]].sum(axis=1))[0, 1] for t in (frame, new)):
+    for of in (
+        np.corrcoef(t["total"], t[[*"abcdef"]].sum(axis=1))[0, 1] for t in (frame, new)
+    ):
         assert of == pytest.approx(0.85, abs=0.04)
     found = np.digitize(new["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
-    assert np.mean(new["level"] == [f"l{k:02}" for k in found]) == pytest.approx(0.8, abs=0.08)
+    assert np.mean(new["level"] == [f"l{k:02}" for k in found]) == pytest.approx(
+        0.8, abs=0.08
+    )
 
 
 @pytest.mark.parametrize("times", [False, True])
@@ -57,15 +67,20 @@ def test_a_number_equals_another_as_often_as_in_the_table(rng, times):
     b = a + np.where(rng.random(1000) < 0.3, 0, rng.gamma(2, 1000, 1000).round())
     frame = pd.DataFrame({"a": a, "b": b})
     if times:  # in different units
-        frame = pd.DataFrame({"a": a.astype("datetime64[s]"), "b": (1000 * b).astype("datetime64[ms]")})
+        frame = pd.DataFrame(
+            {"a": a.astype("datetime64[s]"), "b": (1000 * b).astype("datetime64[ms]")}
+        )
     new = draw(frame)
     assert (new["a"] == new["b"]).mean() == pytest.approx(0.3, abs=0.04)
 
 
 def test_numbers_that_follow_from_others_still_do(rng):
     """A product, a ratio of whole numbers, a difference; a spiked column is none of these."""
-    n, (a, b) = 1500, rng.gamma(9, 1, (2, 1500)).round(2) + 1
-    frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2), "ratio": (1000 * a / b).round()})
+    n = 1500
+    a, b = rng.gamma(9, 1, (2, 1500)).round(2) + 1
+    frame = pd.DataFrame(
+        {"a": a, "b": b, "area": (a * b).round(2), "ratio": (1000 * a / b).round()}
+    )
     two = rng.random(n) < 0.5
     rest = 10 - a**2 / 5 - 5 * two + np.where(two, 0.02, 0.2) * rng.normal(size=n)
     frame["rest"] = np.where(two & (rng.random(n) < 0.4), np.nan, rest.round(2))
@@ -73,13 +88,20 @@ def test_numbers_that_follow_from_others_still_do(rng):
     frame = frame.assign(two=two, ratio=frame["ratio"].astype(int))
     flow = TableFlow(random_state=0).fit(frame)
     assert flow.plan_.order[0] == "two"
-    ways = dict(zip(flow.plan_.order, flow.plan_.ways, strict=True))
-    assert {name for name, way in ways.items() if way in LINES} == {"area", "ratio", "rest"}
+    strategies = dict(zip(flow.plan_.order, flow.plan_.strategies, strict=True))
+    assert {name for name, strategy in strategies.items() if strategy in LINES} == {
+        "area",
+        "ratio",
+        "rest",
+    }
     assert "area, ratio, rest" in str(flow.plan_)
     new = flow.sample(n, random_state=0)
     for name, of in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
         assert (new[name] - of).abs().quantile(0.9) < 0.05 * frame[name].std()
-    found = [t.assign(error=10 - t.a**2 / 5 - 5 * t.two - t.rest).groupby("two") for t in (frame, new)]
+    found = [
+        t.assign(error=10 - t.a**2 / 5 - 5 * t.two - t.rest).groupby("two")
+        for t in (frame, new)
+    ]
     assert np.allclose(*(np.log(t["error"].std()) for t in found), atol=0.3)
     assert np.allclose(*(t["rest"].count() / t.size() for t in found), atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
@@ -90,23 +112,34 @@ def test_numbers_that_follow_from_others_still_do(rng):
 
 def test_of_many_columns_trees_see_those_that_matter(rng):
     x = rng.normal(size=(300, 60))
-    table = read(pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300)))))
-    assert 59 in grow(table.columns, table.z, 60, np.arange(60), (0,), Detail(5, 2.0)).before
+    table = read(
+        pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300))))
+    )
+    assert (
+        59
+        in grow(
+            table.columns, table.z, 60, np.arange(60), (0,), TreeSettings(5, 2.0)
+        ).before
+    )
 
 
 def test_a_line_must_be_much_better_than_leaves(rng):
     x, e = rng.normal(size=(2, 2000))
-    for noise, way in ((0.15, "leaves"), (0.001, "numbers")):
-        assert choosing.choose_ways(read(pd.DataFrame({"x": x, "y": x + noise * e}))) == ("leaves", way)
+    for noise, strategy in ((0.15, "leaves"), (0.001, "numbers")):
+        assert choosing.choose_strategies(
+            read(pd.DataFrame({"x": x, "y": x + noise * e}))
+        ) == ("leaves", strategy)
 
 
-def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(rng, monkeypatch):
+def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(
+    rng, monkeypatch
+):
     """Leaves are at 0 or at 10; first all is allowed, then only what is far from the own one."""
     monkeypatch.setattr(chain, "MOST_ROWS", 300)  # of 800; all are in leaves
     x = rng.integers(0, 8, 800)
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
-    link = grow(table.columns, table.z, 1, np.array([0]), (0,), Detail(5, 2.0))
+    link = grow(table.columns, table.z, 1, np.array([0]), (0,), TreeSettings(5, 2.0))
     numbers = table.columns[1].numbers
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
     near = link.draw(z, rng, lambda k, at: at >= 0)
@@ -117,23 +150,33 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
 
 def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     x = np.where(rng.random(60) < 0.2, np.nan, rng.permutation(60))
-    frame = pd.DataFrame({"x": x, "few": rng.choice([1, 5, 9], 60), "c": rng.choice([*"ab"], 60)})
-    share = np.where(np.isnan(x), -0.5, (x - np.nanmin(x)) / (np.nanmax(x) - np.nanmin(x)))
+    frame = pd.DataFrame(
+        {"x": x, "few": rng.choice([1, 5, 9], 60), "c": rng.choice([*"ab"], 60)}
+    )
+    share = np.where(
+        np.isnan(x), -0.5, (x - np.nanmin(x)) / (np.nanmax(x) - np.nanmin(x))
+    )
     away = np.abs(share[:, None] - share)
     for name in ("few", "c"):
         away += 2 * (frame[name].to_numpy()[:, None] != frame[name].to_numpy())
-    table, (low, high) = read(frame), (np.flatnonzero(frame["few"] == k) for k in (1, 9))
+    table = read(frame)
+    low, high = (np.flatnonzero(frame["few"] == k) for k in (1, 9))
     found = choosing._closest(table, table.z[low], table.z[high])
     assert np.allclose(found, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
-    assert np.allclose(choosing._closest(table, table.z, table.z, others=True), away.min(1), atol=1e-5)
+    assert np.allclose(
+        choosing._closest(table, table.z, table.z, others=True), away.min(1), atol=1e-5
+    )
 
 
 def labelled(rng, n=2400, told=3.0):
     """A label that w tells, and y = x or y = −x by it; low < high."""
-    sign, (w, x, noise) = np.tile([-1.0, 1.0], n // 2), rng.normal(size=(3, n))
+    sign = np.tile([-1.0, 1.0], n // 2)
+    w, x, noise = rng.normal(size=(3, n))
     slope = sign if told else 1.0
-    frame = pd.DataFrame({"w": told / 2 * sign + w, "x": x, "y": slope * x + 0.3 * noise})
+    frame = pd.DataFrame(
+        {"w": told / 2 * sign + w, "x": x, "y": slope * x + 0.3 * noise}
+    )
     frame["low"] = rng.integers(0, 90, n)
     frame["high"] = frame["low"] + rng.integers(1, 4, n)
     return frame.assign(kind=np.where(sign > 0, "b", "a"))
@@ -142,33 +185,55 @@ def labelled(rng, n=2400, told=3.0):
 def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     frame = labelled(rng)
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
-    assert (flow.plan_.order[0], flow.plan_.ways) == ("kind", ("apart", *["leaves"] * 5))
+    assert (flow.plan_.order[0], flow.plan_.strategies) == (
+        "kind",
+        ("per_level", *["leaves"] * 5),
+    )
     assert "each level of kind has trees of its own" in str(flow.plan_)
-    (_, *others), z, asked = flow._fitted_state().links, flow._fitted_state().table.z, []
+    _, *others = flow._fitted_state().links
+    z = flow._fitted_state().table.z
+    asked = []
     for link in others:
         assert 0 <= link.left <= 1
         for level, of in link.links.items():
             assert np.array_equal(of.y, z[z[:, link.label] == level, link.column])
-    others[-1].draw(z, rng, lambda rows, at: asked.append(rows) or np.full(len(rows), True))
-    assert sorted(np.concatenate(asked)) == [*range(len(z))]  # of all rows, whatever their level
+    others[-1].draw(
+        z, rng, lambda rows, at: asked.append(rows) or np.full(len(rows), True)
+    )
+    assert sorted(np.concatenate(asked)) == [
+        *range(len(z))
+    ]  # of all rows, whatever their level
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()
     for kind, sign in (("a", -1), ("b", 1)):
-        for rows in (new[new["kind"] == kind], flow.sample(1000, random_state=2, given={"kind": kind})):
+        for rows in (
+            new[new["kind"] == kind],
+            flow.sample(1000, random_state=2, given={"kind": kind}),
+        ):
             assert set(rows["kind"]) == {kind}
-            assert np.corrcoef(rows["x"], rows["y"])[0, 1] == pytest.approx(0.958 * sign, abs=0.015)
+            assert np.corrcoef(rows["x"], rows["y"])[0, 1] == pytest.approx(
+                0.958 * sign, abs=0.015
+            )
             assert rows["w"].mean() == pytest.approx(1.5 * sign, abs=0.1)
     flow.save(tmp_path / "m")
-    pd.testing.assert_frame_equal(sliceflow.load(tmp_path / "m").sample(3000, random_state=1), new)
-    assert "apart" not in flow.forget(frame[:1500]).plan_.ways  # too few rows of each level
+    pd.testing.assert_frame_equal(
+        sliceflow.load(tmp_path / "m").sample(3000, random_state=1), new
+    )
+    assert (
+        "per_level" not in flow.forget(frame[:1500]).plan_.strategies
+    )  # too few rows of each level
 
 
-@pytest.mark.parametrize("why", ["not told", "few", "many", "another category", "cells are missing"])
+@pytest.mark.parametrize(
+    "why", ["not told", "few", "many", "another category", "cells are missing"]
+)
 def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
     monkeypatch.setattr(choosing, "MOST_ROWS", 1000 if why == "many" else 2000)
-    frame = labelled(rng, 900 if why == "few" else 2400, 0 if why == "not told" else 3.0)
+    frame = labelled(
+        rng, 900 if why == "few" else 2400, 0 if why == "not told" else 3.0
+    )
     if why == "another category":
         frame["other"] = rng.choice([*"pqr"], len(frame))
     if why == "cells are missing":
         frame.loc[::3, "kind"] = None
-    assert "apart" not in choosing.choose_ways(read(frame))
+    assert "per_level" not in choosing.choose_strategies(read(frame))

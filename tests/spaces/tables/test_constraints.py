@@ -13,11 +13,17 @@ from sliceflow.spaces.tables.table import Table
 
 
 def sample(frame, *constraints, n=500, **parameters):
-    return TableFlow(constraints=constraints, random_state=0, **parameters).fit(frame).sample(n, 0)
+    return (
+        TableFlow(constraints=constraints, random_state=0, **parameters)
+        .fit(frame)
+        .sample(n, 0)
+    )
 
 
 def ordered(rng):
-    return pd.DataFrame(np.sort(rng.normal(size=(600, 3)), 1).round(2), columns=["a", "b", "c"])
+    return pd.DataFrame(
+        np.sort(rng.normal(size=(600, 3)), 1).round(2), columns=["a", "b", "c"]
+    )
 
 
 def summed(rng):
@@ -54,9 +60,11 @@ def test_rules_hold_in_any_order_of_rules_and_columns(table, texts, step, rng):
 
 def test_tiny_values_nanoseconds_and_big_integers(rng):
     tiny = 1e-10 * np.sort(rng.random((300, 2)), 1)
-    ticks = np.sort(rng.integers(0, 10**9, (300, 2)), 1) + 1_700_000_000_000_000_000
-    ticks[:, 1] += 1
-    for rows in (tiny, ticks.astype("datetime64[ns]"), ticks):
+    integer_values = (
+        np.sort(rng.integers(0, 10**9, (300, 2)), 1) + 1_700_000_000_000_000_000
+    )
+    integer_values[:, 1] += 1
+    for rows in (tiny, integer_values.astype("datetime64[ns]"), integer_values):
         new = sample(pd.DataFrame(rows, columns=["a", "b"]), "a < b")
         assert (new["a"] < new["b"]).all()
         assert (new.dtypes == rows.dtype).all()
@@ -66,17 +74,23 @@ def test_currency(rng):
     price = rng.gamma(2, 20, 300).round(2)
     frame = pd.DataFrame({"price": price, "total": price + 5}).map("${:,.2f}".format)
     new = sample(frame, "price < total")
-    numbers = new.apply(lambda column: column.str.lstrip("$").str.replace(",", "").astype(float))
+    numbers = new.apply(
+        lambda column: column.str.lstrip("$").str.replace(",", "").astype(float)
+    )
     assert (numbers["price"] < numbers["total"]).all()
 
 
 def test_combinations_that_share_a_column(rng):
     b = rng.integers(0, 6, 800)
     a, c = ((b + rng.integers(0, most, 800)) % 6 for most in (2, 3))
-    frame = pd.DataFrame({"a": a, "b": b, "c": c}).apply(lambda of: of.name + of.astype(str))
+    frame = pd.DataFrame({"a": a, "b": b, "c": c}).apply(
+        lambda of: of.name + of.astype(str)
+    )
     new = sample(frame, "combinations(a, b)", "combinations(b, c)")
     for pair in (["a", "b"], ["b", "c"]):
-        assert set(map(tuple, new[pair].to_numpy())) <= set(map(tuple, frame[pair].to_numpy()))
+        assert set(map(tuple, new[pair].to_numpy())) <= set(
+            map(tuple, frame[pair].to_numpy())
+        )
 
 
 def test_dependencies_with_missing_cells_and_beside_combinations(rng):
@@ -90,7 +104,9 @@ def test_dependencies_with_missing_cells_and_beside_combinations(rng):
         }
     )
     frame.loc[rng.random(1500) < 0.02, "city"] = None
-    flow = TableFlow(constraints=["combinations(country, kind)"], random_state=0).fit(frame)
+    flow = TableFlow(constraints=["combinations(country, kind)"], random_state=0).fit(
+        frame
+    )
     new = flow.sample(800, 0)
     known = dict(zip(frame["zip"], frame["country"], strict=True))
     assert (new["country"] == new["zip"].map(known)).all()
@@ -119,12 +135,18 @@ def test_wrong_constraints_are_named():
         with pytest.raises(ValueError, match=said):
             TableFlow(constraints=[text]).plan(frame)
     with pytest.raises(ValueError, match="circle"):
-        TableFlow(constraints=["t = a + b", "a = t - b"]).plan(frame.assign(t=frame["a"] + frame["b"]))
+        TableFlow(constraints=["t = a + b", "a = t - b"]).plan(
+            frame.assign(t=frame["a"] + frame["b"])
+        )
 
 
 def test_times_across_a_clock_change_and_in_other_units(rng):
-    start = pd.Series(pd.date_range("2024-10-26 20:00", periods=100, freq="7min", tz="Europe/Berlin"))
-    end = (start + pd.to_timedelta(rng.integers(1, 90, 100), "min")).dt.tz_convert("America/New_York")
+    start = pd.Series(
+        pd.date_range("2024-10-26 20:00", periods=100, freq="7min", tz="Europe/Berlin")
+    )
+    end = (start + pd.to_timedelta(rng.integers(1, 90, 100), "min")).dt.tz_convert(
+        "America/New_York"
+    )
     frame = pd.DataFrame({"start": start, "end": end, "took": end - start})
     new = sample(frame, "start < end")
     assert (new["start"] < new["end"]).all()
@@ -135,7 +157,9 @@ def test_times_across_a_clock_change_and_in_other_units(rng):
 def test_texts_with_other_offsets_compare_as_they_are():
     times = pd.date_range("2024-05-01 10:00", periods=60, freq="h")
     frame = pd.DataFrame({"a": times.strftime("%Y-%m-%dT%H:%M:%SZ")})
-    frame["b"] = (times + pd.Timedelta("30min")).strftime("%Y-%m-%dT%H:%M:%S+02:00")  # earlier
+    frame["b"] = (times + pd.Timedelta("30min")).strftime(
+        "%Y-%m-%dT%H:%M:%S+02:00"
+    )  # earlier
     assert len(sample(frame, "b < a", n=3)) == 3
     with pytest.raises(ValueError, match="does not hold"):
         sample(frame, "a < b")
@@ -153,19 +177,29 @@ def test_sums_of_durations_and_decimals_are_exact(rng):
 def test_given_against_a_constraint_raises():
     frame = pd.DataFrame({"a": np.arange(50.0), "b": np.arange(50.0) + 5})
     flow = TableFlow(constraints=["a < b"], random_state=0).fit(frame)
-    with pytest.raises(ValueError, match="constraint"), pytest.warns(UserWarning, match="near it"):
+    with (
+        pytest.raises(ValueError, match="constraint"),
+        pytest.warns(UserWarning, match="near it"),
+    ):
         flow.sample(5, 0, given={"a": 40.0, "b": 10.0})
 
 
 def test_bounds_and_sums_are_read_with_their_signs_and_checked_to_the_last_digit(rng):
-    total, part, noise = rng.integers(50, 90, 300), rng.integers(1, 50, 300), rng.normal(size=300)
-    frame = pd.DataFrame({"total": total, "part": part, "rest": total - part, "x": noise})
+    total = rng.integers(50, 90, 300)
+    part = rng.integers(1, 50, 300)
+    noise = rng.normal(size=300)
+    frame = pd.DataFrame(
+        {"total": total, "part": part, "rest": total - part, "x": noise}
+    )
     frame["y"], frame["z"] = frame["x"] * (1 + 1e-5), frame["x"] + noise.std()
     assert len(sample(frame, "total > -3", n=1)) == 1
     new = sample(frame, "rest = total - part")
     assert (new["rest"] == new["total"] - new["part"]).all()
     new = sample(
-        frame, "total <= part + rest + 0.5", "rest >= -part + 50", "total = 5e0 + rest + part - 5"
+        frame,
+        "total <= part + rest + 0.5",
+        "rest >= -part + 50",
+        "total = 5e0 + rest + part - 5",
     )
     assert (new["rest"] + new["part"] == new["total"]).all()
     five = pd.Series([5, 5, None] * 40)
@@ -188,10 +222,14 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are(rng
     assert (given["a"] + given["b"] == 60).all()
     assert given["a"].nunique() > 10
     far = 6 * 10**18
-    large = pd.DataFrame({"a": rng.integers(0, 99, 60) - far, "b": rng.integers(0, 99, 60) + far})
+    large = pd.DataFrame(
+        {"a": rng.integers(0, 99, 60) - far, "b": rng.integers(0, 99, 60) + far}
+    )
     assert len(sample(large, "a <= b", n=3)) == 3  # a − b is beyond 64 bits
     wide = pd.DataFrame(rng.integers(0, 2**59, (60, 2)), columns=["a", "b"])
-    with pytest.raises(ValueError, match=r"'total' spans more than 2\^53 steps.* divide the columns"):
+    with pytest.raises(
+        ValueError, match=r"'total' spans more than 2\^53 steps.* divide the columns"
+    ):
         sample(wide.assign(total=wide["a"] + wide["b"]), "total = a + b")
     times = pd.Series(pd.date_range("2024-05-01", periods=60, freq="h", tz="UTC"))
     clocks = pd.DataFrame(
@@ -202,23 +240,32 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are(rng
     seconds = pd.to_timedelta(rng.integers(0, 2_000_000, 400), "s")
     later = pd.to_timedelta(rng.integers(60, 1800, 400), "s")
     times = pd.Timestamp("2024-05-01", tz="UTC") + seconds
-    new = sample(pd.DataFrame({"a": times, "b": (times + later).tz_convert("Europe/Berlin")}), "a <= b")
+    new = sample(
+        pd.DataFrame({"a": times, "b": (times + later).tz_convert("Europe/Berlin")}),
+        "a <= b",
+    )
     assert (new["a"] <= new["b"]).all()  # times between known ones, too
 
 
 def test_combinations_of_three_and_dependencies_are_exact(rng):
-    frame = pd.DataFrame({"a": [0, 0, 1] * 20, "b": [0, 1, 0] * 20, "c": [0, 1, 1] * 20})
-    table = Table.understand(read_frame(frame), {}, ["combinations(a, b, c)"])
+    frame = pd.DataFrame(
+        {"a": [0, 0, 1] * 20, "b": [0, 1, 0] * 20, "c": [0, 1, 1] * 20}
+    )
+    table = Table.infer_schema(read_frame(frame), {}, ["combinations(a, b, c)"])
     every = np.array(list(product((0.0, 1.0), repeat=3)))
     occurs = every[~table.rules.broken(table.rules.rules[0], every)]
     assert set(map(tuple, occurs)) == set(map(tuple, table.z))
     frame = pd.DataFrame(rng.integers(0, 3, (60, 6)), columns=[*"abcdef"])
-    assert Table.understand(read_frame(frame), {}, ()).rules.rules == ()  # nothing is by chance
+    assert (
+        Table.infer_schema(read_frame(frame), {}, ()).rules.rules == ()
+    )  # nothing is by chance
     groups = np.arange(100) // 5
     frame = pd.DataFrame({"a": groups, "b": np.where(groups == 3, "x", "y")})
-    assert Table.understand(read_frame(frame), {}, ()).rules.rules == ()  # 95 % are y: by chance
+    assert (
+        Table.infer_schema(read_frame(frame), {}, ()).rules.rules == ()
+    )  # 95 % are y: by chance
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
-    (rule,) = Table.understand(read_frame(frame), {}, ()).rules.rules
+    (rule,) = Table.infer_schema(read_frame(frame), {}, ()).rules.rules
     assert rule.text == "combinations(a, b)"  # with cells missing in some groups
 
 
@@ -227,16 +274,19 @@ def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns(rng):
     frame["ab"] = frame["a"] + frame["b"]
     frame["abc"] = frame["ab"] + frame["c"]
     rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
-    table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
+    table = Table.infer_schema(rows, {}, ["abc = ab + c", "ab = a + b"])
     assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
 
 
 def test_constants_are_compared_and_filled(rng):
     day = pd.Timestamp("2024-05-01")
-    frame = pd.DataFrame({"a": rng.integers(0, 50, 200), "cap": 49, "zero": 0.25, "first": day})
+    frame = pd.DataFrame(
+        {"a": rng.integers(0, 50, 200), "cap": 49, "zero": 0.25, "first": day}
+    )
     frame["b"], frame["day"] = 49 - frame["a"], day + pd.to_timedelta(frame["a"], "D")
     flow = TableFlow(
-        constraints=["a <= cap", "cap = a + b", "zero <= cap", "first <= day"], random_state=0
+        constraints=["a <= cap", "cap = a + b", "zero <= cap", "first <= day"],
+        random_state=0,
     )
     new = flow.fit(frame).sample(300, 0)
     assert (new["a"] + new["b"] == new["cap"]).all()

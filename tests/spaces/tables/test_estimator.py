@@ -26,9 +26,12 @@ def table(n=300, seed=0):
             "plan": plan,
             "age": age,
             "spent": spent,
-            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, n), "D"),
+            "since": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(r.integers(0, 900, n), "D"),
             "price": [f"{v:,.2f} €" for v in spent],
-            "level": pd.Categorical(r.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
+            "level": pd.Categorical(
+                r.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True
+            ),
         }
     )
     frame["note"] = frame["age"].astype("Int64").mask(r.random(n) < 0.2)
@@ -41,7 +44,8 @@ def flow():
 
 
 def test_samples_have_the_shares_and_means_of_the_table(flow):
-    frame, new = table(), flow.sample(1000, 0)
+    frame = table()
+    new = flow.sample(1000, 0)
     assert abs((new["plan"] == "gold").mean() - 0.3) < 0.06
     means = new.groupby("plan")["spent"].mean()
     assert means["gold"] > 2 * means["basic"]
@@ -64,7 +68,9 @@ def test_the_plan_and_the_history(flow):
     assert str(plan) == str(flow.plan_)
     assert plan.identifiers == ("id",)
     assert "near rows and a chain of trees" in str(plan)
-    assert flow.n_iter_ == len(flow.history_["step"]) == 3  # near rows, and two of seven columns
+    assert (
+        flow.n_iter_ == len(flow.history_["step"]) == 3
+    )  # near rows, and two of seven columns
     seen = []
     TableFlow(detail=(5, 2.0), random_state=0).fit(table(50), listeners=seen.append)
     assert [event.steps_done for event in seen] == list(range(1, 8))
@@ -82,42 +88,61 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     assert leaves == ([5, 20] if limit == "_AS_FAR" else [20, 5])
     monkeypatch.undo()
     noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).leaf
-    assert 5 < noise < (21 if n == 600 else 20)  # of many rows, neither the finest nor the coarsest
+    assert (
+        5 < noise < (21 if n == 600 else 20)
+    )  # of many rows, neither the finest nor the coarsest
     assert TableFlow().plan(frame[:30]).leaf == 3
 
 
 def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
-    seen, grow = [], choosing.grow_chain
-    monkeypatch.setattr(choosing, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how))
+    seen = []
+    grow = choosing.grow_chain
+    monkeypatch.setattr(
+        choosing, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how)
+    )
     x = rng.normal(size=400)
-    plan = TableFlow().plan(pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)}))
-    assert {*seen} == {plan.ways} == {("leaves", "numbers")}
+    plan = TableFlow().plan(
+        pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
+    )
+    assert {*seen} == {plan.strategies} == {("leaves", "numbers")}
 
 
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     fine = flow.plan_.detail
     same = TableFlow(detail=fine, random_state=0).fit(table())
-    pd.testing.assert_frame_equal(flow.sample(50, 7), same.sample(50, 7))  # of the same seed
+    pd.testing.assert_frame_equal(
+        flow.sample(50, 7), same.sample(50, 7)
+    )  # of the same seed
     assert not flow.sample(50).equals(flow.sample(50))
     same.save(tmp_path / "m")
     assert sliceflow.load(tmp_path / "m").detail == fine
-    assert TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40  # fewer rows have smaller leaves
+    assert (
+        TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40
+    )  # fewer rows have smaller leaves
     for wrong in (5, (5,), (5, -1), (5, 1, 2.5)):
-        with pytest.raises(ValueError, match=r"detail=.* must be None or numbers such as"):
+        with pytest.raises(
+            ValueError, match=r"detail=.* must be None or numbers such as"
+        ):
             TableFlow(detail=wrong).fit(table())
 
 
-@pytest.mark.parametrize("ways", [("logs",) * 7, ("apart",) * 7, ("leaves",) * 6, ("leaves",) * 8])
-def test_a_file_says_of_each_column_how_it_is_drawn(flow, ways):
+@pytest.mark.parametrize(
+    "strategies", [("logs",) * 7, ("per_level",) * 7, ("leaves",) * 6, ("leaves",) * 8]
+)
+def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._model
-    fitted = replace(model.fitted, table=None, plan=replace(flow.plan_, ways=ways))
+    fitted = replace(
+        model.fitted, table=None, plan=replace(flow.plan_, strategies=strategies)
+    )
     with pytest.raises(ValueError, match="do not fit the plan"):
         TableFlow()._keep(replace(model, fitted=fitted))
 
 
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
     frame = table()
-    other = frame[frame.columns[::-1]].assign(since=frame["since"].astype("datetime64[ns]"))
+    other = frame[frame.columns[::-1]].assign(
+        since=frame["since"].astype("datetime64[ns]")
+    )
     left = TableFlow(random_state=0).fit(frame).forget(other.iloc[:100])
     assert left.plan_.n_rows == 200
     with pytest.raises(ValueError, match="not in the model"):
@@ -182,7 +207,10 @@ KINDS = {
     "day": (DAYS, object),
     "european": (DAYS.map(lambda day: day.strftime("%d.%m.%Y")), "str"),
     "iso": (DAYS.map(str), "str"),
-    "time": (st.datetimes(pd.Timestamp("2000-01-01"), pd.Timestamp("2030-01-01")), "datetime64[us]"),
+    "time": (
+        st.datetimes(pd.Timestamp("2000-01-01"), pd.Timestamp("2030-01-01")),
+        "datetime64[us]",
+    ),
     "zone": (st.integers(1729900800, 1730000000), "datetime64[s, Europe/Berlin]"),
     "span": (st.timedeltas(pd.Timedelta(0), pd.Timedelta(9, "D")), "timedelta64[us]"),
     "decimal": (st.decimals(0, 99, places=2), object),
@@ -193,7 +221,14 @@ KINDS = {
     "empty": (st.none(), "float64"),
     "same": (st.just(7), "Int64"),
 }
-EXACT = ("text", "code", "flag", "level", "class", "same")  # samples have no new values of these
+EXACT = (
+    "text",
+    "code",
+    "flag",
+    "level",
+    "class",
+    "same",
+)  # samples have no new values of these
 RULES = ["low < high", "total = low + part", "total <= cap"]
 
 
@@ -202,15 +237,22 @@ def tables(draw):
     """A table of all kinds of columns, with missing cells, duplicates, and columns that keep `RULES`."""
     n = draw(st.integers(8, 40))
     columns = {}
-    for k, kind in enumerate(draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))):
+    for k, kind in enumerate(
+        draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))
+    ):
         values, dtype = KINDS[kind]
-        drawn = pd.Series(draw(st.lists(values, min_size=n, max_size=n)), dtype=object).astype(dtype)
+        drawn = pd.Series(
+            draw(st.lists(values, min_size=n, max_size=n)), dtype=object
+        ).astype(dtype)
         if draw(st.booleans()) and dtype != "int64":
-            drawn = drawn.mask(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))))
+            drawn = drawn.mask(
+                np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+            )
         columns[f"{kind}{k}"] = drawn
     frame = pd.DataFrame(columns)
     low, part, more = (
-        np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))) for _ in "123"
+        np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
+        for _ in "123"
     )
     frame = frame.assign(
         cap=low + part + more, total=low + part, part=part, low=low, high=low + 1 + more
@@ -221,18 +263,24 @@ def tables(draw):
 
 def keys(frame):
     """The cells of each row."""
-    return [tuple(None if pd.isna(v) else v for v in row) for row in frame.itertuples(index=False)]
+    return [
+        tuple(None if pd.isna(v) else v for v in row)
+        for row in frame.itertuples(index=False)
+    ]
 
 
 def without(frame, gone):
     """The rows left, of equal ones the first; a category that loses its last row goes."""
-    left, known = list(range(len(frame))), keys(frame)
+    left = list(range(len(frame)))
+    known = keys(frame)
     for key in keys(gone):
         left.remove(max(k for k in left if known[k] == key))
     out = frame.iloc[left].reset_index(drop=True)
     for name in frame.select_dtypes("category"):
         lost = set(frame[name].dropna()) - set(out[name].dropna())
-        out[name] = out[name].cat.set_categories([c for c in out[name].cat.categories if c not in lost])
+        out[name] = out[name].cat.set_categories(
+            [c for c in out[name].cat.categories if c not in lost]
+        )
     return out
 
 
@@ -243,21 +291,31 @@ def joined(frame, more):
         known = list(frame[name].cat.categories)
         new = sorted(set(more[name].dropna()) - set(known))
         dtype = pd.CategoricalDtype([*known, *new], frame[name].cat.ordered)
-        out[name] = pd.concat([frame[name].astype(dtype), more[name].astype(dtype)], ignore_index=True)
+        out[name] = pd.concat(
+            [frame[name].astype(dtype), more[name].astype(dtype)], ignore_index=True
+        )
     return out
 
 
 @settings(phases=[Phase.generate])  # a smaller table takes minutes to find
 @given(frame=tables(), data=st.data())
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of few rows, and of cells that stay empty
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # of few rows, and of cells that stay empty
 def test_any_table_comes_back(frame, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
 
-    rules, detail = data.draw(st.sampled_from([(RULES, None), ((), (3, 2.0, 5))]))  # or near rows
+    rules, detail = data.draw(
+        st.sampled_from([(RULES, None), ((), (3, 2.0, 5))])
+    )  # or near rows
 
     def fitted(rows):
-        kinds = {name: "category" for name in frame if name.startswith(("text", "code"))}
-        return TableFlow(columns=kinds, constraints=rules, detail=detail, random_state=0).fit(rows)
+        kinds = {
+            name: "category" for name in frame if name.startswith(("text", "code"))
+        }
+        return TableFlow(
+            columns=kinds, constraints=rules, detail=detail, random_state=0
+        ).fit(rows)
 
     def file_of(flow):
         flow.save(folder / "m")
@@ -270,7 +328,8 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
             assert (new["total"] == new["low"] + new["part"]).all()
             assert (new["total"] <= new["cap"]).all()
         for name in frame:
-            known, drawn = frame[name].dropna(), new[name].dropna()
+            known = frame[name].dropna()
+            drawn = new[name].dropna()
             assert {type(v) for v in drawn} <= {type(v) for v in known}
             assert frame[name].isna().any() or new[name].notna().all()
             if name.startswith("mail"):
@@ -282,7 +341,8 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
 
     flow = fitted(frame)
     check(flow.sample(20, 0))
-    whole, loaded = file_of(flow), sliceflow.load(folder / "m")
+    whole = file_of(flow)
+    loaded = sliceflow.load(folder / "m")
     pd.testing.assert_frame_equal(loaded.sample(5, 1), flow.sample(5, 1))
     assert (file_of(loaded), loaded.plan_) == (whole, flow.plan_)
 
@@ -295,8 +355,11 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
     if frame["low"].nunique() > 1:
         assert flow.sample(3, 0, given={"low": tuple(ends)})["low"].between(*ends).all()
 
-    gone = data.draw(st.sets(st.integers(0, len(frame) - 1), min_size=1, max_size=len(frame) - 2))
-    mask, holes = np.isin(np.arange(len(frame)), list(gone)), frame.copy()
+    gone = data.draw(
+        st.sets(st.integers(0, len(frame) - 1), min_size=1, max_size=len(frame) - 2)
+    )
+    mask = np.isin(np.arange(len(frame)), list(gone))
+    holes = frame.copy()
     for c, name in enumerate(frame):
         nullable = "Int64" if frame[name].dtype == "int64" else frame[name].dtype
         holes[name] = frame[name].astype(nullable).mask(np.roll(mask, c))
@@ -307,6 +370,7 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
         assert filled[name][there].map(repr).equals(holes[name][there].map(repr))
         assert said or filled[name].notna().all()
 
-    others, left = frame[mask], without(frame, frame[mask])
+    others = frame[mask]
+    left = without(frame, frame[mask])
     assert file_of(flow.forget(others)) == file_of(fitted(left))
     assert file_of(flow.partial_fit(others)) == file_of(fitted(joined(left, others)))

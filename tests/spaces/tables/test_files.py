@@ -15,7 +15,8 @@ X = np.random.default_rng(0).normal(size=40)
 def test_csv_cells_are_read_as_documented(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
-        "a;b;c;d;e\n?;2,5;N/A;2024-01-31;x\n;3,5;7%;2024-02-29;\n3;0,25;8%;NULL;y\n", encoding="utf-8"
+        "a;b;c;d;e\n?;2,5;N/A;2024-01-31;x\n;3,5;7%;2024-02-29;\n3;0,25;8%;NULL;y\n",
+        encoding="utf-8",
     )
     frame = read_table(path)
     assert frame["a"].dtype == "Int64"
@@ -27,18 +28,24 @@ def test_csv_cells_are_read_as_documented(tmp_path):
 
 def test_big_integers_and_headers_of_years(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text(f"name,2021,2022\nA,{2**60 + 1},{2**64 - 1}\nB,{2**60 + 3},7\nC,5,{10**25}\n")
+    path.write_text(
+        f"name,2021,2022\nA,{2**60 + 1},{2**64 - 1}\nB,{2**60 + 3},7\nC,5,{10**25}\n"
+    )
     frame = read_table(path)
     assert list(frame.columns) == ["name", "2021", "2022"]
     assert frame["2021"].tolist() == [2**60 + 1, 2**60 + 3, 5]
     assert frame["2022"].tolist() == [2**64 - 1, 7, 10**25]
-    for text in ("1,2021\n2,2022\n3,2023\n", "x,1990\ny,1991\n"):  # below years are years
+    for text in (
+        "1,2021\n2,2022\n3,2023\n",
+        "x,1990\ny,1991\n",
+    ):  # below years are years
         path.write_text(text)
         assert list(read_table(path).columns) == ["column 1", "column 2"]
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"), [(b"a,b\n", "column names but no rows"), (b"a,b\n1,2\n3\n", "row 3 has 1 cells")]
+    ("raw", "said"),
+    [(b"a,b\n", "column names but no rows"), (b"a,b\n1,2\n3\n", "row 3 has 1 cells")],
 )
 def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
     (tmp_path / "t.csv").write_bytes(raw)
@@ -50,10 +57,15 @@ def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
     "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"]
 )
 def test_encodings_are_read_or_named_and_codes_keep_their_zeros(tmp_path, encoding):
-    (tmp_path / "t.csv").write_bytes("Straße;plz \nKöln ;00501 \nGößnitz; 12345\n".encode(encoding))
+    (tmp_path / "t.csv").write_bytes(
+        "Straße;plz \nKöln ;00501 \nGößnitz; 12345\n".encode(encoding)
+    )
     with pytest.warns(match="1252") if encoding == "cp1252" else nullcontext():
         frame = read_table(tmp_path / "t.csv")
-    assert frame.to_dict("list") == {"Straße": ["Köln", "Gößnitz"], "plz": ["00501", "12345"]}
+    assert frame.to_dict("list") == {
+        "Straße": ["Köln", "Gößnitz"],
+        "plz": ["00501", "12345"],
+    }
 
 
 def test_other_files_are_refused_and_missing_ones_named(tmp_path):
@@ -66,7 +78,9 @@ def test_other_files_are_refused_and_missing_ones_named(tmp_path):
 
 def test_a_path_is_fitted_like_its_table(tmp_path):
     days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
-    frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "day": days, "k": range(40)})
+    frame = pd.DataFrame(
+        {"a": X.round(3), "b": ["u", "v"] * 20, "day": days, "k": range(40)}
+    )
     frame.to_csv(tmp_path / "t.csv", index=False)
     path = tmp_path / "t.csv"
     flows = [TableFlow(random_state=0).fit(x) for x in (path, pd.read_csv(path))]
@@ -79,4 +93,6 @@ def test_samples_are_written_and_read(tmp_path, ending):
     frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "k": range(40)})
     new = TableFlow(random_state=0).fit(frame).sample(30, 0)
     write_table(new, tmp_path / f"t.{ending}")
-    pd.testing.assert_frame_equal(read_table(tmp_path / f"t.{ending}"), new, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read_table(tmp_path / f"t.{ending}"), new, check_dtype=False
+    )

@@ -66,7 +66,8 @@ def test_a_gaussian_given_a_number(at, rng):
 
 
 def test_a_mixture_given_a_number(rng):
-    side, x = rng.choice([-3.0, 3.0], 4000), rng.normal(size=4000)
+    side = rng.choice([-3.0, 3.0], 4000)
+    x = rng.normal(size=4000)
     flow = fit(pd.DataFrame({"x": x, "y": side + x + 0.3 * rng.normal(size=4000)}))
     y = flow.sample(2000, 0, given={"x": 1.0})["y"].to_numpy()
     assert abs((y > 1).mean() - 0.5) < 0.1
@@ -75,7 +76,8 @@ def test_a_mixture_given_a_number(rng):
 
 
 def test_a_category_and_a_number_at_once(rng):
-    g, x = rng.choice(["a", "b"], 4000), rng.normal(size=4000)
+    g = rng.choice(["a", "b"], 4000)
+    x = rng.normal(size=4000)
     y = np.where(g == "a", x, -x) + 0.2 * rng.normal(size=4000)
     flow = fit(pd.DataFrame({"g": g, "x": x, "y": y}))
     assert abs(flow.sample(500, 0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
@@ -84,7 +86,9 @@ def test_a_category_and_a_number_at_once(rng):
 def test_ranges_and_lists(rng):
     age = rng.integers(18, 80, 2000)
     plan = rng.choice(["basic", "gold", "silver"], 2000)
-    flow = fit(pd.DataFrame({"age": age, "plan": plan, "x": age + rng.normal(size=2000)}))
+    flow = fit(
+        pd.DataFrame({"age": age, "plan": plan, "x": age + rng.normal(size=2000)})
+    )
     new = flow.sample(500, 0, given={"age": (30, 40), "plan": ["gold", "silver"]})
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
@@ -96,14 +100,19 @@ def test_ranges_and_lists(rng):
 
 def test_values_come_back_as_given(rng):
     days = pd.date_range("2024-01-01", periods=60, freq="MS", tz="Europe/Berlin")
-    frame = pd.DataFrame({"d": np.tile(days, 5), "x": rng.normal(size=300), "b": [True, False] * 150})
+    frame = pd.DataFrame(
+        {"d": np.tile(days, 5), "x": rng.normal(size=300), "b": [True, False] * 150}
+    )
     flow = fit(frame)
     at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
     with warnings.catch_warnings(action="ignore"):
         new = flow.sample(3, 0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
-        for day in ("2025-06-01", pd.Timestamp("2025-06-01")):  # on the clock of the column
+        for day in (
+            "2025-06-01",
+            pd.Timestamp("2025-06-01"),
+        ):  # on the clock of the column
             assert (flow.sample(2, 0, given={"d": day})["d"] == june).all()
     assert new["d"].dtype == frame["d"].dtype
     with pytest.raises(ValueError, match="does not fit"):
@@ -115,9 +124,15 @@ def test_values_come_back_as_given(rng):
 
 
 def test_unused_categories_and_other_constants_are_refused():
-    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 20, list("abz")), "k": 7, "x": range(40)})
+    frame = pd.DataFrame(
+        {"c": pd.Categorical(["a", "b"] * 20, list("abz")), "k": 7, "x": range(40)}
+    )
     flow = fit(frame)
-    for given, said in (({"c": "z"}, "'z'"), ({"k": 8}, "it has 7"), ({"q": 8}, "not a column")):
+    for given, said in (
+        ({"c": "z"}, "'z'"),
+        ({"k": 8}, "it has 7"),
+        ({"q": 8}, "not a column"),
+    ):
         with pytest.raises(ValueError, match=said):
             flow.sample(1, 0, given=given)
     assert list(flow.sample(1, 0)["c"].cat.categories) == ["a", "b", "z"]
@@ -153,12 +168,19 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
         assert set(flow.sample(50, 0, given={"age": [30, 99, 30]})["age"]) == {30}
 
 
-def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(rng):
+def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(
+    rng,
+):
     a, b = rng.gamma(2, 10, (2, 800)).round(2)
     days = pd.date_range("2024-10-20", periods=800, freq="19min", tz="Europe/Berlin")
-    frame = pd.DataFrame({"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)})
-    frame["hole"] = pd.Series(rng.integers(0, 9, 800), dtype="Int64").mask(rng.random(800) < 0.3)
-    flow, some = fit(frame, constraints=["t = a + b"]), sorted(set(a))[::7]
+    frame = pd.DataFrame(
+        {"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)}
+    )
+    frame["hole"] = pd.Series(rng.integers(0, 9, 800), dtype="Int64").mask(
+        rng.random(800) < 0.3
+    )
+    flow = fit(frame, constraints=["t = a + b"])
+    some = sorted(set(a))[::7]
     for given in (
         {"t": (20.0, 30.0)},
         {"a": (some[50] + 0.005, some[60])},
@@ -178,7 +200,9 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
             )
             assert kept.fillna(False).all()  # a missing cell is not between
     for value in (7.123, 999.0):  # finer than the column, and outside it
-        with pytest.raises(ValueError, match=r"'a' is outside.* the constraint 't = a . b' needs"):
+        with pytest.raises(
+            ValueError, match=r"'a' is outside.* the constraint 't = a . b' needs"
+        ):
             flow.sample(1, 0, given={"a": value})
 
 

@@ -18,8 +18,12 @@ def fit(frame, **parameters):
 
 def test_index_and_negative_zeros_stay(rng):
     zero = np.where(rng.random(60) < 0.5, -0.0, 1.5)
-    frame = pd.DataFrame({"zero": zero, "x": rng.normal(size=60)}, index=[f"r{k}" for k in range(60)])
-    filled = fit(frame).impute(frame.assign(x=frame["x"].mask(zero > 0)), random_state=0)
+    frame = pd.DataFrame(
+        {"zero": zero, "x": rng.normal(size=60)}, index=[f"r{k}" for k in range(60)]
+    )
+    filled = fit(frame).impute(
+        frame.assign(x=frame["x"].mask(zero > 0)), random_state=0
+    )
     assert filled["x"].notna().all()
     assert filled["zero"].map(repr).equals(frame["zero"].map(repr))  # and so the index
 
@@ -30,8 +34,12 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
     frame = pd.DataFrame({"x": x, "w": w, "y": y})
     gone = rng.random(3000) < 0.3
     holes = frame.assign(y=frame["y"].mask(gone))
-    draws = np.array([t["y"][gone] for t in fit(holes).impute(holes, n=39, random_state=0)])
-    assert np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.58  # 0.5 with the true model
+    draws = np.array(
+        [t["y"][gone] for t in fit(holes).impute(holes, n=39, random_state=0)]
+    )
+    assert (
+        np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.58
+    )  # 0.5 with the true model
     low, high = np.quantile(draws, [0.05, 0.95], axis=0, method="weibull")
     assert 0.87 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.93
 
@@ -40,7 +48,9 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
 def test_rows_with_holes_teach_as_much_as_others(seed):
     """Whatever the table: the choice between lines and leaves once fell to leaves on one in six."""
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(rng.normal(size=(300, 1)) + 0.05 * rng.normal(size=(300, 3)), columns=[*"abc"])
+    frame = pd.DataFrame(
+        rng.normal(size=(300, 1)) + 0.05 * rng.normal(size=(300, 3)), columns=[*"abc"]
+    )
     gone = rng.random((300, 3)) < 0.4
     gone[gone.all(1)] = False
     holes = frame.mask(gone)
@@ -53,10 +63,15 @@ def test_rows_with_holes_teach_as_much_as_others(seed):
 def test_cells_that_determine_each_other_do_not_stay_where_they_began(rng):
     n = 600
     same = rng.normal(size=(n, 1)) + 0.05 * rng.normal(size=(n, 4))
-    frame = pd.DataFrame(np.hstack((same, rng.normal(size=(n, 8)))), columns=[*"abcdefghijkl"])
+    frame = pd.DataFrame(
+        np.hstack((same, rng.normal(size=(n, 8)))), columns=[*"abcdefghijkl"]
+    )
     gone = np.zeros(frame.shape, dtype=bool)
     gone[::2, :3] = True  # rows that are near by all other columns have another d
-    draws = [t.to_numpy() for t in fit(frame[1::2]).impute(frame.mask(gone), n=9, random_state=0)]
+    draws = [
+        t.to_numpy()
+        for t in fit(frame[1::2]).impute(frame.mask(gone), n=9, random_state=0)
+    ]
     wrong = (np.median(draws, 0) - frame.to_numpy())[gone]
     assert np.abs(wrong).mean() < 0.125  # 0.15 without a regression
 
@@ -86,13 +101,17 @@ def test_categories_follow_the_other_cells(rng):
     g = rng.choice(["a", "b", "c"], 1000)
     x = np.select([g == "a", g == "b"], [0.0, 5.0], 10.0) + 0.3 * rng.normal(size=1000)
     frame = pd.DataFrame({"g": g, "x": x})
-    filled = fit(frame).impute(frame.assign(g=frame["g"].mask(rng.random(1000) < 0.3)), random_state=0)
+    filled = fit(frame).impute(
+        frame.assign(g=frame["g"].mask(rng.random(1000) < 0.3)), random_state=0
+    )
     assert (filled["g"] == g).mean() > 0.99
 
 
 def test_filled_cells_keep_constraints(rng):
     a, b = rng.integers(0, 30, (2, 400)).astype(float)
-    frame = pd.DataFrame({"a": a, "b": b, "total": a + b, "cap": a + b + rng.integers(0, 9, 400)})
+    frame = pd.DataFrame(
+        {"a": a, "b": b, "total": a + b, "cap": a + b + rng.integers(0, 9, 400)}
+    )
     flow = fit(frame, constraints=["total = a + b", "total <= cap"])
     holes = frame.mask(rng.random(frame.shape) < 0.25)
     full = flow.impute(holes, random_state=0)
@@ -103,7 +122,9 @@ def test_filled_cells_keep_constraints(rng):
 
 
 def test_identifiers_stay_empty_with_a_warning(rng):
-    frame = pd.DataFrame({"mail": [f"u{k}@x.org" for k in range(50)], "x": rng.normal(size=50)})
+    frame = pd.DataFrame(
+        {"mail": [f"u{k}@x.org" for k in range(50)], "x": rng.normal(size=50)}
+    )
     holes = frame.copy()
     holes.loc[3, ["mail", "x"]] = None
     with pytest.warns(UserWarning, match="left cells of mail empty"):
@@ -121,7 +142,9 @@ def test_columns_without_values_and_with_other_categories_take_new_cells(rng):
             "time": pd.date_range("2024", periods=n, tz="Europe/Berlin"),
             "flag": pd.array(rng.random(n) < 0.5, dtype="boolean"),
             "count": rng.integers(0, 9, n),
-            "price": pd.Series([Decimal("1.5"), Decimal("2.5")] * (n // 2), dtype=object),
+            "price": pd.Series(
+                [Decimal("1.5"), Decimal("2.5")] * (n // 2), dtype=object
+            ),
             "x": rng.normal(size=n),
         }
     )
@@ -136,7 +159,9 @@ def test_columns_without_values_and_with_other_categories_take_new_cells(rng):
     filled = flow.impute(holes, random_state=0)["class"]
     assert set(filled) == {"p", "q"}
     assert list(filled.cat.categories) == ["q", "x", "p"]
-    with pytest.raises(ValueError, match="'x' has dtype Int64, and new cells are float64; convert"):
+    with pytest.raises(
+        ValueError, match="'x' has dtype Int64, and new cells are float64; convert"
+    ):
         flow.impute(frame.iloc[:2].assign(x=pd.array([1, None], dtype="Int64")))
 
 
@@ -153,7 +178,10 @@ def test_a_row_whose_known_cells_break_a_constraint_stays_as_it_is(rng):
 def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)
-    for words, wrong in (("'q' does not fit the column 'g'", {"g": "q"}), ("does not know", {"z": 1})):
+    for words, wrong in (
+        ("'q' does not fit the column 'g'", {"g": "q"}),
+        ("does not know", {"z": 1}),
+    ):
         with pytest.raises(ValueError, match=words):
             flow.impute(frame.assign(**wrong))
     with pytest.raises(ValueError, match="lacks the column 'x'"):

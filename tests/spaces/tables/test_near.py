@@ -18,7 +18,9 @@ def curve(n, rng):
     """Three numbers along a curve, and a category."""
     t = rng.uniform(0, 3, n)
     near = 0.05 * rng.normal(size=(n, 3)) + np.column_stack((t, np.sin(2 * t), t**2))
-    return pd.DataFrame(near, columns=list("abc")).assign(side=np.where(t < 1, "left", "right"))
+    return pd.DataFrame(near, columns=list("abc")).assign(
+        side=np.where(t < 1, "left", "right")
+    )
 
 
 def links(frame, **parameters):
@@ -29,10 +31,12 @@ def links(frame, **parameters):
 def test_a_draw_has_the_moments_of_its_formula(rng):
     flow, (near,) = links(curve(300, rng), detail=NEAR)
     assert isinstance(near, Near)
-    row, k = 7, NEAR[2]
+    row = 7
+    k = NEAR[2]
     around = near.x[near.around[row]].numpy()
     drawn = near._scores(np.full(40_000, row), rng)
-    h2, mean = k / (k + 4), around.mean(0)
+    h2 = k / (k + 4)
+    mean = around.mean(0)
     expected = mean + np.sqrt(1 - h2) * (near.x[row].numpy() - mean)
     np.testing.assert_allclose(drawn.mean(0), expected, atol=0.01)
     np.testing.assert_allclose(np.cov(drawn.T), h2 * np.cov(around.T), atol=0.004)
@@ -50,14 +54,21 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     for j in range(x.shape[1]):
         others = np.delete(centred, j, 1)
         slopes = np.linalg.lstsq(
-            np.vstack((others, np.sqrt(2) * np.eye(others.shape[1]))),  # a ridge of .01 · 200
+            np.vstack(
+                (others, np.sqrt(2) * np.eye(others.shape[1]))
+            ),  # a ridge of .01 · 200
             np.append(centred[:, j], np.zeros(others.shape[1])),
             rcond=None,
         )[0]
-        total, square = (centred[:, j] ** 2).sum() + 2, (slopes**2).sum()
+        total = (centred[:, j] ** 2).sum() + 2
+        square = (slopes**2).sum()
         left = ((centred[:, j] - others @ slopes) ** 2).sum() + 2 * (1 + square)
         x[:, j] *= np.sqrt(np.clip(1 - left / total, 0.25, 1))
-    found = torch.cdist(torch.from_numpy(x), torch.from_numpy(x)).topk(4, largest=False).indices
+    found = (
+        torch.cdist(torch.from_numpy(x), torch.from_numpy(x))
+        .topk(4, largest=False)
+        .indices
+    )
     assert (near.around.sort(1).values == found.sort(1).values).float().mean() > 0.99
 
 
@@ -65,12 +76,20 @@ def test_samples_have_the_distributions_and_the_dependence_of_rows(rng):
     frame = curve(400, rng)
     flow, _ = links(frame, detail=NEAR)
     new = flow.sample(400, random_state=1)
-    assert all(kstest(new[name], frame[name], method="asymp").statistic < 0.01 for name in "abc")
-    assert np.abs(new["c"] - new["a"] ** 2).median() < 2 * np.abs(frame["c"] - frame["a"] ** 2).median()
+    assert all(
+        kstest(new[name], frame[name], method="asymp").statistic < 0.01
+        for name in "abc"
+    )
+    assert (
+        np.abs(new["c"] - new["a"] ** 2).median()
+        < 2 * np.abs(frame["c"] - frame["a"] ** 2).median()
+    )
     assert ((new["a"] < 1) == (new["side"] == "left")).mean() > 0.93
     # Few rows are no more independent than many.
     few = pd.concat([flow.sample(2, random_state=seed) for seed in range(200)])
-    assert few["a"].corr(few["c"]) == pytest.approx(frame["a"].corr(frame["c"]), abs=0.02)
+    assert few["a"].corr(few["c"]) == pytest.approx(
+        frame["a"].corr(frame["c"]), abs=0.02
+    )
     assert not new.merge(frame).shape[0]
 
 
@@ -95,13 +114,17 @@ def test_what_is_exact_stays_exact(rng):
 
 def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     factors = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 6))
-    smooth = pd.DataFrame(factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef"))
+    smooth = pd.DataFrame(
+        factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
+    )
     assert TableFlow().plan(smooth).near > 0
     assert "near rows and a chain of trees" in str(TableFlow().plan(smooth))
     assert TableFlow(constraints=["a <= 5"]).plan(smooth).near == 0
     assert TableFlow(detail=NEAR, constraints=["a <= 5"]).plan(smooth).near == 0
     assert TableFlow(detail=NEAR).plan(curve(1_000, rng)).near == 0
-    assert TableFlow(detail=NEAR).plan(pd.DataFrame({"side": list("lr") * 50})).near == 0
+    assert (
+        TableFlow(detail=NEAR).plan(pd.DataFrame({"side": list("lr") * 50})).near == 0
+    )
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
     assert TableFlow().plan(pd.DataFrame(x)).near == 0
@@ -120,7 +143,9 @@ def test_near_rows_are_conditional_and_filled(rng):
     assert new[new["b"].notna()][["a", "c"]].corr().loc["a", "c"] > 0.95
     left = flow.sample(200, 0, given={"side": "left"})
     assert (left["side"] == "left").all()
-    assert left["c"].mean() == pytest.approx(frame["c"][frame["side"] == "left"].mean(), abs=0.05)
+    assert left["c"].mean() == pytest.approx(
+        frame["c"][frame["side"] == "left"].mean(), abs=0.05
+    )
     there = flow.sample(300, 0, given={"a": 2.0, "side": "right"})
     assert there["c"].mean() == pytest.approx(4, abs=0.1)
     assert flow.sample(100, 0, given={"a": (1.5, 2.0)})["a"].between(1.5, 2.0).all()
@@ -133,7 +158,9 @@ def test_near_rows_are_conditional_and_filled(rng):
 def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch):
     flow, _ = links(curve(60, rng), detail=(5, 2.0, 8))
     flow.save(tmp_path / "m")
-    pd.testing.assert_frame_equal(sliceflow.load(tmp_path / "m").sample(9, 0), flow.sample(9, 0))
+    pd.testing.assert_frame_equal(
+        sliceflow.load(tmp_path / "m").sample(9, 0), flow.sample(9, 0)
+    )
     monkeypatch.setattr(choosing, "_FEW", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from sliceflow import TableFlow
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.tables.cells import Cells, read_frame
+from sliceflow.spaces.tables.cells import EncodedColumn, read_frame
 
 
 def fit(frame, **parameters):
@@ -19,7 +19,9 @@ def fit(frame, **parameters):
 N = 200
 COLUMNS = {
     "int64 beyond 2**62": lambda r: 2**62 + r.integers(0, 10**15, N),
-    "uint64": lambda r: (2**63 + r.integers(0, 10**15, N).astype(np.uint64)).astype(np.uint64),
+    "uint64": lambda r: (2**63 + r.integers(0, 10**15, N).astype(np.uint64)).astype(
+        np.uint64
+    ),
     "Float32": lambda r: pd.array(r.normal(size=N), dtype="Float32"),
     "float32": lambda r: r.normal(size=N).astype(np.float32),
     "unix seconds": lambda r: 1.7e9 + (r.random(N) * 1e6).round(3),
@@ -28,22 +30,36 @@ COLUMNS = {
     ),
     "bool": lambda r: r.random(N) < 0.3,
     "string": lambda r: pd.array(r.choice(["a", "b"], N), dtype="string"),
-    "days": lambda r: pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, N), "D"),
+    "days": lambda r: (
+        pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, N), "D")
+    ),
     "nanoseconds": lambda r: r.integers(0, 10**9, N).astype("datetime64[ns]"),
-    "New York": lambda r: pd.date_range("2024-11-02", periods=N, freq="20min", tz="America/New_York"),
-    "Berlin": lambda r: pd.date_range("2024-10-26", periods=N, freq="20min", tz="Europe/Berlin"),
+    "New York": lambda r: pd.date_range(
+        "2024-11-02", periods=N, freq="20min", tz="America/New_York"
+    ),
+    "Berlin": lambda r: pd.date_range(
+        "2024-10-26", periods=N, freq="20min", tz="Europe/Berlin"
+    ),
     "offset": lambda r: pd.date_range("2024-10-26", periods=N, freq="h", tz="+05:30"),
     "months": lambda r: pd.date_range("2005-01-01", periods=N, freq="MS"),
-    "two places": lambda r: pd.Series([Decimal("1.10"), Decimal("1.1")] * (N // 2), dtype=object),
-    "days in Berlin": lambda r: pd.date_range("2024-01-01", periods=N, tz="Europe/Berlin"),
-    "ISO with offsets": lambda r: [f"2024-{k % 9 + 1:02}-10T10:00:00+0{k % 3}:00" for k in range(N)],
-    "ISO in ms": lambda r: (pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 10**12, N), "ms")).map(
-        lambda time: time.isoformat(timespec="milliseconds")
+    "two places": lambda r: pd.Series(
+        [Decimal("1.10"), Decimal("1.1")] * (N // 2), dtype=object
     ),
+    "days in Berlin": lambda r: pd.date_range(
+        "2024-01-01", periods=N, tz="Europe/Berlin"
+    ),
+    "ISO with offsets": lambda r: [
+        f"2024-{k % 9 + 1:02}-10T10:00:00+0{k % 3}:00" for k in range(N)
+    ],
+    "ISO in ms": lambda r: (
+        pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 10**12, N), "ms")
+    ).map(lambda time: time.isoformat(timespec="milliseconds")),
     "categories of days": lambda r: pd.Categorical(
         pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 3, N), "D")
     ),
-    "arrow int": lambda r: pd.array(2**62 + r.integers(0, 99, N), dtype="int64[pyarrow]"),
+    "arrow int": lambda r: pd.array(
+        2**62 + r.integers(0, 99, N), dtype="int64[pyarrow]"
+    ),
     "arrow float": lambda r: pd.array(r.normal(size=N), dtype="double[pyarrow]"),
     "arrow bool": lambda r: pd.array(r.random(N) < 0.3, dtype="bool[pyarrow]"),
     "arrow time": lambda r: pd.Series(
@@ -57,14 +73,19 @@ COLUMNS = {
 def test_a_column_comes_back(name, missing, rng):
     column = pd.Series(COLUMNS[name](rng))
     gone = rng.random(N) < 0.2
-    if missing and (str(column.dtype).startswith(("int", "uint")) or column.dtype == bool):
+    if missing and (
+        str(column.dtype).startswith(("int", "uint")) or column.dtype == bool
+    ):
         pytest.skip("the dtype has no missing cells")
     if missing:
-        column = column.mask(gone) if column.dtype != object else column.where(~gone, None)
+        column = (
+            column.mask(gone) if column.dtype != object else column.where(~gone, None)
+        )
     frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
     new = fit(frame).sample(300, 0)["c"]
     assert new.dtype == frame["c"].dtype
-    present, known = new.dropna(), frame["c"].dropna()
+    present = new.dropna()
+    known = frame["c"].dropna()
     assert len(present) == 300 if not missing else abs(len(present) - 240) < 40
     if frame["c"].dtype == object:
         assert {type(v) for v in present} == {type(v) for v in known}
@@ -140,7 +161,11 @@ def test_new_dates_are_written_like_the_others(form, rng):
 
 @pytest.mark.parametrize("dtype", ["int64", "Int64", "float64", "str"])
 def test_compact_dates_stay_dates(dtype, rng):
-    days = pd.date_range("2021-01-01", "2023-06-30").strftime("%Y%m%d").to_series(index=range(911))
+    days = (
+        pd.date_range("2021-01-01", "2023-06-30")
+        .strftime("%Y%m%d")
+        .to_series(index=range(911))
+    )
     frame = pd.DataFrame({"day": days.astype(dtype), "x": rng.normal(size=911)})
     if dtype in ("Int64", "float64"):
         frame.loc[::5, "day"] = None
@@ -150,10 +175,14 @@ def test_compact_dates_stay_dates(dtype, rng):
     assert new.dtype == frame["day"].dtype
     texts = new.dropna().astype("int64" if dtype != "str" else dtype).astype(str)
     assert pd.to_datetime(texts, format="%Y%m%d").dt.day.nunique() > 20
-    assert set(flow.sample(5, 0, given={"day": frame.loc[1, "day"]})["day"]) == {frame.loc[1, "day"]}
+    assert set(flow.sample(5, 0, given={"day": frame.loc[1, "day"]})["day"]) == {
+        frame.loc[1, "day"]
+    }
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
     assert TableFlow().fit(numbers).kinds_["day"] == "integer"
-    with pytest.raises(ValueError, match=r"holds 20230675, which is a number.* pandas.to_datetime"):
+    with pytest.raises(
+        ValueError, match=r"holds 20230675, which is a number.* pandas.to_datetime"
+    ):
         TableFlow(columns={"day": "datetime"}).fit(numbers)
 
 
@@ -166,7 +195,9 @@ def test_ambiguous_dates_are_refused_with_a_cure():
 
 def test_years_and_running_numbers_stay_numbers():
     year = np.arange(1950, 2024)
-    frame = pd.DataFrame({"year": year, "number": np.arange(74), "co2": 300.0 + year - 1950})
+    frame = pd.DataFrame(
+        {"year": year, "number": np.arange(74), "co2": 300.0 + year - 1950}
+    )
     flow = fit(frame)
     assert set(flow.kinds_.values()) == {"integer"}
     assert flow.sample(500, 0).corr().to_numpy().min() > 0.9
@@ -197,7 +228,9 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
     assert not set(new) & set(EMAILS)
     assert new.is_unique
     assert {*new} != {*flow.sample(1000, 1)["mail"]}  # others for each seed
-    assert new.str.fullmatch(r"[a-z]+\d+@[a-z]+\.[a-z]+").all()  # longer ones grow before the @
+    assert new.str.fullmatch(
+        r"[a-z]+\d+@[a-z]+\.[a-z]+"
+    ).all()  # longer ones grow before the @
 
 
 @pytest.mark.parametrize(
@@ -225,15 +258,23 @@ def test_personal_patterns_are_recognised(values, rng):
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "int16", object])
 def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
-    most = {"int16": 2**15 - 1, "uint64": 2**64 - 1, object: 10**25}.get(dtype, 2**63 - 1)
+    most = {"int16": 2**15 - 1, "uint64": 2**64 - 1, object: 10**25}.get(
+        dtype, 2**63 - 1
+    )
     ids = [most - int(v) for v in rng.permutation(400)[:300]]
-    flow = fit(pd.DataFrame({"customer_id": pd.Series(ids, dtype=dtype), "x": rng.normal(size=300)}))
+    flow = fit(
+        pd.DataFrame(
+            {"customer_id": pd.Series(ids, dtype=dtype), "x": rng.normal(size=300)}
+        )
+    )
     new = flow.sample(300, 0)["customer_id"]
     assert new.dtype == dtype
     assert new.is_unique
     assert not set(new) & set(ids)
     if dtype == "int16":
-        with pytest.raises(ValueError, match="too few other numbers for 60000 new identifiers"):
+        with pytest.raises(
+            ValueError, match="too few other numbers for 60000 new identifiers"
+        ):
             flow.sample(60_000, 0)
 
 
@@ -246,7 +287,10 @@ def test_real_values_of_single_rows_are_named_loudly(rng):
 
 def test_free_text_and_odd_cells_are_refused():
     words = ["the quick brown fox", "jumps over the lazy dog", "a b c d e f"]
-    texts = [f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts" for k in range(60)]
+    texts = [
+        f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts"
+        for k in range(60)
+    ]
     for column, said in (
         (texts, "free text"),
         ([1.0, np.inf] * 30, "inf in row 1"),
@@ -259,8 +303,12 @@ def test_free_text_and_odd_cells_are_refused():
             fit(pd.DataFrame({"c": column, "x": range(60)}))
     with pytest.raises(TypeError, match="to_pandas"):
         fit(__import__("polars").DataFrame({"a": [1]}))
-    with pytest.raises(ValueError, match="levels that are not"):  # as a file may have them: year 33,658
-        Cells("t", "datetime64[s, Europe/Berlin]", np.array([0]), np.array([10**12])).check()
+    with pytest.raises(
+        ValueError, match="levels that are not"
+    ):  # as a file may have them: year 33,658
+        EncodedColumn(
+            "t", "datetime64[s, Europe/Berlin]", np.array([0]), np.array([10**12])
+        ).check()
     with pytest.raises(ValueError, match="two columns are named 1;"):
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ValueError, match="not a kind"):
@@ -288,10 +336,14 @@ def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms(rng):
 
 
 def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
-    times = pd.Series(pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin"))
+    times = pd.Series(
+        pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin")
+    )
     times = times[rng.random(1800) < 0.5]
     new = fit(pd.DataFrame({"t": times})).sample(900, 0)["t"]
-    twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(lambda time: time.utcoffset().seconds)
+    twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(
+        lambda time: time.utcoffset().seconds
+    )
     assert set(twice) == {3600, 7200}
     assert not set(new) <= set(times)
 

@@ -13,7 +13,7 @@ from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
-from sliceflow.models.particles import Assigned
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.ranks import Ranks
 
 ROWS = VectorOptions(smoothing=0)
@@ -41,7 +41,9 @@ def test_scaled_rows_give_scaled_samples(x, power):
     scale = 2.0**power
     a, b = (SlicedWassersteinFlow(**QUICK).fit(rows) for rows in (x, scale * x))
     assert np.array_equal(b.particles_, scale * a.particles_)
-    assert np.array_equal(b.sample(9, random_state=1), scale * a.sample(9, random_state=1))
+    assert np.array_equal(
+        b.sample(9, random_state=1), scale * a.sample(9, random_state=1)
+    )
 
 
 def test_shifted_rows_give_shifted_samples_and_huge_ones_keep_their_scale():
@@ -71,7 +73,9 @@ def test_degenerate_rows_are_legal():
     assert np.allclose(one.particles_, X[:1], atol=1e-12)
     assert np.allclose(one.sample(3), X[:1], atol=1e-12)
     assert flow_of(n_particles=1, n_steps=3).fit(X[:, :1]).particles_.shape == (1, 1)
-    assert np.isfinite(flow_of(n_particles=40, n_steps=3).fit(np.repeat(X[:2], 20, 0)).particles_).all()
+    assert np.isfinite(
+        flow_of(n_particles=40, n_steps=3).fit(np.repeat(X[:2], 20, 0)).particles_
+    ).all()
     for value in (0.1, -3.0, 1e300):
         x = X.copy()
         x[:, 2] = value
@@ -80,10 +84,16 @@ def test_degenerate_rows_are_legal():
         assert np.all(flow.sample(5, random_state=0)[:, 2] == value)
 
 
-@pytest.mark.parametrize("transport", [transports.Histogram(64, most=500), transports.Sorted(most=500)])
+@pytest.mark.parametrize(
+    "transport",
+    [transports.Histogram(64, max_samples=500), transports.Sorted(max_samples=500)],
+)
 def test_steps_that_look_at_few_columns_end_near_the_data(transport):
     labels = np.repeat([0, 1], 1000)
-    rows = np.random.default_rng(0).normal(size=(2000, 3)) * [1, 0.5, 2] + 6 * labels[:, None]
+    rows = (
+        np.random.default_rng(0).normal(size=(2000, 3)) * [1, 0.5, 2]
+        + 6 * labels[:, None]
+    )
     flow = flow_of(n_particles=2000, n_steps=30, transport=transport)
     flow.fit(rows, labels)  # sorted: a run is not a fair sample
     for label in (0, 1):
@@ -94,7 +104,9 @@ def test_steps_that_look_at_few_columns_end_near_the_data(transport):
 
 
 def test_max_sliced_directions_need_fewer_steps_and_keep_a_smaller_model(tmp_path):
-    digits, size, distance = load_digits().data[:400], {}, {}
+    digits = load_digits().data[:400]
+    size = {}
+    distance = {}
     for frame, n_steps in (("orthogonal", 10), ("max-sliced", 4)):
         flow = SlicedWassersteinFlow(
             n_steps=n_steps, n_particles=300, frame=frame, random_state=0, device="cpu"
@@ -102,7 +114,9 @@ def test_max_sliced_directions_need_fewer_steps_and_keep_a_smaller_model(tmp_pat
         flow.save(tmp_path / frame)
         size[frame] = (tmp_path / frame).stat().st_size
         drawn = flow.sample(400, random_state=1)
-        distance[frame] = metrics.frechet_distance_pca(drawn, digits[200:], digits[:200])
+        distance[frame] = metrics.frechet_distance_pca(
+            drawn, digits[200:], digits[:200]
+        )
     assert distance["max-sliced"] < 1.1 * distance["orthogonal"]
     assert size["max-sliced"] < size["orthogonal"] / 2
 
@@ -114,13 +128,19 @@ def two_places(n_low=160, n_high=40, distance=6.0):
     """Rows of the classes "low" and "high", far from each other."""
     y = np.repeat(["low", "high"], [n_low, n_high])
     rng = np.random.default_rng(0)
-    return np.where(y == "low", 0.0, distance)[:, None] + rng.normal(size=(len(y), 2)), y
+    return np.where(y == "low", 0.0, distance)[:, None] + rng.normal(
+        size=(len(y), 2)
+    ), y
 
 
 def test_a_joint_condition_moves_the_samples(rng):
     y = rng.uniform(-1, 1, size=(1000, 1))
-    x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
-    flow = SlicedWassersteinFlow(n_particles=50, n_steps=150, condition="joint", random_state=0)
+    x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(
+        size=(1000, 2)
+    )
+    flow = SlicedWassersteinFlow(
+        n_particles=50, n_steps=150, condition="joint", random_state=0
+    )
     flow.fit(x, y)
     for value in (-0.7, 0.7):
         ours = flow.sample(400, y=value, random_state=0)[:, 0]
@@ -129,9 +149,12 @@ def test_a_joint_condition_moves_the_samples(rng):
 
 
 def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit():
-    blind, plain = vectors(amplifier=0).fit(X, LABELS), vectors().fit(X)
+    blind = vectors(amplifier=0).fit(X, LABELS)
+    plain = vectors().fit(X)
     assert np.array_equal(blind.particles_, plain.particles_)
-    assert np.array_equal(blind.sample(9, y=1, random_state=0), plain.sample(9, random_state=0))
+    assert np.array_equal(
+        blind.sample(9, y=1, random_state=0), plain.sample(9, random_state=0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,20 +163,30 @@ def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit():
 @pytest.mark.parametrize("n_rare", [1, 20])
 def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
     x, y = two_places(1500, n_rare, 30.0)
-    flow = SlicedWassersteinFlow(n_particles=len(x), n_steps=40, random_state=0, **changes)
+    flow = SlicedWassersteinFlow(
+        n_particles=len(x), n_steps=40, random_state=0, **changes
+    )
     flow.fit(x, y)
-    assert (flow.particle_conditions_ == "high").sum() == n_rare  # in the data's proportions
-    for label, place in (("high", 30), ("low", 0)):
+    assert (
+        flow.particle_conditions_ == "high"
+    ).sum() == n_rare  # in the data's proportions
+    for label, shard in (("high", 30), ("low", 0)):
         drawn = flow.sample(300, y=label, random_state=1)
-        assert (np.abs(drawn.mean(axis=1) - place) < 15).mean() > 0.98
-        assert (np.abs(drawn - place).max(axis=1) < 6).mean() > 0.9
+        assert (np.abs(drawn.mean(axis=1) - shard) < 15).mean() > 0.98
+        assert (np.abs(drawn - shard).max(axis=1) < 6).mean() > 0.9
 
 
-@given(st.lists(st.integers(0, 3), min_size=4, max_size=40), st.integers(4, 60), st.integers(0, 99))
+@given(
+    st.lists(st.integers(0, 3), min_size=4, max_size=40),
+    st.integers(4, 60),
+    st.integers(0, 99),
+)
 def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._space().read(np.zeros((len(labels), 1)), labels, Ranks())
-    assigned = Assigned.in_proportion(rows.given, m, 10.0, Seed(seed), Seed(seed))
+    assigned = ParticleConditions.in_proportion(
+        rows.given, m, 10.0, Seed(seed), Seed(seed)
+    )
     counts = np.bincount(assigned.y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
@@ -170,7 +203,7 @@ def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
     "changes",
     [
         {},
-        dict(transport=transports.Histogram(16, most=40)),
+        dict(transport=transports.Histogram(16, max_samples=40)),
         dict(frame=frames.Random(7), entropy=0.01),
         dict(standardize=False),
     ],
@@ -183,16 +216,21 @@ def test_every_class_is_the_flow_of_its_rows_alone(changes):
     for c, name in enumerate(["cat", "dog"]):
         at = together.particle_conditions_ == name
         seed = Seed.from_random_state(3).child("class", c)
-        own = vectors(n_particles=int(at.sum()), random_state=seed, **changes).fit(X[names == name])
+        own = vectors(n_particles=int(at.sum()), random_state=seed, **changes).fit(
+            X[names == name]
+        )
         assert np.array_equal(together.particles_[at], own.particles_)
-        alone = own.sample(int((labels == name).sum()), random_state=Seed(8).child("class", c))
+        alone = own.sample(
+            int((labels == name).sum()), random_state=Seed(8).child("class", c)
+        )
         assert np.array_equal(drawn[labels == name], alone)
 
 
 def test_classes_of_very_different_scales_come_out_better_by_themselves():
     rng = np.random.default_rng(1)
     x = np.concatenate((rng.normal(0, 100, (200, 2)), rng.uniform(0, 0.1, (200, 2))))
-    y, far = np.arange(400) // 200, {}
+    y = np.arange(400) // 200
+    far = {}
     for xi in (10.0, math.inf):
         flow = flow_of(n_particles=400, n_steps=30, amplifier=xi).fit(x, y)
         own = x[y == 1]
@@ -202,7 +240,9 @@ def test_classes_of_very_different_scales_come_out_better_by_themselves():
 
 
 def test_what_classes_of_their_own_cannot_do():
-    with pytest.raises(ValueError, match="each class separately, but y is continuous; use a finite"):
+    with pytest.raises(
+        ValueError, match="each class separately, but y is continuous; use a finite"
+    ):
         vectors(amplifier=math.inf).fit(X, X[:, :1])
     with pytest.raises(ValueError, match="n_particles=2 must be at least 3"):
         vectors(amplifier=math.inf, n_particles=2).fit(X, LABELS)
@@ -219,13 +259,23 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
     x[:, 2] = np.where(rng.random(400) < 0.6, 0, x[:, 2])
     options = VectorOptions(shrinkage=2.0, smoothing=0)
     flow = SlicedWassersteinFlow(
-        n_particles=800, n_steps=60, amplifier=amplifier, random_state=0, options=options
+        n_particles=800,
+        n_steps=60,
+        amplifier=amplifier,
+        random_state=0,
+        options=options,
     ).fit(x, np.arange(400) % 2)
     assert min(flow.history_["moving"]) < 1
     assert flow.n_iter_ < (62 if amplifier < math.inf else 124)
     for found in (flow.particles_.round(9), flow.sample(2000, random_state=0).round(9)):
         assert np.isin(found[:, 1], (0, 1)).mean() > 0.999
         assert found[:, 1].mean() == pytest.approx(x[:, 1].mean(), abs=0.03)
-        assert (found[:, 2] == 0).mean() == pytest.approx((x[:, 2] == 0).mean(), abs=0.04)
-    with pytest.raises(ValueError, match="does not work with a continuous y; set it to 0"):
-        SlicedWassersteinFlow(condition="joint", options=options).fit(x[:, :2], x[:, 2:])
+        assert (found[:, 2] == 0).mean() == pytest.approx(
+            (x[:, 2] == 0).mean(), abs=0.04
+        )
+    with pytest.raises(
+        ValueError, match="does not work with a continuous y; set it to 0"
+    ):
+        SlicedWassersteinFlow(condition="joint", options=options).fit(
+            x[:, :2], x[:, 2:]
+        )

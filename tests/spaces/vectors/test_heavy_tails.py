@@ -44,22 +44,36 @@ def test_two_heavy_columns_keep_their_dependence(rng):
     flow = SlicedWassersteinFlow(n_steps=100, random_state=0).fit(X)
     wanted = spearmanr(X).statistic
     assert spearmanr(flow.particles_).statistic == pytest.approx(wanted, abs=0.02)
-    assert spearmanr(flow.sample(5000, random_state=1)).statistic == pytest.approx(wanted, abs=0.02)
+    assert spearmanr(flow.sample(5000, random_state=1)).statistic == pytest.approx(
+        wanted, abs=0.02
+    )
 
 
 def test_units_of_heavy_columns_are_saved(fitted, tmp_path):
     _, flow, _ = fitted
-    assert flow._model.fitted.units.heavy_tailed.tolist() == [False, True, True, True, True]
+    assert flow._model.fitted.units.heavy_tailed.tolist() == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     flow.save(tmp_path / "model")
     again = load(tmp_path / "model")
-    assert np.array_equal(again.sample(50, random_state=0), flow.sample(50, random_state=0))
+    assert np.array_equal(
+        again.sample(50, random_state=0), flow.sample(50, random_state=0)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_units_go_there_and_back(dtype, rng):
-    X = np.stack((rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1)
+    X = np.stack(
+        (rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1
+    )
     X = X.astype(dtype)
     units = Units.fit_to(X, standardize=True)
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
-    np.testing.assert_allclose(back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
+    np.testing.assert_allclose(
+        back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6
+    )

@@ -43,11 +43,18 @@ def test_samples_lie_where_the_condition_says(flow):
     assert np.abs(made.std(axis=0) - 0.1).max() < 0.03
     several = flow.sample(y=[[0.0], [1.0], [-1.0]], random_state=0)
     assert several.shape == (3, 2)
-    assert np.abs(several - [[0, 1], [np.sin(1), np.cos(1)], [-np.sin(1), np.cos(1)]]).max() < 0.5
+    assert (
+        np.abs(
+            several - [[0, 1], [np.sin(1), np.cos(1)], [-np.sin(1), np.cos(1)]]
+        ).max()
+        < 0.5
+    )
 
 
 def test_joint_and_the_paper_stay_joint():
-    joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(X, Y)
+    joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(
+        X, Y
+    )
     assert joint.plan_.method == "CSWF ξ=10"
     paper = SlicedWassersteinFlow(n_steps=3, preset="paper").plan(X, Y)
     assert paper.method == "CSWF ξ=10"
@@ -81,7 +88,9 @@ def test_objects_that_are_all_numbers_are_columns(flow):
 def test_tensors_and_frames_come_back_as_they_went():
     made = SlicedWassersteinFlow(random_state=0).fit(torch.from_numpy(X).float(), Y)
     assert made.sample(3, y=0.0).dtype == torch.float32
-    frame = SlicedWassersteinFlow(random_state=0).fit(pd.DataFrame(X, columns=["s", "c"]), Y)
+    frame = SlicedWassersteinFlow(random_state=0).fit(
+        pd.DataFrame(X, columns=["s", "c"]), Y
+    )
     assert list(frame.sample(3, y=0.0).columns) == ["s", "c"]
 
 
@@ -95,7 +104,11 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
 @pytest.mark.parametrize(
     ("parameters", "y", "message"),
     [
-        (dict(condition="local"), LABELS, "needs continuous columns in y; pass y of shape"),
+        (
+            dict(condition="local"),
+            LABELS,
+            "needs continuous columns in y; pass y of shape",
+        ),
         (dict(condition="local"), None, "needs continuous columns in y"),
         (dict(condition="joint"), MIXED, "y has labels and columns"),
         ({}, MIXED.assign(angle=np.nan), "y contains nan"),

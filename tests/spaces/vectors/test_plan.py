@@ -15,7 +15,11 @@ from sliceflow.spaces.vectors.plan import count_knots
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
 def test_a_plan_has_what_was_asked_for(n, d, m, single):
-    x = np.random.default_rng(n).normal(size=(n, d)).astype(np.float32 if single else np.float64)
+    x = (
+        np.random.default_rng(n)
+        .normal(size=(n, d))
+        .astype(np.float32 if single else np.float64)
+    )
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
     assert plan.n_moved == max(m, 2000)
@@ -26,7 +30,12 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
 
 def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
     for n, m in ((300, 10_200), (3000, 12_000), (11_000, 11_000)):
-        assert SlicedWassersteinFlow(n_steps=1).plan(np.arange(2.0 * n).reshape(-1, 2)).n_particles == m
+        assert (
+            SlicedWassersteinFlow(n_steps=1)
+            .plan(np.arange(2.0 * n).reshape(-1, 2))
+            .n_particles
+            == m
+        )
 
 
 def test_a_rare_class_has_knots():
@@ -36,18 +45,36 @@ def test_a_rare_class_has_knots():
 
 
 def test_the_stages_end_with_exact_axis_steps():
-    flow, axis = vectors(3, n_steps=20, transport=transports.Histogram(9)).plan(X).stages()
-    assert (flow.frame, flow.n_steps, flow.transport) == (Orthogonal(), 20, transports.Histogram(9))
+    flow, axis = (
+        vectors(3, n_steps=20, transport=transports.Histogram(9)).plan(X).stages()
+    )
+    assert (flow.frame, flow.n_steps, flow.transport) == (
+        Orthogonal(),
+        20,
+        transports.Histogram(9),
+    )
     assert (flow.exact, flow.n_knots, flow.taper) == (False, 16, 0.5)
-    assert (axis.frame, axis.n_steps, axis.transport) == (Axis(), 3, transports.Sorted())
+    assert (axis.frame, axis.n_steps, axis.transport) == (
+        Axis(),
+        3,
+        transports.Sorted(),
+    )
     assert (axis.exact, axis.n_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
-    assert vectors(0, n_steps=0).plan(X).stages() == vectors().plan(X, X[:, :1]).stages() == []
+    assert (
+        vectors(0, n_steps=0).plan(X).stages()
+        == vectors().plan(X, X[:, :1]).stages()
+        == []
+    )
 
 
 def test_classes_of_their_own_are_planned_together():
     plan = vectors(amplifier=math.inf).plan(X, LABELS)
-    assert (plan.method, plan.condition, plan.n_conditions) == ("per class", "labels", 3)
+    assert (plan.method, plan.condition, plan.n_conditions) == (
+        "per class",
+        "labels",
+        3,
+    )
     assert (plan.n_rows, plan.n_particles, plan.n_moved) == (60, 80, 6000)
     many = vectors(amplifier=math.inf, n_steps=5000)
     one, three = (many.plan(X, LABELS % k).nbytes for k in (1, 3))
@@ -56,16 +83,26 @@ def test_classes_of_their_own_are_planned_together():
 
 def test_an_estimate_grows_with_all_that_a_fit_has():
     def estimate(n=100, d=5, m=3000, **changes):
-        return vectors(n_particles=m, **changes).plan(np.arange(1.0 * n * d).reshape(n, d)).nbytes
+        return (
+            vectors(n_particles=m, **changes)
+            .plan(np.arange(1.0 * n * d).reshape(n, d))
+            .nbytes
+        )
 
     least = estimate()
     for more in (
-        dict(n=10_000), dict(d=50), dict(m=30_000), dict(n_steps=3000),
-        dict(options=VectorOptions(n_knots=1024)), dict(transport=transports.Histogram(1 << 20)),
+        dict(n=10_000),
+        dict(d=50),
+        dict(m=30_000),
+        dict(n_steps=3000),
+        dict(options=VectorOptions(n_knots=1024)),
+        dict(transport=transports.Histogram(1 << 20)),
         dict(frame=frames.Random(5000)),
-    ):  # fmt: skip
+    ):
         assert estimate(**more) > least, more
-    assert vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28  # no bins are counted
+    assert (
+        vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28
+    )  # no bins are counted
 
 
 def test_only_frames_that_are_drawn_take_memory():

@@ -18,7 +18,9 @@ def fit(x=X, y=None, **parameters):
 
 
 def having(value, at=(4, 1), array=X):
-    changed = array.astype(object if value is None else np.result_type(array, type(value)))
+    changed = array.astype(
+        object if value is None else np.result_type(array, type(value))
+    )
     changed[at] = value
     return changed
 
@@ -28,7 +30,9 @@ def frame(odd):
 
 
 def hidden(array):
-    return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) == 7)
+    return np.ma.masked_array(
+        array, mask=np.arange(array.size).reshape(array.shape) == 7
+    )
 
 
 def refused(message, *calls, error=ValueError):
@@ -47,14 +51,19 @@ ROWS = {
             r"contains (NaN|infinity) in row 4, column 1\. Missing values .*: drop or fill",
             *(lambda v=v: fit(having(v)) for v in (np.nan, np.inf, -np.inf, None)),
         ),
-        "a masked array": refused(r"a value of X is masked at \[2, 1\]", lambda: fit(hidden(X))),
+        "a masked array": refused(
+            r"a value of X is masked at \[2, 1\]", lambda: fit(hidden(X))
+        ),
         "one-dimensional, or three": refused(
             "Expected 2D|dim 3", lambda: fit(X[:, 0]), lambda: fit(X[None])
         ),
         "no rows": refused("0 sample", lambda: fit(X[:0])),
         "text, also text that says numbers": refused(
             r"X contains (the )?text.*with X.astype\(float\), and encode any other",
-            *(lambda x=x: fit(x) for x in (X.astype(str), X.astype("S"), X.astype(str).astype(object))),
+            *(
+                lambda x=x: fit(x)
+                for x in (X.astype(str), X.astype("S"), X.astype(str).astype(object))
+            ),
             lambda: fit(X.astype(str).tolist()),
             lambda: fit([["a", 1.0], ["b", 2.0]]),
             lambda: fit(X.astype(np.dtypes.StringDType())),
@@ -65,9 +74,13 @@ ROWS = {
             lambda: fit(dated.astype("m8[D]")),
         ),
         "sparse": refused(
-            r"Use '\.toarray\(\)'", lambda: fit(scipy.sparse.csr_array(X)), error=TypeError
+            r"Use '\.toarray\(\)'",
+            lambda: fit(scipy.sparse.csr_array(X)),
+            error=TypeError,
         ),
-        "a column too large to standardise": refused("column 1 of X", lambda: fit(having(1e300))),
+        "a column too large to standardise": refused(
+            "column 1 of X", lambda: fit(having(1e300))
+        ),
     },
     "X as a DataFrame": {
         "a column of text, categories, dates or durations": refused(
@@ -80,7 +93,8 @@ ROWS = {
             lambda: fit(frame(pd.timedelta_range("1s", periods=30))),
         ),
         "a column of objects that are not all numbers": refused(
-            "column 'odd' of X has dtype object and holds 'x' in row 9", lambda: fit(frame(OBJECTS))
+            "column 'odd' of X has dtype object and holds 'x' in row 9",
+            lambda: fit(frame(OBJECTS)),
         ),
         "a missing value: NaN, None, NA, null": refused(
             r"in row 4, column 'odd'|column 'odd' of X has no value in row 4",
@@ -120,7 +134,9 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("section", "row"), [(s, row) for s in ROWS for row in ROWS[s]])
+@pytest.mark.parametrize(
+    ("section", "row"), [(s, row) for s in ROWS for row in ROWS[s]]
+)
 def test_what_is_wrong_is_refused_and_the_rest_is_legal(section, row):
     error, message, calls = ROWS[section][row]
     for call in calls:

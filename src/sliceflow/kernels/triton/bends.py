@@ -43,7 +43,8 @@ def _counted(counts, b, BINS: tl.constexpr):
 def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constexpr):
     """The bin of the particle at `level`, counted from below, and that particle's displacement."""
     lane = tl.arange(0, WIDE)
-    bin_, seen = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
+    bin_ = tl.full([], 0, tl.int32)
+    seen = tl.full([], 0.0, tl.float64)
     below = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         b = first + lane
@@ -63,12 +64,24 @@ def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constex
 
 @triton.jit
 def _store_shift(
-    lo, hi, values, counts, new_lo, new_hi, shift, step, BINS: tl.constexpr, WIDE: tl.constexpr
+    lo,
+    hi,
+    values,
+    counts,
+    new_lo,
+    new_hi,
+    shift,
+    step,
+    BINS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Store the rounded range, and the displacement of the map with rigid tails from its edges."""
     lane = tl.arange(0, WIDE)
-    start, end = tl.load(lo), tl.load(hi)
-    width, start, end = (end - start).to(tl.float64), start.to(tl.float64), end.to(tl.float64)
+    start = tl.load(lo)
+    end = tl.load(hi)
+    width = (end - start).to(tl.float64)
+    start = start.to(tl.float64)
+    end = end.to(tl.float64)
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_counted(counts, first + lane, BINS), 0)
@@ -76,17 +89,23 @@ def _store_shift(
     first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
     last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
     unit = step / 8
-    new_start, new_end = _whole(start / unit) * unit, _whole(end / unit) * unit
+    new_start = _whole(start / unit) * unit
+    new_end = _whole(end / unit) * unit
     tl.store(new_lo, new_start)
     tl.store(new_hi, new_end)
-    least, most = tl.load(values).to(tl.float64), tl.load(values + BINS).to(tl.float64)
+    least = tl.load(values).to(tl.float64)
+    most = tl.load(values + BINS).to(tl.float64)
     for first in range(0, BINS + 1, WIDE):
         e = first + lane
         value = tl.load(values + e, mask=e <= BINS, other=0.0)
         edge = _edge(start, width, e, BINS)
         moved = tl.where(e > last_bin, last_shift, value.to(tl.float64) - edge)
         moved = tl.where(e <= first_bin, first_shift, moved)
-        steady = tl.minimum(tl.maximum(edge + moved, least), most).to(value.dtype).to(tl.float64)
+        steady = (
+            tl.minimum(tl.maximum(edge + moved, least), most)
+            .to(value.dtype)
+            .to(tl.float64)
+        )
         new = steady - _edge(new_start, new_end - new_start, e, BINS)
         tl.store(shift + e, new, mask=e <= BINS)
 
@@ -94,7 +113,9 @@ def _store_shift(
 @triton.jit
 def _density(shift, counts, b, BINS: tl.constexpr):
     """(p·D″²)^⅕ of bins."""
-    used, not_first, not_last = b < BINS, (b > 0) & (b < BINS), b < BINS - 1
+    used = b < BINS
+    not_first = (b > 0) & (b < BINS)
+    not_last = b < BINS - 1
     left = tl.load(shift + b, mask=used, other=0.0)
     right = tl.load(shift + b + 1, mask=used, other=0.0)
     before = tl.load(shift + b - 1, mask=not_first, other=0.0)
@@ -103,7 +124,9 @@ def _density(shift, counts, b, BINS: tl.constexpr):
     bend = tl.where(not_first, tl.abs(grown - (left - before)), 0.0)
     bend += tl.where(not_last, tl.abs((after - right) - grown), 0.0)
     square = _counted(counts, b, BINS) * (bend * bend)
-    return tl.where(square > 0, tl.exp(0.2 * tl.log(tl.where(square > 0, square, 1.0))), 0.0)
+    return tl.where(
+        square > 0, tl.exp(0.2 * tl.log(tl.where(square > 0, square, 1.0))), 0.0
+    )
 
 
 @triton.jit
@@ -142,30 +165,38 @@ def _fitted(
 ):  # fmt: skip
     """The displacements at knots, by products of hats, 1 at a knot's edge and 0 at those of its neighbours."""
     k = tl.arange(0, LANES)
-    not_first, not_last = (k > 0) & (k < KNOTS), k < KNOTS - 1
+    not_first = (k > 0) & (k < KNOTS)
+    not_last = k < KNOTS - 1
     here = at.to(tl.float64)
     before = tl.load(places + k - 1, mask=not_first, other=-1).to(tl.float64)
     after = tl.load(places + k + 1, mask=not_last, other=BINS + 1).to(tl.float64)
-    rise, fall = 1.0 / (here - before), 1.0 / (after - here)
+    rise = 1.0 / (here - before)
+    fall = 1.0 / (after - here)
     start = tl.load(shift + at)
     diagonal = tl.full([LANES], 0.5, tl.float64)
     right = 0.5 * start
-    with_before, with_after = tl.zeros([LANES], tl.float64), tl.zeros([LANES], tl.float64)
+    with_before = tl.zeros([LANES], tl.float64)
+    with_after = tl.zeros([LANES], tl.float64)
     for first in range(0, BINS, BLOCK):
         b = first + tl.arange(0, BLOCK)
         middle = tl.load(shift + b, mask=b < BINS, other=0.0)
         middle = (tl.load(shift + b + 1, mask=b < BINS, other=0.0) + middle) / 2
-        count, place = _counted(counts, b, BINS)[None, :], (b.to(tl.float64) + 0.5)[None, :]
-        up, down = (place - before[:, None]) * rise[:, None], (after[:, None] - place) * fall[:, None]
+        count = _counted(counts, b, BINS)[None, :]
+        place = (b.to(tl.float64) + 0.5)[None, :]
+        up = (place - before[:, None]) * rise[:, None]
+        down = (after[:, None] - place) * fall[:, None]
         hat = tl.maximum(tl.minimum(up, down), 0.0)
         held = count * hat
         diagonal += tl.sum(held * hat, 1)
         right += tl.sum(held * middle[None, :], 1)
-        beside, on_left = held * (1.0 - hat), place < here[:, None]
+        beside = held * (1.0 - hat)
+        on_left = place < here[:, None]
         with_before += tl.sum(tl.where(on_left, beside, 0.0), 1)
         with_after += tl.sum(tl.where(on_left, 0.0, beside), 1)
     value = start
-    for turn in tl.static_range(ROUNDS):  # two rows in turn, so that one barrier is enough
+    for turn in tl.static_range(
+        ROUNDS
+    ):  # two rows in turn, so that one barrier is enough
         now = knots + (turn % 2) * KNOTS
         tl.store(now + k, value, mask=k < KNOTS)
         tl.debug_barrier()
@@ -204,13 +235,16 @@ def _at_bends_kernel(
 def at_bends(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    h, n_bins, device = len(values), values.shape[1] - 1, values.device
+    h = len(values)
+    n_bins = values.shape[1] - 1
+    device = values.device
     new_lo, new_hi = torch.empty((2, h), dtype=torch.float64, device=device)
     places = torch.empty((h, n_knots), dtype=torch.int32, device=device)
     levels = torch.empty((h, n_knots), dtype=torch.int16, device=device)
     shift = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
     knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
-    lanes, bins = max(triton.next_power_of_2(n_knots), 16), max(triton.next_power_of_2(n_bins), 16)
+    lanes = max(triton.next_power_of_2(n_knots), 16)
+    bins = max(triton.next_power_of_2(n_bins), 16)
     block = min(bins, max(_PAIRS // lanes, 16))
     grid: Any = (h,)
     _at_bends_kernel[grid](
@@ -238,25 +272,43 @@ def _through_knots_kernel(
     so_far = tl.full([], float("-inf"), values.dtype.element_ty)
     for first in range(0, BINS + 1, WIDE):
         e = first + tl.arange(0, WIDE)
-        k, beyond_k = tl.zeros([WIDE], tl.int32), tl.zeros([WIDE], tl.int32) + KNOTS
+        k = tl.zeros([WIDE], tl.int32)
+        beyond_k = tl.zeros([WIDE], tl.int32) + KNOTS
         for _ in range(STEPS):  # the last knot at or below the edge
             middle = (k + beyond_k) // 2
-            open_, below = beyond_k - k > 1, tl.load(at + middle) <= e
-            k, beyond_k = tl.where(open_ & below, middle, k), tl.where(open_ & ~below, middle, beyond_k)
+            open_ = beyond_k - k > 1
+            below = tl.load(at + middle) <= e
+            k = tl.where(open_ & below, middle, k)
+            beyond_k = tl.where(open_ & ~below, middle, beyond_k)
         following = tl.minimum(k + 1, KNOTS - 1)  # the last knot is the last edge
-        place, next_place = tl.load(at + k), tl.load(at + following)
-        value = start + width * place.to(tl.float64) + tl.load(levels + k).to(tl.float64) * step
+        place = tl.load(at + k)
+        next_place = tl.load(at + following)
+        value = (
+            start
+            + width * place.to(tl.float64)
+            + tl.load(levels + k).to(tl.float64) * step
+        )
         next_value = start + width * next_place.to(tl.float64)
         next_value += tl.load(levels + following).to(tl.float64) * step
         rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
         whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
         whole = tl.where(e <= BINS, whole, float("-inf"))
-        tl.store(values + e, tl.maximum(tl.associative_scan(whole, 0, larger), so_far), mask=e <= BINS)
+        tl.store(
+            values + e,
+            tl.maximum(tl.associative_scan(whole, 0, larger), so_far),
+            mask=e <= BINS,
+        )
         so_far = tl.maximum(so_far, tl.max(whole, 0))
 
 
 def through_knots(
-    lo: Tensor, hi: Tensor, at: Tensor, levels: Tensor, n_bins: int, exponent: int, dtype: torch.dtype
+    lo: Tensor,
+    hi: Tensor,
+    at: Tensor,
+    levels: Tensor,
+    n_bins: int,
+    exponent: int,
+    dtype: torch.dtype,
 ) -> Tensor:
     h, n_knots = at.shape
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)

@@ -23,10 +23,19 @@ _IN_REGISTERS = 512  # bins, at most
 
 @triton.jit
 def _count_kernel(
-    z, lo, hi, counts, starts, stride, RANGE: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr
+    z,
+    lo,
+    hi,
+    counts,
+    starts,
+    stride,
+    RANGE: tl.constexpr,
+    BINS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """A run of columns of one direction: its range, unless given, and its histogram (in the cache)."""
-    row, run = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = tl.program_id(0).to(tl.int64)
+    run = tl.program_id(1)
     first = tl.load(starts + run)
     n = tl.load(starts + run + 1) - first
     z += row * stride + first
@@ -36,13 +45,19 @@ def _count_kernel(
         high = tl.full([BLOCK], float("-inf"), tl.float32)
         for at in range(0, n, BLOCK):
             column = at + tl.arange(0, BLOCK)
-            low = tl.minimum(low, tl.load(z + column, mask=column < n, other=float("inf")))
-            high = tl.maximum(high, tl.load(z + column, mask=column < n, other=float("-inf")))
-        start, end = tl.where(n > 0, tl.min(low, 0), 0.0), tl.where(n > 0, tl.max(high, 0), 0.0)
+            low = tl.minimum(
+                low, tl.load(z + column, mask=column < n, other=float("inf"))
+            )
+            high = tl.maximum(
+                high, tl.load(z + column, mask=column < n, other=float("-inf"))
+            )
+        start = tl.where(n > 0, tl.min(low, 0), 0.0)
+        end = tl.where(n > 0, tl.max(high, 0), 0.0)
         tl.store(lo + row, start)
         tl.store(hi + row, end)
     else:
-        start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+        start = tl.load(lo + row).to(tl.float32)
+        end = tl.load(hi + row).to(tl.float32)
     rate = bins_per_unit(start, end, BINS)
     total = tl.zeros([BINS], tl.int32)
     for at in range(0, n, BLOCK):
@@ -56,7 +71,9 @@ def _count_kernel(
 
 
 @triton.jit
-def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr):
+def _add_counts_kernel(
+    z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Many bins: adding up in memory is faster than in registers."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -68,17 +85,25 @@ def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: 
 
 
 def _counted(
-    z: Tensor, n_bins: int, starts: Sequence[int], lo: Tensor, hi: Tensor, find_range: bool
+    z: Tensor,
+    n_bins: int,
+    starts: Sequence[int],
+    lo: Tensor,
+    hi: Tensor,
+    find_range: bool,
 ) -> Tensor:
     """The histograms of runs of columns, over the ranges lo to hi, which are found or given."""
     z = z if z.stride(1) == 1 else z.contiguous()
-    (h, n), runs = z.shape, len(starts) - 1
+    h, n = z.shape
+    runs = len(starts) - 1
     if n_bins > _IN_REGISTERS:
         if find_range:
             torch.aminmax(z, dim=1, out=(lo, hi))
         counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
         blocks: Any = (h, triton.cdiv(n, 1024))
-        _add_counts_kernel[blocks](z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024)
+        _add_counts_kernel[blocks](
+            z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024
+        )
         return counts
     counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
     block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
@@ -96,10 +121,17 @@ def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
-    return weights is None and z.dtype == torch.float32 and n_bins & (n_bins - 1) == 0 and n_bins >= 32
+    return (
+        weights is None
+        and z.dtype == torch.float32
+        and n_bins & (n_bins - 1) == 0
+        and n_bins >= 32
+    )
 
 
-def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
+def count(
+    z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
+) -> Tensor:
     if not _countable(z, n_bins, weights):
         return reference.count(z, lo, hi, n_bins, weights)
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
@@ -112,9 +144,13 @@ def histogram(
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _IN_REGISTERS and len(starts) > 2:
-        counts, lo, hi = reference.histogram(z, n_bins, None, starts, count, value_range)
+        counts, lo, hi = reference.histogram(
+            z, n_bins, None, starts, count, value_range
+        )
         return counts, lo.float(), hi.float()  # the zeros of an empty run are float64
-    lo, hi = torch.empty((2, (len(starts) - 1) * len(z)), dtype=torch.float32, device=z.device)
+    lo, hi = torch.empty(
+        (2, (len(starts) - 1) * len(z)), dtype=torch.float32, device=z.device
+    )
     return _counted(z, n_bins, starts, lo, hi, find_range=True), lo, hi
 
 
@@ -139,7 +175,9 @@ def _quantile(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
     left = tl.load(keys + i)
     mass = tl.load(keys + i + 1) - left
     f = (level - left).to(tl.float32) / tl.maximum(mass, 1).to(tl.float32)
-    return i.to(tl.float32) + tl.where(mass > 0, tl.minimum(tl.maximum(f, 0.0), 1.0), 0.0)
+    return i.to(tl.float32) + tl.where(
+        mass > 0, tl.minimum(tl.maximum(f, 0.0), 1.0), 0.0
+    )
 
 
 @triton.jit
@@ -157,26 +195,39 @@ def _compose_kernel(
     counts_q += row * BINS_Q
     keys += row * (BINS_Q + 1)
     values += row * (BINS_P + 1)
-    edge = tl.arange(0, 2 * BINS_P)  # twice as many lanes as bins: edges 0..BINS_P must fit
+    edge = tl.arange(
+        0, 2 * BINS_P
+    )  # twice as many lanes as bins: edges 0..BINS_P must fit
     used = edge <= BINS_P
     edge_q = tl.arange(0, 2 * BINS_Q)
     before_count = tl.load(counts_p + edge - 1, mask=used & (edge > 0), other=0)
     after_count = tl.load(counts_p + edge, mask=edge < BINS_P, other=1)
-    count_q = tl.load(counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0)
+    count_q = tl.load(
+        counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0
+    )
     # In integers, and twice, so that half of all is one too: F_p · total_q against F_q · total_p.
-    total_p, total_q = tl.sum(before_count, 0).to(tl.int64), tl.sum(count_q, 0).to(tl.int64)
+    total_p = tl.sum(before_count, 0).to(tl.int64)
+    total_q = tl.sum(count_q, 0).to(tl.int64)
     level = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
-    tl.store(keys + edge_q, 2 * tl.cumsum(count_q, 0).to(tl.int64) * total_p, mask=edge_q <= BINS_Q)
+    tl.store(
+        keys + edge_q,
+        2 * tl.cumsum(count_q, 0).to(tl.int64) * total_p,
+        mask=edge_q <= BINS_Q,
+    )
     tl.debug_barrier()  # the search below reads what other threads wrote
-    empty_left, empty_right = before_count == 0, after_count == 0  # edge 0: empty on its left
-    start_p, end_p = tl.load(lo_p + row).to(tl.float32), tl.load(hi_p + row).to(tl.float32)
+    empty_left = before_count == 0
+    empty_right = after_count == 0  # edge 0: empty on its left
+    start_p = tl.load(lo_p + row).to(tl.float32)
+    end_p = tl.load(hi_p + row).to(tl.float32)
     point = end_p <= start_p
     level = tl.where(point, total_p * total_q, level)
     low = _quantile(keys, level, BINS_Q, STEPS, True)
     high = _quantile(keys, level, BINS_Q, STEPS, False)
     inside = empty_left & empty_right & (edge > 0) & used
     before = tl.associative_scan(tl.where(inside, 0, edge), 0, larger)
-    after = tl.associative_scan(tl.where(inside, BINS_P, edge), 0, _smaller, reverse=True)
+    after = tl.associative_scan(
+        tl.where(inside, BINS_P, edge), 0, _smaller, reverse=True
+    )
     f = (edge - before).to(tl.float32) / tl.maximum(after - before, 1).to(tl.float32)
     position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))
     position = tl.where(point, high, position)
@@ -195,12 +246,19 @@ def _compose_kernel(
 
 
 def compose(
-    counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
+    counts_p: Tensor,
+    lo_p: Tensor,
+    hi_p: Tensor,
+    counts_q: Tensor,
+    lo_q: Tensor,
+    hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
     if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
         doubles = (t.double() for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q))
         return reference.compose(*doubles)
-    (h, bins_p), bins_q, device = counts_p.shape, counts_q.shape[1], counts_p.device
+    h, bins_p = counts_p.shape
+    bins_q = counts_q.shape[1]
+    device = counts_p.device
     values = torch.empty((h, bins_p + 1), dtype=torch.float32, device=device)
     keys = torch.empty((h, bins_q + 1), dtype=torch.int64, device=device)
     cost = torch.empty(h, dtype=torch.float32, device=device)
@@ -212,17 +270,22 @@ def compose(
 
 
 @triton.jit
-def _shrink_kernel(lo, hi, values, counts, cost, rate, out, factor, part, BINS: tl.constexpr):
+def _shrink_kernel(
+    lo, hi, values, counts, cost, rate, out, factor, part, BINS: tl.constexpr
+):
     """One map; `part` maps share a rate. Moments are taken around the middle bin, in bins."""
     row = tl.program_id(0).to(tl.int64)
     edge = tl.arange(0, 2 * BINS)  # twice as many lanes as bins: edges 0..BINS must fit
     used = edge <= BINS
-    count = tl.load(counts + row * BINS + edge, mask=edge < BINS, other=0).to(tl.float32)
+    count = tl.load(counts + row * BINS + edge, mask=edge < BINS, other=0).to(
+        tl.float32
+    )
     middle = edge.to(tl.float32) - (BINS - 1) / 2
     total = tl.maximum(tl.sum(count, 0), 1.0)
     mean = tl.sum(count * middle, 0) / total
     variance = tl.sum(count * (middle - mean) * (middle - mean), 0) / total
-    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    start = tl.load(lo + row).to(tl.float32)
+    end = tl.load(hi + row).to(tl.float32)
     width = (end - start) / BINS
     noise = tl.load(rate + row // part).to(tl.float32) * variance * width * width
     moved = tl.load(cost + row).to(tl.float32)

@@ -13,25 +13,34 @@ from torch import Tensor
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
 def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask, counter = 0xFFFFFFFF, first + at
-    c0, c1 = counter & mask, (counter >> 32) & mask
-    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
-    k0, k1 = tl.zeros_like(c0) + key0, tl.zeros_like(c0) + key1
+    mask = 0xFFFFFFFF
+    counter = first + at
+    c0 = counter & mask
+    c1 = (counter >> 32) & mask
+    c2 = tl.zeros_like(c0)
+    c3 = tl.zeros_like(c0)
+    k0 = tl.zeros_like(c0) + key0
+    k1 = tl.zeros_like(c0) + key1
     for _ in tl.static_range(10):
-        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        p0 = c0 * 0xD2511F53
+        p1 = c2 * 0xCD9E8D57
         c0 = ((p1 >> 32) & mask) ^ c1 ^ k0
         c1 = p1 & mask
         c2 = ((p0 >> 32) & mask) ^ c3 ^ k1
         c3 = p0 & mask
-        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
-    here, valid = out + 4 * at, at < n
+        k0 = (k0 + 0x9E3779B9) & mask
+        k1 = (k1 + 0xBB67AE85) & mask
+    here = out + 4 * at
+    valid = at < n
     tl.store(here, c0, mask=valid)
     tl.store(here + 1, c1, mask=valid)
     tl.store(here + 2, c2, mask=valid)
     tl.store(here + 3, c3, mask=valid)
 
 
-def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+def philox(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
     out = torch.empty((n, 4), dtype=torch.int64, device=device)
     grid: Any = (triton.cdiv(n, 1024),)
     _philox_kernel[grid](out, first, n, *key, BLOCK=1024)

@@ -35,7 +35,13 @@ from sliceflow.kernels.triton.values import (
 
 _ON_CHIP = 256  # the most lanes of a tile for which a whole step stays on chip
 # Lanes: (directions at a time, columns at a time, warps) of a move.
-_MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}
+_MOVE = {
+    16: (16, 128, 4),
+    32: (32, 64, 4),
+    64: (64, 64, 4),
+    128: (64, 64, 4),
+    256: (64, 32, 4),
+}
 _BLOCK = 4096  # columns of a large tile that are cut out together
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
@@ -46,11 +52,16 @@ def lanes(k: int) -> int:
 
 
 @cached(1 << 24)
-def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
+def _pixels_of(
+    shape: tuple[int, int, int], size: tuple[int, int], device: torch.device
+) -> Tensor:
     """(lanes, 2) int32: each pixel's distance in x from a tile's first, and its row and column in one."""
-    (c, h, w), (s, t) = shape, size
+    c, h, w = shape
+    s, t = size
     pixel = torch.arange(lanes(c * s * t))
-    channel, row, column = pixel // (s * t), pixel % (s * t) // t, pixel % t
+    channel = pixel // (s * t)
+    row = pixel % (s * t) // t
+    column = pixel % t
     row = torch.where(channel < c, row, 0x7FFF)
     far = torch.where(channel < c, (channel * h + row) * w + column, 0)
     return torch.stack((far, (row << 16) | column), dim=1).int().to(device)
@@ -68,10 +79,14 @@ def _place(pixels, pixel, down, across, height, width, s, t, top, left):
 
 
 @triton.jit
-def _displaced(z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.constexpr):
+def _displaced(
+    z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.constexpr
+):
     """T(z) − z for directions first … first + BM (valid ones) and BN columns."""
     at = rows + 4 * (first + tl.arange(0, BM))[:, None]
-    position = (z - tl.load(at, mask=valid, other=0.0)) * tl.load(at + 1, mask=valid, other=0.0)
+    position = (z - tl.load(at, mask=valid, other=0.0)) * tl.load(
+        at + 1, mask=valid, other=0.0
+    )
     position = tl.maximum(position, tl.load(at + 2, mask=valid, other=0.0))
     position = tl.minimum(position, tl.load(at + 3, mask=valid, other=0.0))
     # Flat, so that the threads of a warp look into the same row: their reads meet in the cache.
@@ -97,11 +112,21 @@ def _move_kernel(
         rows += 4 * skipped
         words += skipped * n_bins
     else:
-        begin, end = tl.program_id(0) * BN, n
+        begin = tl.program_id(0) * BN
+        end = n
     column = begin + tl.arange(0, BN)
     pixel = tl.arange(0, K)
     row, inside = _place(
-        pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
+        pixels,
+        pixel,
+        tl.program_id(2),
+        tl.program_id(1),
+        height,
+        width,
+        s,
+        t,
+        top,
+        left,
     )
     here = x + row[:, None] * stride + column[None, :]
     use = inside[:, None] & (column < end)[None, :]
@@ -116,7 +141,9 @@ def _move_kernel(
         known = (i < k)[:, None]
         if LABELS:
             direction = (tile * k + i)[:, None]
-            z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
+            z += tl.load(
+                offsets + direction * n_classes + code[None, :], mask=known, other=0.0
+            )
         dz = _displaced(z, tile * k + first, known, rows, words, n_bins, BM, BN)
         dx = tl.dot(tl.trans(rotation), dz.to(rotation.dtype), dx)
     tl.store(here, tl.load(here, mask=use, other=0.0) + size * dx, mask=use)
@@ -139,7 +166,16 @@ def _project_kernel(
     for begin in range(0, k, BK):
         pixel = begin + tl.arange(0, BK)
         row, inside = _place(
-            pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
+            pixels,
+            pixel,
+            tl.program_id(2),
+            tl.program_id(1),
+            height,
+            width,
+            s,
+            t,
+            top,
+            left,
         )
         rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
         use = inside[:, None] & (column < n)[None, :]
@@ -149,8 +185,14 @@ def _project_kernel(
     direction = (tile * k + i)[:, None]
     if LABELS:
         code = tl.load(codes + at, mask=column < n, other=0)
-        z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
-    tl.store(out + direction.to(tl.int64) * n + column[None, :], z, mask=known & (column < n)[None, :])
+        z += tl.load(
+            offsets + direction * n_classes + code[None, :], mask=known, other=0.0
+        )
+    tl.store(
+        out + direction.to(tl.int64) * n + column[None, :],
+        z,
+        mask=known & (column < n)[None, :],
+    )
 
 
 def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
@@ -165,16 +207,26 @@ def project_tiles(
 ) -> Tensor:  # fmt: skip
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
-    n, side, theta = x.shape[1] if columns is None else len(columns), len(theta), theta.contiguous()
+    n = x.shape[1] if columns is None else len(columns)
+    side = len(theta)
+    theta = theta.contiguous()
     if side > _ON_CHIP:  # the operands of the products are in the type of theta
         z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
         if offsets is None or codes is None:
             return z
-        return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
+        return add_class_offsets(
+            z, offsets, codes if columns is None else codes[columns]
+        )
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
-    bm, bn, bk = min(128, side), 128, min(64, side)
-    precision = "ieee" if theta.dtype == torch.float32 else "tf32"  # no effect on 16-bit operands
-    offset, code, n_classes = (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    bm = min(128, side)
+    bn = 128
+    bk = min(64, side)
+    precision = (
+        "ieee" if theta.dtype == torch.float32 else "tf32"
+    )  # no effect on 16-bit operands
+    offset, code, n_classes = (
+        (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    )
     grid: Any = (triton.cdiv(n, bn) * triton.cdiv(side, bm), *geometry.grid[::-1])
     _project_kernel[grid](
         x, theta, x if columns is None else columns, z, offset, code, n, x.stride(0), n_classes,
@@ -194,13 +246,21 @@ def move_tiles(  # many: tiles, a map and classes, as bare tensors
         return reference.move_tiles(*step)
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even tables
         return reference.move_tiles(*step, project_tiles, displace_grid)
-    n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
+    n = x.shape[1]
+    side = len(theta)
+    table = pack(lo, hi, values)
+    theta = theta.contiguous()
     if side > _ON_CHIP:
         return _move_large(x, theta, geometry, table, size, offsets, codes, starts)
     bm, bn, warps = _MOVE[side]
     blocks = x if starts is None else blocks_of(tuple(starts), bn, x.device)
-    grid: Any = (triton.cdiv(n, bn) if starts is None else len(blocks), *geometry.grid[::-1])
-    offset, code, n_classes = (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    grid: Any = (
+        triton.cdiv(n, bn) if starts is None else len(blocks),
+        *geometry.grid[::-1],
+    )
+    offset, code, n_classes = (
+        (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    )
     _move_kernel[grid](
         x, theta, *table, offset, code, blocks, n, x.stride(0), size, table[1].shape[1], n_classes,
         *_of(geometry, x.device),
@@ -217,7 +277,8 @@ def _cut_kernel(
 ):  # fmt: skip
     """One pixel of one tile, in all columns; zero outside the picture and beyond the tile."""
     place = tl.program_id(0)
-    tile, lane = place // lanes, place % lanes
+    tile = place // lanes
+    lane = place % lanes
     row = tile // across * s - top + lane % (s * t) // t
     column = tile % across * t - left + lane % t
     inside = (lane < k) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
@@ -226,27 +287,52 @@ def _cut_kernel(
     at = tl.load(columns + i, mask=i < n, other=0) if CHOSEN else i
     there = i < tl.where(inside, n, 0)
     value = tl.load(x + pixel.to(tl.int64) * stride + at, mask=there, other=0.0)
-    tl.store(cut + place.to(tl.int64) * n + i, value.to(cut.dtype.element_ty), mask=i < n)
+    tl.store(
+        cut + place.to(tl.int64) * n + i, value.to(cut.dtype.element_ty), mask=i < n
+    )
 
 
 @triton.jit(do_not_specialize=_GEOMETRY[:-1])
 def _paste_kernel(
-    x, cut, n, stride, size, across, lanes, height, width, s, t, top, left, BLOCK: tl.constexpr
+    x,
+    cut,
+    n,
+    stride,
+    size,
+    across,
+    lanes,
+    height,
+    width,
+    s,
+    t,
+    top,
+    left,
+    BLOCK: tl.constexpr,
 ):
     """x += size·cut for one pixel of the picture, in all columns."""
     pixel = tl.program_id(0)
-    row, column = pixel % (height * width) // width + top, pixel % width + left
+    row = pixel % (height * width) // width + top
+    column = pixel % width + left
     tile = row // s * across + column // t
     lane = pixel // (height * width) * s * t + row % s * t + column % t
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = x + pixel.to(tl.int64) * stride + i
-    change = tl.load(cut + (tile * lanes + lane).to(tl.int64) * n + i, mask=i < n, other=0.0)
-    tl.store(here, tl.load(here, mask=i < n, other=0.0) + size * change.to(tl.float32), mask=i < n)
+    change = tl.load(
+        cut + (tile * lanes + lane).to(tl.int64) * n + i, mask=i < n, other=0.0
+    )
+    tl.store(
+        here,
+        tl.load(here, mask=i < n, other=0.0) + size * change.to(tl.float32),
+        mask=i < n,
+    )
 
 
-def _cut(x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None) -> Tensor:
+def _cut(
+    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None
+) -> Tensor:
     """The tiles, (tiles, lanes, n), in the type of theta."""
-    (down, across), lanes = geometry.grid, len(theta)
+    down, across = geometry.grid
+    lanes = len(theta)
     n = x.shape[1] if columns is None else len(columns)
     cut = torch.empty((down * across, lanes, n), dtype=theta.dtype, device=x.device)
     grid: Any = (down * across * lanes, triton.cdiv(n, _BLOCK))
@@ -261,7 +347,9 @@ def _cut(x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None) -
 def _turned(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
     """Θ of every tile, (tiles·k, n)."""
     rotations = theta[:k].expand(len(cut), k, -1)
-    if cut.is_cuda and dtype != theta.dtype:  # products are added in float32 and need no rounding
+    if (
+        cut.is_cuda and dtype != theta.dtype
+    ):  # products are added in float32 and need no rounding
         z = torch.bmm(rotations, cut, out_dtype=dtype)
     else:
         z = torch.bmm(rotations, cut).to(dtype)
@@ -273,7 +361,8 @@ def _move_large(  # many: tiles, a map and classes, as bare tensors
     offsets: Tensor | None, codes: Tensor | None, starts: Sequence[int] | None,
 ) -> None:  # fmt: skip
     """`reference.move_tiles` with a packed table; z is rounded to the type of theta."""
-    (d, n), k = x.shape, geometry.side
+    d, n = x.shape
+    k = geometry.side
     cut = _cut(x, theta, geometry, None)
     z = _turned(theta, cut, k, theta.dtype)
     displace_in_place(z, table, offsets, codes, starts)

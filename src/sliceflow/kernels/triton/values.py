@@ -15,7 +15,9 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
-Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
+Packed = tuple[
+    Tensor, Tensor
+]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
 
 
 @cached(1 << 24)
@@ -31,7 +33,11 @@ def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tens
 
 @triton.jit
 def block_of(blocks, i):
-    return tl.load(blocks + 3 * i), tl.load(blocks + 3 * i + 1), tl.load(blocks + 3 * i + 2)
+    return (
+        tl.load(blocks + 3 * i),
+        tl.load(blocks + 3 * i + 1),
+        tl.load(blocks + 3 * i + 2),
+    )
 
 
 @triton.jit
@@ -55,7 +61,8 @@ def larger(a, b):
 def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
     """A direction's table: the place of the bins, and per bin the displacement and growth in half precision."""
     row = tl.program_id(0).to(tl.int64)
-    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    start = tl.load(lo + row).to(tl.float32)
+    end = tl.load(hi + row).to(tl.float32)
     values += row * (n_bins + 1)
     width = (end - start) / n_bins
     rate = 1.0 / tl.where(width > 0, width, 1.0)
@@ -94,7 +101,8 @@ def _displace_kernel(
         run, first, end = block_of(blocks, tl.program_id(1))
         row += run.to(tl.int64) * tl.num_programs(0)  # of the tables
     else:
-        first, end = tl.program_id(1) * BLOCK, n
+        first = tl.program_id(1) * BLOCK
+        end = n
     column = first + tl.arange(0, BLOCK)
     valid = column < end
     here += column
@@ -113,11 +121,16 @@ def _displace_kernel(
 
 def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
     """The maps (lo, hi, values) packed for the kernels that move."""
-    h, n_bins = values.shape[0], values.shape[1] - 1
+    h = values.shape[0]
+    n_bins = values.shape[1] - 1
     rows = torch.empty((h, 4), dtype=torch.float32, device=values.device)
-    words = torch.empty((h + 128, n_bins), dtype=torch.int32, device=values.device)  # blocks run over
+    words = torch.empty(
+        (h + 128, n_bins), dtype=torch.int32, device=values.device
+    )  # blocks run over
     grid: Any = (h,)
-    _pack_kernel[grid](lo, hi, values, rows, words, n_bins, BINS=1 << (n_bins - 1).bit_length())
+    _pack_kernel[grid](
+        lo, hi, values, rows, words, n_bins, BINS=1 << (n_bins - 1).bit_length()
+    )
     return rows, words
 
 
@@ -126,10 +139,13 @@ def displace_in_place(
     starts: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """z (h, n) becomes T(z + offset) − z − offset, of its class; with `starts`, each run has its own table."""
-    (h, n), (rows, words) = z.shape, table
+    h, n = z.shape
+    rows, words = table
     blocks = z if starts is None else blocks_of(tuple(starts), 2048, z.device)
     grid: Any = (h, triton.cdiv(n, 2048) if starts is None else len(blocks))
-    offset, code, n_classes = (z, z, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    offset, code, n_classes = (
+        (z, z, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    )
     _displace_kernel[grid](
         z, rows, words, offset, code, blocks, n, words.shape[1], n_classes,
         LABELS=offsets is not None, RUNS=starts is not None, BLOCK=2048,
@@ -154,18 +170,31 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     dtype = torch.promote_types(z.dtype, offsets.dtype)
     out = torch.empty((h, n), dtype=dtype, device=z.device)
     grid: Any = (h, triton.cdiv(n, 4096))
-    _add_kernel[grid](z, offsets.contiguous(), codes, out, n, z.stride(0), offsets.shape[1], BLOCK=4096)
+    _add_kernel[grid](
+        z,
+        offsets.contiguous(),
+        codes,
+        out,
+        n,
+        z.stride(0),
+        offsets.shape[1],
+        BLOCK=4096,
+    )
     return out
 
 
 @triton.jit
-def _displace_grid_kernel(z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.constexpr):
+def _displace_grid_kernel(
+    z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = column < n
-    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    start = tl.load(lo + row).to(tl.float32)
+    end = tl.load(hi + row).to(tl.float32)
     table = values + row * (n_bins + 1)
-    low_end, high_end = tl.load(table), tl.load(table + n_bins)
+    low_end = tl.load(table)
+    high_end = tl.load(table + n_bins)
     slope = tl.where((end > start) & (high_end > low_end), 1.0, 0.0)
     v = tl.load(z + row * stride + column, mask=valid, other=0.0)
     position = (v - start) * bins_per_unit(start, end, n_bins)
@@ -187,9 +216,17 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     out = torch.empty((h, n), dtype=z.dtype, device=z.device)
     grid: Any = (h, triton.cdiv(n, 4096))
     _displace_grid_kernel[grid](
-        z, lo, hi, values.contiguous(), out, n, z.stride(0), values.shape[1] - 1, BLOCK=4096
+        z,
+        lo,
+        hi,
+        values.contiguous(),
+        out,
+        n,
+        z.stride(0),
+        values.shape[1] - 1,
+        BLOCK=4096,
     )
     return out
 
 
-displace_runs = partial(reference.displace_runs, displace=displace_grid)
+displace_classes = partial(reference.displace_classes, displace=displace_grid)

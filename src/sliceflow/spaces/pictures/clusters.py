@@ -10,7 +10,8 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 
 _ROUNDS = 30
-_CELLS, _ORIENTATIONS = 4, 8  # of histograms of gradients
+_CELLS = 4
+_ORIENTATIONS = 8  # of histograms of gradients
 _FAINT = 0.02  # squared mean lengths of gradients that count as none
 
 
@@ -44,12 +45,15 @@ def gradient_histograms(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
     light = x.view(c, h, w, -1).mean(0)
     down = light[[*range(1, h), h - 1]] - light[[0, *range(h - 1)]]
     right = light[:, [*range(1, w), w - 1]] - light[:, [0, *range(w - 1)]]
-    length, turn = (down**2 + right**2).sqrt(), torch.atan2(down, right) / math.pi * _ORIENTATIONS
+    length = (down**2 + right**2).sqrt()
+    turn = torch.atan2(down, right) / math.pi * _ORIENTATIONS
     rows, columns = (_cells(side, x.device, x.dtype) for side in (h, w))
     sums = []
     for k in range(_ORIENTATIONS):
         apart = (turn - k + _ORIENTATIONS / 2) % _ORIENTATIONS - _ORIENTATIONS / 2
-        share = (1 - apart.abs()).clamp_(min=0) * length  # of this orientation and the next
+        share = (1 - apart.abs()).clamp_(
+            min=0
+        ) * length  # of this orientation and the next
         sums.append(torch.einsum("ih,jw,hwn->ijn", rows, columns, share))
     found = torch.stack(sums, 2)  # (4, 4, 8, n)
     return (found / (found.square().sum(2, keepdim=True) + _FAINT).sqrt()).flatten(0, 2)

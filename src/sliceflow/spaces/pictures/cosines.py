@@ -30,7 +30,9 @@ def _cosines(n: int) -> Tensor:
 
 
 @cached(_CACHE_BYTES)
-def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
+def cosine_basis(
+    channels: int, s: int, t: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels."""
     basis = torch.kron(_cosines(channels), torch.kron(_cosines(s), _cosines(t)))
     return basis.to(device)
@@ -45,9 +47,14 @@ def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def _block(
-    seed: Seed, first: int, steps: int, tile: tuple[int, int, int], side: int,
-    device: torch.device | str, dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+    seed: Seed,
+    first: int,
+    steps: int,
+    tile: tuple[int, int, int],
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
     """The rotations of steps first … first + steps − 1 of a stage, (steps, side, side)."""
     k = math.prod(tile)
     numbers = seed.child("cosines").uniform(steps, 2 * k, start=first, device=device)
@@ -57,7 +64,8 @@ def _block(
     for turn, size in enumerate(_GROUPS):
         at = slice((turn - first) % len(_GROUPS), None, len(_GROUPS))
         n = k // size  # leftover cosines are not rotated
-        selected, pool = rows[at], _pool(seed.entropy, size, device)
+        selected = rows[at]
+        pool = _pool(seed.entropy, size, device)
         if n == 0 or len(selected) == 0:
             continue
         groups = selected[:, : n * size].reshape(-1, size, k)
@@ -67,9 +75,13 @@ def _block(
 
 
 def cosine_rotation(
-    seed: Seed, step: int, tile: tuple[int, int, int], device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64, side: int | None = None,
-) -> Tensor:  # fmt: skip
+    seed: Seed,
+    step: int,
+    tile: tuple[int, int, int],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    side: int | None = None,
+) -> Tensor:
     """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side)."""
     k = math.prod(tile)
     if k < _MIN_VALUES:

@@ -13,10 +13,10 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, need
+from sliceflow.errors import is_int, require
 from sliceflow.fields import Array
 from sliceflow.models.estimator import FlowEstimator
-from sliceflow.spaces.pictures.fit import PictureSpace
+from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
 from sliceflow.spaces.pictures.layout import part_of
@@ -83,23 +83,50 @@ class ImageFlow(FlowEstimator):
     _kinds = (PicturePlan, FittedPictures, PictureRows)
 
     def __init__(  # many: they are the settings of the model
-        self, *, schedule: str = "auto", n_particles: int | None = None,
-        quality: str | int = "standard", amplifier: str | float = "auto", n_pixel_values: int = 256,
-        mirror: bool = False, device: str | torch.device = "auto", random_state: Any = None,
+        self,
+        *,
+        schedule: str = "auto",
+        n_particles: int | None = None,
+        quality: str | int = "standard",
+        amplifier: str | float = "auto",
+        n_pixel_values: int = 256,
+        mirror: bool = False,
+        device: str | torch.device = "auto",
+        random_state: Any = None,
         observed: str | Annotated[np.ndarray, Array("h w", torch.bool)] | None = None,
-        transport: str | transports.SavedTransport = "auto", patch_basis: str = "auto",
-        n_clusters: str | int = "auto", keep_rows: bool = False, preset: str | None = None,
-        options: PictureOptions | None = None, verbose: int = 0,
-    ) -> None:  # fmt: skip
-        self.schedule, self.n_particles, self.quality = schedule, n_particles, quality
-        self.amplifier, self.n_pixel_values, self.mirror = amplifier, n_pixel_values, mirror
-        self.device, self.random_state, self.observed = device, random_state, observed
-        self.transport, self.patch_basis, self.n_clusters = transport, patch_basis, n_clusters
-        self.keep_rows, self.preset, self.options = keep_rows, preset, options
+        transport: str | transports.SavedTransport = "auto",
+        patch_basis: str = "auto",
+        n_clusters: str | int = "auto",
+        keep_rows: bool = False,
+        preset: str | None = None,
+        options: PictureOptions | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.schedule = schedule
+        self.n_particles = n_particles
+        self.quality = quality
+        self.amplifier = amplifier
+        self.n_pixel_values = n_pixel_values
+        self.mirror = mirror
+        self.device = device
+        self.random_state = random_state
+        self.observed = observed
+        self.transport = transport
+        self.patch_basis = patch_basis
+        self.n_clusters = n_clusters
+        self.keep_rows = keep_rows
+        self.preset = preset
+        self.options = options
         self.verbose = verbose
 
     def inpaint(
-        self, X: Any, mask: Any = None, *, n: int = 1, y: Any = None, random_state: Any = None
+        self,
+        X: Any,
+        mask: Any = None,
+        *,
+        n: int = 1,
+        y: Any = None,
+        random_state: Any = None,
     ) -> Any:
         """Complete pictures from the part of them that is known.
 
@@ -127,27 +154,38 @@ class ImageFlow(FlowEstimator):
         (2, 3, 8, 8)
         """
         fitted: FittedPictures = self._fitted_state()
-        need(is_int(n, 1), "n", n, "an int of at least 1")
+        require(is_int(n, 1), "n", n, "an int of at least 1")
         seed = Seed.from_random_state(random_state)
         if fitted.observed is not None:
             if mask is not None or y is not None:
                 given = "mask" if mask is not None else "y"
-                raise ValueError(f"a model with observed= has its own mask and no labels; omit {given}")
+                raise ValueError(
+                    f"a model with observed= has its own mask and no labels; omit {given}"
+                )
             return fitted.completions(X, n, seed)[0]
         if mask is None:
-            raise ValueError("pass mask=, what is known of the pictures, such as mask='left'")
-        known, codes = part_of(mask, fitted.layout, "mask"), None
-        pictures, like = without_hidden(X, known), self._kept_pictures(fitted)
+            raise ValueError(
+                "pass mask=, what is known of the pictures, such as mask='left'"
+            )
+        known = part_of(mask, fitted.layout, "mask")
+        codes = None
+        pictures = without_hidden(X, known)
+        like = self._kept_pictures(fitted)
         if y is not None:
             if fitted.given is None or fitted.given.condition.hidden:
-                raise ValueError("y was given but the model was fitted without labels; omit y")
-            condition, learnt = fitted.given.condition, fitted.given.codes[: len(like)]
+                raise ValueError(
+                    "y was given but the model was fitted without labels; omit y"
+                )
+            condition = fitted.given.condition
+            learnt = fitted.given.codes[: len(like)]
             asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
             if len(asked) != len(pictures):
                 fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
                 raise ValueError(f"{fact}; pass one each")
             codes = asked.numpy(), learnt.cpu().numpy()
-        done = complete_pictures(fitted.layout, pictures, known, like, n=n, seed=seed, codes=codes)
+        done = complete_pictures(
+            fitted.layout, pictures, known, like, n=n, seed=seed, codes=codes
+        )
         return torch.from_numpy(done) if fitted.layout.tensor else done
 
     def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
@@ -157,11 +195,19 @@ class ImageFlow(FlowEstimator):
             return rows.pixels
         if fitted.mosaics is None:
             fact = "mask needs a model that keeps its pictures, and this one keeps none"
-            raise ValueError(f"{fact}; fit it with keep_rows=True, or for one mask with observed=")
+            raise ValueError(
+                f"{fact}; fit it with keep_rows=True, or for one mask with observed="
+            )
         return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
 
     def evolution(
-        self, n: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20, X: Any = None
+        self,
+        n: int = 1,
+        y: Any = None,
+        random_state: Any = None,
+        *,
+        n_frames: int = 20,
+        X: Any = None,
     ) -> Any:
         """The samples that `sample` gives for the same seed, on their way from where they start.
 
@@ -180,12 +226,13 @@ class ImageFlow(FlowEstimator):
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(n_particles=500, quality=2, n_pixel_values=17, random_state=0).fit(images)
-        >>> way = flow.evolution(3, random_state=1, n_frames=5)
-        >>> way.shape, bool((way[-1] == flow.sample(3, random_state=1)).all())
+        >>> strategy = flow.evolution(3, random_state=1, n_frames=5)
+        >>> strategy.shape, bool((strategy[-1] == flow.sample(3, random_state=1)).all())
         ((5, 3, 8, 8), True)
         """
-        need(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
-        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
+        require(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
+        fitted = self._fitted_state()
+        seed = Seed.from_random_state(random_state)
         if X is not None:
             if y is not None:
                 raise ValueError("y was given, but completions have no labels; omit y")
@@ -194,7 +241,9 @@ class ImageFlow(FlowEstimator):
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
         frames = fitted.frames(n, codes, seed, n_frames)
-        return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
+        return (
+            torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
+        )
 
     def use_precision(self, precision: str) -> Self:
         """Change the precision for sampling on a GPU."""
@@ -202,15 +251,17 @@ class ImageFlow(FlowEstimator):
         options.check()
         self.set_params(options=options)
         fitted: FittedPictures = self._fitted_state()
-        plan = replace(fitted.plan, options=replace(fitted.plan.options, precision=precision))
+        plan = replace(
+            fitted.plan, options=replace(fitted.plan.options, precision=precision)
+        )
         self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 
-    def _space(self, like_fitted: bool = False) -> PictureSpace:
+    def _space(self, like_fitted: bool = False) -> PictureAdapter:
         check_parameters(self.get_params(deep=False))
         parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
         layout = None
         if like_fitted:
             waiting: PictureRows | None = self._waiting
             layout = self._model.fitted.layout if waiting is None else waiting.layout
-        return PictureSpace(parameters, resolve_device(self.device), layout)
+        return PictureAdapter(parameters, resolve_device(self.device), layout)

@@ -24,20 +24,34 @@ from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.neighbours.views import View, project, ridge
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
-_HIDDEN, _KNOWN, _FEATURES = 100, 60, 1_000  # components, and random features of the known ones
+_HIDDEN = 100
+_KNOWN = 60
+_FEATURES = 1_000  # components, and random features of the known ones
 _SUGGESTED = 20  # components of the predictions: more would need more neighbours
-_NEIGHBOURS, _SPREAD = 100, 0.4  # pictures that a completion is drawn from, and how far from them
-_TONES, _TONE_ROWS = 2_001, 200  # quantiles of the monotone map, and pictures that it is fitted to
-_DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side by side say the same
-_COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
+_NEIGHBOURS = 100
+_SPREAD = 0.4  # pictures that a completion is drawn from, and how far from them
+_TONES = 2_001
+_TONE_ROWS = 200  # quantiles of the monotone map, and pictures that it is fitted to
+_DRAWS = 8
+_ALIKE = 3.0  # draws of which one is taken; t, as differences side by side say the same
+_COMPARED = 2_000
+_EXTREME = 0.2  # pictures that are measured; share of black and white in drawings
 
-Codes = tuple[np.ndarray, np.ndarray] | None  # class numbers of pictures to complete, and to learn from
+Codes = (
+    tuple[np.ndarray, np.ndarray] | None
+)  # class numbers of pictures to complete, and to learn from
 
 
 def complete_pictures(
-    layout: Layout, X: np.ndarray, mask: np.ndarray, like: np.ndarray, *, n: int, seed: Seed,
+    layout: Layout,
+    X: np.ndarray,
+    mask: np.ndarray,
+    like: np.ndarray,
+    *,
+    n: int,
+    seed: Seed,
     codes: Codes = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Complete pictures X (m, h, w[, c]) from what a mask (h, w) knows: (m, n, h, w[, c]).
 
     It learns from at least 10 pixels `like` (N, c, h, w). With `codes`, a completion uses its own class.
@@ -46,9 +60,13 @@ def complete_pictures(
         every = "every pixel is" if mask.all() else "no pixel is"
         raise ValueError(f"{every} known in mask; pass some of them, not all")
     if len(like) < 10:
-        raise ValueError(f"there are {len(like)} pictures to learn from; pass at least 10")
-    (c, h, w), top = layout.shape, (layout.n_pixel_values or 2) - 1
-    known, raw = np.tile(mask.ravel(), c), layout.read(X).reshape(len(X), -1)
+        raise ValueError(
+            f"there are {len(like)} pictures to learn from; pass at least 10"
+        )
+    c, h, w = layout.shape
+    top = (layout.n_pixel_values or 2) - 1
+    known = np.tile(mask.ravel(), c)
+    raw = layout.read(X).reshape(len(X), -1)
     like = like.reshape(len(like), -1)
     rows, given = (r.astype(np.float32) / np.float32(top) for r in (like, raw))
     pictures = _Pictures(rows, known, layout.shape, seed.child("tones"))
@@ -57,7 +75,9 @@ def complete_pictures(
     for i, code in enumerate(np.unique(asked)):
         some, own = (np.flatnonzero(numbers == code) for numbers in (asked, learnt))
         pixels[some] = pictures.draw(given[some], n, own, seed.child("class", i))
-    pixels = (pixels if layout.n_pixel_values is None else (pixels * top).round()).clip(0, top)
+    pixels = (pixels if layout.n_pixel_values is None else (pixels * top).round()).clip(
+        0, top
+    )
     out = np.repeat(raw[:, None], n, 1)
     out[..., ~known] = pixels
     done = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(X.dtype)
@@ -67,7 +87,11 @@ def complete_pictures(
 def without_hidden(X: Any, known: np.ndarray) -> np.ndarray:
     """A copy of pictures whose hidden pixels are 0, whatever they were: NaN, masked, out of range."""
     fits = np.shape(X)[1:3] == known.shape  # else `Layout.read` says what is wrong
-    if fits and isinstance(X, np.ma.MaskedArray) and not np.ma.getmaskarray(X)[:, known].any():
+    if (
+        fits
+        and isinstance(X, np.ma.MaskedArray)
+        and not np.ma.getmaskarray(X)[:, known].any()
+    ):
         X = X.filled(0)
     pictures: np.ndarray = np.array(as_array(X))
     if fits:
@@ -79,19 +103,31 @@ class _Pictures:
     """Pictures in [0, 1] as rows (n, d), ready to complete others with the same `known` pixels (d,)."""
 
     def __init__(
-        self, rows: np.ndarray, known: np.ndarray, shape: tuple[int, int, int], seed: Seed
+        self,
+        rows: np.ndarray,
+        known: np.ndarray,
+        shape: tuple[int, int, int],
+        seed: Seed,
     ) -> None:
-        some, hidden = rows[:_COMPARED], rows[:, ~known]
+        some = rows[:_COMPARED]
+        hidden = rows[:, ~known]
         drawings = ((some <= 0) | (some >= 1)).mean() >= _EXTREME
-        self.known, self.seam = known, _Seam(some, known, shape, smooth=not drawings)
-        self.shown, self.hidden = _components(rows[:, known], _KNOWN), _components(hidden, _HIDDEN)
-        seen, self.x = _scores(self.shown, rows[:, known]), _scores(self.hidden, hidden)
+        self.known = known
+        self.seam = _Seam(some, known, shape, smooth=not drawings)
+        self.shown = _components(rows[:, known], _KNOWN)
+        self.hidden = _components(hidden, _HIDDEN)
+        seen = _scores(self.shown, rows[:, known])
+        self.x = _scores(self.hidden, hidden)
         self.view = View.fit_to(seen, _FEATURES)
         slopes = ridge(self.view, seen, self.x)
-        main = _components(project(self.view, seen, slopes).numpy(), _SUGGESTED).components_
+        main = _components(
+            project(self.view, seen, slopes).numpy(), _SUGGESTED
+        ).components_
         self.slopes = slopes @ torch.from_numpy(main.T).double()
         self.y = project(self.view, seen, self.slopes)
-        self.detail = None if drawings else hidden - self.hidden.inverse_transform(self.x.numpy())
+        self.detail = (
+            None if drawings else hidden - self.hidden.inverse_transform(self.x.numpy())
+        )
         self.tones: tuple[np.ndarray, np.ndarray] | None = None
         self.tones = self._fit_tones(hidden, seed)
 
@@ -100,32 +136,48 @@ class _Pictures:
         settings = LocalSettings(min(_NEIGHBOURS, len(own)), _SPREAD, unit)
         return LocalRows(self.x[own], self.y[own], settings)
 
-    def _pixels(self, draws: np.ndarray, around: np.ndarray, some: Any = slice(None)) -> np.ndarray:
+    def _pixels(
+        self, draws: np.ndarray, around: np.ndarray, some: Any = slice(None)
+    ) -> np.ndarray:
         """Hidden pixels (or `some` of them) of components (…, p) that are drawn around pictures (…)."""
         pixels = draws @ self.hidden.components_[:, some] + self.hidden.mean_[some]
         if self.detail is not None:
             pixels += self.detail[:, some][around]
-        return np.asarray(pixels if self.tones is None else np.interp(pixels, *self.tones))
+        return np.asarray(
+            pixels if self.tones is None else np.interp(pixels, *self.tones)
+        )
 
-    def _fit_tones(self, hidden: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
+    def _fit_tones(
+        self, hidden: np.ndarray, seed: Seed
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
         some = seed.child("rows").permutation(len(hidden))[:_TONE_ROWS]
-        near = self._local(np.arange(len(hidden))).adjusted(self.y[some], without=some, most=1)
+        near = self._local(np.arange(len(hidden))).adjusted(
+            self.y[some], without=some, most=1
+        )
         draws, picked = draw_near(near, 1, _SPREAD, seed)
         pixels = self._pixels(draws.numpy(), near.rows.gather(1, picked).numpy())
         levels = np.linspace(0, 1, _TONES)
-        before, after = (np.quantile(values, levels) for values in (pixels, hidden[some.numpy()]))
+        before, after = (
+            np.quantile(values, levels) for values in (pixels, hidden[some.numpy()])
+        )
         return before + 1e-9 * np.arange(_TONES), after
 
-    def draw(self, given: np.ndarray, n: int, own: np.ndarray, seed: Seed) -> np.ndarray:
+    def draw(
+        self, given: np.ndarray, n: int, own: np.ndarray, seed: Seed
+    ) -> np.ndarray:
         """Hidden pixels (m, n, hidden) of given rows (m, d), by the pictures with the numbers `own`."""
         y = project(self.view, _scores(self.shown, given[:, self.known]), self.slopes)
-        draws, around = (t.numpy() for t in self._local(own).draw(y, n * _DRAWS, seed, most=1))
+        draws, around = (
+            t.numpy() for t in self._local(own).draw(y, n * _DRAWS, seed, most=1)
+        )
         numbers = own[around]
         edge = self._pixels(draws, numbers, self.seam.inner)
         best = self.seam.choose(given, edge, seed.child("continuing"))
         draws = np.take_along_axis(draws, best[..., None], 1)
-        return self.seam.joined(given, self._pixels(draws, np.take_along_axis(numbers, best, 1)))
+        return self.seam.joined(
+            given, self._pixels(draws, np.take_along_axis(numbers, best, 1))
+        )
 
 
 class _Seam:
@@ -134,19 +186,33 @@ class _Seam:
     """
 
     def __init__(
-        self, rows: np.ndarray, known: np.ndarray, shape: tuple[int, int, int], smooth: bool
+        self,
+        rows: np.ndarray,
+        known: np.ndarray,
+        shape: tuple[int, int, int],
+        smooth: bool,
     ) -> None:
-        pixels, number = np.arange(len(known)).reshape(shape), (~known).cumsum() - 1
+        pixels = np.arange(len(known)).reshape(shape)
+        number = (~known).cumsum() - 1
         ends = [(pixels[:, :-1], pixels[:, 1:]), (pixels[:, :, :-1], pixels[:, :, 1:])]
         a, b = (np.concatenate([pair[i].ravel() for pair in ends]) for i in (0, 1))
-        meet, within = known[a] != known[b], ~known[a] & ~known[b]
-        self.outer, inner = (np.where(known[a] == one, a, b)[meet] for one in (True, False))
-        self.inner, n = number[inner], int((~known).sum())
-        self.square = float(np.square(rows[:, self.outer] - rows[:, inner]).mean()) + 1e-12
-        i, j = number[a[within]], number[b[within]]
+        meet = known[a] != known[b]
+        within = ~known[a] & ~known[b]
+        self.outer, inner = (
+            np.where(known[a] == one, a, b)[meet] for one in (True, False)
+        )
+        self.inner = number[inner]
+        n = int((~known).sum())
+        self.square = (
+            float(np.square(rows[:, self.outer] - rows[:, inner]).mean()) + 1e-12
+        )
+        i = number[a[within]]
+        j = number[b[within]]
         degree = np.bincount(np.concatenate((i, j, self.inner)), minlength=n)
         at = np.concatenate((np.arange(n), i, j)), np.concatenate((np.arange(n), j, i))
-        laplacian = coo_matrix((np.concatenate((degree, -np.ones(2 * len(i)))), at), (n, n))
+        laplacian = coo_matrix(
+            (np.concatenate((degree, -np.ones(2 * len(i)))), at), (n, n)
+        )
         self.solver = splu(laplacian.tocsc()) if smooth else None
 
     def choose(self, given: np.ndarray, edge: np.ndarray, seed: Seed) -> np.ndarray:
@@ -154,8 +220,12 @@ class _Seam:
 
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at the seam.
         """
-        score = -np.square(edge - given[:, None, self.outer]).sum(2) / (2 * _ALIKE * self.square)
-        score -= np.log(-np.log(seed.uniform(*score.shape).numpy()))  # Gumbel: the largest is a draw
+        score = -np.square(edge - given[:, None, self.outer]).sum(2) / (
+            2 * _ALIKE * self.square
+        )
+        score -= np.log(
+            -np.log(seed.uniform(*score.shape).numpy())
+        )  # Gumbel: the largest is a draw
         best = score.reshape(len(score), -1, _DRAWS).argmax(2)
         return np.asarray(np.arange(0, score.shape[1], _DRAWS) + best)
 

@@ -16,13 +16,23 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
+from sliceflow.errors import ParameterError, from_tensor, require_finite, unmasked
 from sliceflow.fields import Between
 
 _DTYPES = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
-    "float16", "float32", "float64",
-)  # fmt: skip
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+)
 
 
 @dataclass(frozen=True)
@@ -31,14 +41,20 @@ class Layout:
 
     height: Annotated[int, Between(1, 1 << 14)]
     width: Annotated[int, Between(1, 1 << 14)]
-    channels: Annotated[int, Between(1, 1 << 10)] | None  # None: (n, h, w) without a channel axis
+    channels: (
+        Annotated[int, Between(1, 1 << 10)] | None
+    )  # None: (n, h, w) without a channel axis
     dtype: str
     n_pixel_values: Annotated[int, Between(2, 1 << 31)] | None  # None: floats in [0, 1]
     tensor: bool = False
 
     def check(self) -> None:
-        if self.dtype not in _DTYPES or self.dtype.startswith("float") != (self.n_pixel_values is None):
-            raise ValueError(f"pictures of {self.n_pixel_values} pixel values cannot be {self.dtype!r}")
+        if self.dtype not in _DTYPES or self.dtype.startswith("float") != (
+            self.n_pixel_values is None
+        ):
+            raise ValueError(
+                f"pictures of {self.n_pixel_values} pixel values cannot be {self.dtype!r}"
+            )
 
     @classmethod
     def infer(cls, images: Any, n_pixel_values: int) -> Layout:
@@ -54,11 +70,19 @@ class Layout:
             raise ValueError(f"{fact}, which looks like (n, c, h, w); {advice}")
         channels = array.shape[3] if array.ndim == 4 else None
         if array.dtype.kind not in "fiub":
-            raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
+            raise ValueError(
+                f"pictures have dtype {array.dtype}; pass integers or floats"
+            )
         kind = None
-        if array.dtype.kind != "f":  # a value above the type's maximum would wrap around
-            kind = min(n_pixel_values, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
-        (_, h, w), tensor = array.shape[:3], isinstance(images, Tensor)
+        if (
+            array.dtype.kind != "f"
+        ):  # a value above the type's maximum would wrap around
+            kind = min(
+                n_pixel_values,
+                2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1,
+            )
+        _, h, w = array.shape[:3]
+        tensor = isinstance(images, Tensor)
         return cls(h, w, channels, str(array.dtype), kind, tensor)
 
     @property
@@ -73,39 +97,58 @@ class Layout:
     def read(self, images: Any) -> np.ndarray:
         """The pictures, checked, as (n, C, H, W): integers as bytes or int32, floats as they are."""
         array = as_array(images)
-        expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
+        expected = (self.height, self.width) + (
+            (self.channels,) if self.channels else ()
+        )
         if array.shape[1:] != expected:
-            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {expected}")
+            raise ValueError(
+                f"pictures are {array.shape[1:]} but the model was fitted on {expected}"
+            )
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
         values = self.n_pixel_values
         if (array.dtype.kind == "f") != (values is None):
-            known = "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
-            raise ValueError(f"pictures are {array.dtype} but the model was fitted on {known}")
-        low, high = array.min(), array.max()
+            known = (
+                "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
+            )
+            raise ValueError(
+                f"pictures are {array.dtype} but the model was fitted on {known}"
+            )
+        low = array.min()
+        high = array.max()
         if values is None and not 0 <= low <= high <= 1:  # nor NaN
             fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
             raise ValueError(f"{fact}; divide by the largest value, or pass integers")
         if values is not None and (low < 0 or high >= values):
             fact = f"integer pictures must be in 0..{values - 1} but range from {low} to {high}"
-            raise ValueError(f"{fact}; set n_pixel_values= to one more than the largest possible value")
-        pixels = array.reshape(len(array), self.height, self.width, -1).transpose(0, 3, 1, 2)
+            raise ValueError(
+                f"{fact}; set n_pixel_values= to one more than the largest possible value"
+            )
+        pixels = array.reshape(len(array), self.height, self.width, -1).transpose(
+            0, 3, 1, 2
+        )
         kind: Any = np.uint8 if (values or 0) <= 256 else np.int32
         if values is None:
             kind = np.promote_types(array.dtype, np.float32)  # no float16
-        return np.require(pixels.astype(kind, copy=False), requirements=["C", "W"])  # for torch
+        return np.require(
+            pixels.astype(kind, copy=False), requirements=["C", "W"]
+        )  # for torch
 
     def columns(self, pixels: Tensor) -> Tensor:
         """Pixels (n, C, H, W) as columns (C·H·W, n)."""
         return pixels.permute(1, 2, 3, 0).reshape(self.dimension, len(pixels))
 
     def encode(
-        self, raw: Tensor, seed: Seed | None = None, *, total: int | None = None,
-        runs: Sequence[slice] = (),
-    ) -> Tensor:  # fmt: skip
+        self,
+        raw: Tensor,
+        seed: Seed | None = None,
+        *,
+        total: int | None = None,
+        class_slices: Sequence[slice] = (),
+    ) -> Tensor:
         """Columns of pixels to values in [-1, 1]; without `seed`, integers are at the middle of their step.
 
-        A picture's noise depends on its number. The columns may be the slices `runs` of `total`.
+        A picture's noise depends on its number. The columns may be the slices `class_slices` of `total`.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
@@ -114,23 +157,34 @@ class Layout:
             x += 0.5
         else:
             # One row of numbers per pixel, as the pictures are stored: no transposition.
-            d, n = len(raw), raw.shape[1] if total is None else total
+            d = len(raw)
+            n = raw.shape[1] if total is None else total
             kind: Any = dict(dtype=torch.float32, device=raw.device)
-            parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
+            parts = [
+                seed.uniform_part(d, n, run, **kind)
+                for run in class_slices or [slice(0, n)]
+            ]
             u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-            x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
+            x += u.clamp_(
+                max=1 - self.n_pixel_values * 2.0**-22
+            )  # else v + u could round up to v + 1
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
     def write(self, x: Tensor) -> Any:
         """Columns of values to pictures in the user's dtype and layout."""
-        values, shape = self.n_pixel_values, (*self.shape, x.shape[1])
-        need_finite(x, "use an amplifier and start_noise closer to the defaults")
+        values = self.n_pixel_values
+        shape = (*self.shape, x.shape[1])
+        require_finite(x, "use an amplifier and start_noise closer to the defaults")
         if values is None:
             x = ((x + 1) / 2).clamp(0, 1)
         else:
             x = ((x + 1) * (values / 2)).floor_().clamp_(0, values - 1)
-            x = x.to(torch.uint8 if values <= 256 else torch.int32)  # less to transpose and copy
-        return self.as_given(x.view(shape).permute(3, 1, 2, 0).contiguous().cpu().numpy())
+            x = x.to(
+                torch.uint8 if values <= 256 else torch.int32
+            )  # less to transpose and copy
+        return self.as_given(
+            x.view(shape).permute(3, 1, 2, 0).contiguous().cpu().numpy()
+        )
 
     def as_given(self, array: np.ndarray) -> Any:
         """Pictures (n, H, W, C) in the user's dtype and layout."""
@@ -140,13 +194,20 @@ class Layout:
 
     def mirrored(self, raw: Tensor) -> Tensor:
         """The pictures followed by their mirror images, flipped left to right."""
-        return torch.cat((raw, raw.view(*self.shape, -1).flip(2).reshape(raw.shape)), dim=1)
+        return torch.cat(
+            (raw, raw.view(*self.shape, -1).flip(2).reshape(raw.shape)), dim=1
+        )
 
     def known(self, mask: np.ndarray | None, device: torch.device) -> Tensor | None:
         """Which values of a picture a mask (H, W) knows, (C·H·W, 1); None if it knows none."""
         if mask is None or not mask.any():
             return None
-        return torch.tensor(mask, device=device).view(1, -1).repeat(self.shape[0], 1).view(-1, 1)
+        return (
+            torch.tensor(mask, device=device)
+            .view(1, -1)
+            .repeat(self.shape[0], 1)
+            .view(-1, 1)
+        )
 
 
 def as_array(images: Any) -> np.ndarray:
@@ -154,10 +215,16 @@ def as_array(images: Any) -> np.ndarray:
     images = unmasked(from_tensor(images), "the pictures")
     try:
         array: np.ndarray = np.asarray(images)
-        native = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        native = (
+            np.float64
+            if array.dtype == np.longdouble
+            else array.dtype.newbyteorder("=")
+        )
         return array.astype(native, copy=False)
     except ValueError as error:
-        raise ValueError("pictures have different sizes; resize them to one size first") from error
+        raise ValueError(
+            "pictures have different sizes; resize them to one size first"
+        ) from error
 
 
 def _middle(h: int, w: int) -> np.ndarray:
@@ -178,13 +245,18 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 
 def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray:
     """(h, w) booleans, True where a pixel is observed, from a name or mask; `name` is for errors."""
-    h, w = layout.height, layout.width
+    h = layout.height
+    w = layout.width
     if isinstance(observed, str):
         if observed not in MASKS:
-            raise ParameterError(name, observed, f"is not one of {sorted(MASKS)}, nor a mask")
+            raise ParameterError(
+                name, observed, f"is not one of {sorted(MASKS)}, nor a mask"
+            )
         return MASKS[observed](h, w)
     mask: np.ndarray = np.asarray(unmasked(observed, name))
     if mask.shape != (h, w) or mask.dtype != bool:
         fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
-        raise ValueError(f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known")
+        raise ValueError(
+            f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known"
+        )
     return mask

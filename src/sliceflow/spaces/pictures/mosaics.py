@@ -37,12 +37,15 @@ _LEVELS = 64  # pixel values that are kept: files are a third smaller than with 
 
 def kept_layout(layout: Layout) -> Layout:
     """The layout of the pictures that a model keeps: they have at most 64 values."""
-    return replace(layout, n_pixel_values=min(_LEVELS, layout.n_pixel_values or _LEVELS))
+    return replace(
+        layout, n_pixel_values=min(_LEVELS, layout.n_pixel_values or _LEVELS)
+    )
 
 
 def kept_pictures(data: PictureData, ranks: Ranks) -> Tensor:
     """All pictures of all ranks, without mirror images, as a model keeps them: (n, c, h, w), bytes."""
-    raw, values = ranks.gather(data.raw[:, : data.place.count].T), data.layout.n_pixel_values
+    raw = ranks.gather(data.raw[:, : data.shard.count].T)
+    values = data.layout.n_pixel_values
     if values is None:  # a mosaic hardly shows rounding
         raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
     elif values > _LEVELS:
@@ -73,18 +76,25 @@ class Mosaics:
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor, Tensor]:
         """The pictures class by class, and the first place and the number of those of each class."""
-        n, codes = self.raw.shape[1], self.codes
+        n = self.raw.shape[1]
+        codes = self.codes
         codes = torch.zeros(n, dtype=torch.int64) if codes is None else codes
-        _, order, _, runs = sort_by_class(codes.to(self.raw.device), self.n_classes)
-        starts = torch.tensor(runs.starts, device=self.raw.device)
+        _, order, _, class_slices = sort_by_class(
+            codes.to(self.raw.device), self.n_classes
+        )
+        starts = torch.tensor(class_slices.starts, device=self.raw.device)
         return order, starts[:-1], starts.diff()
 
     @cached_property
     def _means(self) -> Tensor:
         """The mean of each class: (d, C)."""
         order, starts, sizes = self._order
-        sums = torch.zeros(len(self.raw), self.n_classes, dtype=torch.float64, device=self.raw.device)
-        for c, (first, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        sums = torch.zeros(
+            len(self.raw), self.n_classes, dtype=torch.float64, device=self.raw.device
+        )
+        for c, (first, size) in enumerate(
+            zip(starts.tolist(), sizes.tolist(), strict=True)
+        ):
             for part in range(first, first + size, self._chunk):
                 numbers = order[part : min(part + self._chunk, first + size)]
                 sums[:, c] += self._values(numbers).double().sum(1)
@@ -96,8 +106,12 @@ class Mosaics:
 
     def pictures(self, layout: Layout) -> np.ndarray:
         """The pictures, without mirror images, in the layout of the model."""
-        parts = torch.split(torch.arange(len(self.pixels), device=self.raw.device), self._chunk)
-        return np.concatenate([np.asarray(layout.write(self._values(part))) for part in parts])
+        parts = torch.split(
+            torch.arange(len(self.pixels), device=self.raw.device), self._chunk
+        )
+        return np.concatenate(
+            [np.asarray(layout.write(self._values(part))) for part in parts]
+        )
 
     def _values(self, numbers: Tensor) -> Tensor:
         """The pixels, in [−1, 1], of the pictures with these numbers."""
@@ -113,7 +127,8 @@ class Mosaics:
 
     def _weights(self, count: int, noise: Noise) -> Tensor:
         """w of each summed picture: (s, hw, count)."""
-        waves, s = self._waves, self.size
+        waves = self._waves
+        s = self.size
         if self.locality == 0 or waves.shape[1] == 0:
             return torch.full((s, 1, count), 1 / math.sqrt(s), device=waves.device)
         normal = torch.empty(s * waves.shape[1], count, device=waves.device)
@@ -124,16 +139,21 @@ class Mosaics:
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
         """The start (d, count) of particles of classes y (count,)."""
         order, starts, sizes = self._order
-        x = torch.empty(len(self.raw), count, dtype=torch.float32, device=self.raw.device)
+        x = torch.empty(
+            len(self.raw), count, dtype=torch.float32, device=self.raw.device
+        )
         noise.child("start").fill(x).mul_(_SPREAD)
         if y is None:
             y = torch.zeros(count, dtype=torch.int64, device=x.device)
-        shape: Any = dict(rows=count, columns=self.size + 1, start=noise.first, device=x.device)
+        shape: Any = dict(
+            rows=count, columns=self.size + 1, start=noise.first, device=x.device
+        )
         u = noise.seed.child("summed").uniform(**shape)
         numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
         for first in range(0, count, self._chunk):
             part = slice(first, min(count, first + self._chunk))
-            means, n = self._means[:, y[part]], part.stop - first
+            means = self._means[:, y[part]]
+            n = part.stop - first
             weights = self._weights(n, replace(noise, first=noise.first + first))
             total = torch.zeros_like(means)
             for k, of in enumerate(numbers[part].T):
@@ -141,7 +161,9 @@ class Mosaics:
                 contrast = away.norm(dim=0)
                 if k < self.size:
                     away /= contrast.clamp(min=_SPREAD)
-                    total += (away.view(self.layout.shape[0], -1, n) * weights[k]).view_as(away)
+                    total += (
+                        away.view(self.layout.shape[0], -1, n) * weights[k]
+                    ).view_as(away)
                 else:
                     total *= contrast
             x[:, part] += means + total
@@ -154,8 +176,16 @@ def mosaics_of(
     """Of the kept pictures of a model, or None; `codes` (N,) count if classes have separate maps."""
     if pixels is None:
         return None
-    how = plan.n_summed, plan.options.locality, kept_layout(plan.layout), pixels, plan.mirror
-    return Mosaics(*how, codes if plan.apart else None, max(1, plan.apart), device)
+    how = (
+        plan.n_summed,
+        plan.options.locality,
+        kept_layout(plan.layout),
+        pixels,
+        plan.mirror,
+    )
+    return Mosaics(
+        *how, codes if plan.per_class else None, max(1, plan.per_class), device
+    )
 
 
 def _cosines(n: int) -> Tensor:
@@ -166,11 +196,15 @@ def _cosines(n: int) -> Tensor:
 
 
 def start(
-    plan: PicturePlan, mosaics: Mosaics | None, count: int, y: Tensor | None, noise: Noise,
+    plan: PicturePlan,
+    mosaics: Mosaics | None,
+    count: int,
+    y: Tensor | None,
+    noise: Noise,
     device: torch.device,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The start (d, count) of particles with codes y: mosaics, or noise if these are None."""
     if mosaics is not None:
-        return mosaics.start(count, y if plan.apart else None, noise)
+        return mosaics.start(count, y if plan.per_class else None, noise)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
     return noise.child("start").fill(x).mul_(plan.options.start_noise)

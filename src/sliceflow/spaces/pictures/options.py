@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_bool, is_int, is_real, need
+from sliceflow.errors import is_bool, is_int, is_real, require
 
 _PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -52,19 +52,31 @@ class PictureOptions:
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        start, knots, kappa = self.start, self.n_knots, self.shrinkage
-        named, number = start in ("auto", "noise"), "a finite number of at least 0"
+        start = self.start
+        knots = self.n_knots
+        kappa = self.shrinkage
+        named = start in ("auto", "noise")
+        number = "a finite number of at least 0"
         rules = {
-            "start": (named or is_int(start, 1), "'auto', 'noise' or an int of at least 1"),
+            "start": (
+                named or is_int(start, 1),
+                "'auto', 'noise' or an int of at least 1",
+            ),
             "locality": (is_real(self.locality, 0), number),
             "start_noise": (is_real(self.start_noise, 0), number),
             "clip": (is_bool(self.clip), "True or False"),
-            "dequantize_every": (self.dequantize_every in ("stage", "step"), "'stage' or 'step'"),
+            "dequantize_every": (
+                self.dequantize_every in ("stage", "step"),
+                "'stage' or 'step'",
+            ),
             "n_directions": (is_int(self.n_directions, 1), "an int of at least 1"),
             "taper": (is_real(self.taper, 0, 1), "a number from 0 to 1"),
-            "n_knots": (knots == "auto" or is_int(knots, 0), "'auto' or an int of at least 0"),
+            "n_knots": (
+                knots == "auto" or is_int(knots, 0),
+                "'auto' or an int of at least 0",
+            ),
             "precision": (self.precision in _PRECISIONS, f"one of {list(_PRECISIONS)}"),
             "shrinkage": (kappa == "auto" or is_real(kappa, 0), f"'auto' or {number}"),
         }
         for name, (ok, what) in rules.items():
-            need(ok, name, getattr(self, name), what)
+            require(ok, name, getattr(self, name), what)

@@ -14,7 +14,7 @@ from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
-from sliceflow.errors import ParameterError, is_int, is_real, need
+from sliceflow.errors import ParameterError, is_int, is_real, require
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.models.ranks import Ranks
@@ -30,14 +30,28 @@ _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on avera
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
 _MAX_CLUSTERS = {"grey": 30, "colour": 25}
-_MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU, and worse
-_MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
+_MAX_COLUMNS = (
+    1 << 20
+)  # columns per step: smaller batches are slower on a GPU, and worse
+_MIN_KNOTS = 16
+_MAX_KNOTS = 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 SINGLE_PIXEL_BINS = 512  # of single pixels
-_BASES = ("auto", "pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
+_BASES = (
+    "auto",
+    "pixels",
+    "cosines",
+    "random",
+)  # "random": the paper's random patches, not tiles
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
-_NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
-_CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
+_NANOSECONDS = {
+    "cpu": 8.0,
+    "cuda": 0.02,
+}  # for each value that a step projects and moves
+_CPU_PARTICLES = {
+    "draft": 10_000,
+    "standard": 20_000,
+}  # most, unless the user says how many; else
 _MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
 _CPU_DRAFT = 2  # steps per stage of "draft" there
 
@@ -57,18 +71,24 @@ class PicturePlan(Plan):
     stages: tuple[PictureStage, ...]
     patch_basis: Literal["pixels", "cosines", "random"]
     transport: SavedTransport
-    n_looked_at: int | None = None  # most particles, and most pictures, per step; None uses all
+    batch_size: int | None = (
+        None  # most particles, and most pictures, per step; None uses all
+    )
     n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
-    n_summed: Annotated[int, Between(0, 1 << 10)]  # pictures of a mosaic; 0 starts as noise
+    n_summed: Annotated[
+        int, Between(0, 1 << 10)
+    ]  # pictures of a mosaic; 0 starts as noise
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
     options: PictureOptions  # as given; those above are resolved
 
     def check(self) -> None:
-        if any(v.h > self.layout.height or v.w > self.layout.width for v in self.stages):
+        if any(
+            v.h > self.layout.height or v.w > self.layout.width for v in self.stages
+        ):
             raise ValueError(f"a stage is larger than pictures of {self.layout.shape}")
 
     @property
-    def apart(self) -> int:
+    def per_class(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
 
@@ -82,7 +102,7 @@ class PicturePlan(Plan):
         if self.condition in ("observed", "clusters"):
             return "completion" if self.condition == "observed" else "clusters"
         shared = f"CSWF ξ={self.amplifier:g}" if self.amplifier else "SWF"
-        return "per class" if self.apart else shared
+        return "per class" if self.per_class else shared
 
     @property
     def n_steps(self) -> int:
@@ -94,7 +114,7 @@ class PicturePlan(Plan):
         if not self.n_summed:
             return "noise"
         whose = f"their {'class' if self.condition == 'labels' else 'cluster'}"
-        whose = whose if self.apart else "the data"
+        whose = whose if self.per_class else "the data"
         return f"mosaics of {self.n_summed} training pictures of {whose}, which the model keeps"
 
     @property
@@ -103,12 +123,17 @@ class PicturePlan(Plan):
         if self.patch_basis == "random":
             return [self.options.n_directions] * len(self.stages)
         c = self.layout.shape[0]
-        return [Tiles(c, stage.h, stage.w, stage.patch).most_directions for stage in self.stages]
+        return [
+            Tiles(c, stage.h, stage.w, stage.patch).most_directions
+            for stage in self.stages
+        ]
 
     @property
     def n_maps(self) -> int:
         """The most maps of all steps, of one class."""
-        return sum(h * v.n_steps for h, v in zip(self.directions, self.stages, strict=True))
+        return sum(
+            h * v.n_steps for h, v in zip(self.directions, self.stages, strict=True)
+        )
 
     @property
     def frame_bytes(self) -> int:
@@ -120,19 +145,33 @@ class PicturePlan(Plan):
         return rotation_bytes(tile, 4)
 
     def lines(self) -> Sequence[tuple[str, object]]:
-        more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
-        layout, what = self.layout, "pictures and mirror images" if self.mirror else "pictures"
+        more = (
+            f", {self.n_moved} moved for the model"
+            if self.n_moved > self.n_particles
+            else ""
+        )
+        layout = self.layout
+        what = "pictures and mirror images" if self.mirror else "pictures"
         values = layout.n_pixel_values
         kind = "floats" if values is None else f"{values} values a pixel"
         colour = "" if layout.channels is None else f"×{layout.channels}"
         k = self.n_conditions
-        kinds = dict(labels=f"{k} classes", clusters=f"{k} clusters", observed="observed pixels")
+        kinds = dict(
+            labels=f"{k} classes", clusters=f"{k} clusters", observed="observed pixels"
+        )
         directions = f"tiles of {self.patch_basis}"
         if self.patch_basis == "random":
             directions = f"{self.options.n_directions} random patches"
-        looked = f"at most {self.n_looked_at} particles and pictures" if self.n_looked_at else ""
+        looked = (
+            f"at most {self.batch_size} particles and pictures"
+            if self.batch_size
+            else ""
+        )
         return [
-            ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
+            (
+                "data",
+                f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}",
+            ),
             ("condition", kinds.get(self.condition, "")),
             ("particles", f"{self.n_particles}{more}"),
             ("start", self.start),
@@ -147,22 +186,35 @@ class PicturePlan(Plan):
 
     def fit_bytes(self, n_here: int, m_here: int) -> int:
         """Memory of n pictures and m particles on a rank: clouds, a step, the model, kept pictures."""
-        layout, looked_at, apart = self.layout, self.n_looked_at, self.apart or 1
+        layout = self.layout
+        looked_at = self.batch_size
+        per_class = self.per_class or 1
         n_bins = getattr(self.transport, "n_bins", None)
-        each, bins = map_bytes(self.n_knots, n_bins, self.shared) * apart, n_bins or 0
+        each = map_bytes(self.n_knots, n_bins, self.shared) * per_class
+        bins = n_bins or 0
         if bins and layout.n_pixel_values is not None:
             bins = max(bins, SINGLE_PIXEL_BINS)
         columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
-        work = max(self.directions) * (4 * columns + _BIN_BYTES * bins * apart) + self.frame_bytes
-        d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
+        work = (
+            max(self.directions) * (4 * columns + _BIN_BYTES * bins * per_class)
+            + self.frame_bytes
+        )
+        d = layout.dimension
+        raw = 1 if layout.n_pixel_values is not None else 4
         clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
-        kept = raw * d * self.n_pictures if self.n_summed else 0  # all pictures, on every rank
+        kept = (
+            raw * d * self.n_pictures if self.n_summed else 0
+        )  # all pictures, on every rank
         return clouds + work + self.n_maps * each + kept
 
     def fit_seconds(self) -> float:
         """About how long a fit takes on its device."""
-        most = self.n_looked_at or max(self.n_moved, self.n_pictures)
-        columns = self.n_moved + min(self.n_moved, most) + min(self.n_pictures, most)
+        max_samples = self.batch_size or max(self.n_moved, self.n_pictures)
+        columns = (
+            self.n_moved
+            + min(self.n_moved, max_samples)
+            + min(self.n_pictures, max_samples)
+        )
         return self.estimate(self.n_maps * columns, _NANOSECONDS)
 
 
@@ -195,14 +247,24 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
     """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
         return int(quality)
-    steps = _CPU_DRAFT if (quality, device.type) == ("draft", "cpu") else QUALITY[quality]
+    steps = (
+        _CPU_DRAFT if (quality, device.type) == ("draft", "cpu") else QUALITY[quality]
+    )
     return steps * (_JOINT if joint else 1)
 
 
-def choose_particles(parameters: Mapping[str, Any], n: int, device: torch.device) -> int:
+def choose_particles(
+    parameters: Mapping[str, Any], n: int, device: torch.device
+) -> int:
     """M for n pictures. On a CPU, where they take long, there are fewer."""
-    m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
-    if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
+    m: int = parameters["n_particles"] or default_particles(
+        n if parameters["mirror"] else 2 * n
+    )
+    if (
+        parameters["n_particles"] is None
+        and device.type == "cpu"
+        and parameters["preset"] is None
+    ):
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
     return m
 
@@ -222,21 +284,36 @@ def choose_amplifier(
 
 
 def choose_clusters(
-    parameters: Mapping[str, Any], m: int, n: int, shape: tuple[int, int, int], device: torch.device
+    parameters: Mapping[str, Any],
+    m: int,
+    n: int,
+    shape: tuple[int, int, int],
+    device: torch.device,
 ) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
     requested = parameters["n_clusters"]
-    histograms = isinstance(choose_transport(parameters["transport"], math.inf, m + n), Histogram)
+    histograms = isinstance(
+        choose_transport(parameters["transport"], math.inf, m + n), Histogram
+    )
     if requested == "auto":
         kind = "grey" if shape[0] == 1 else "colour"
-        enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
+        enough = _MIN_PER_CLUSTER[kind]
+        different = n // 2 if parameters["mirror"] else n
         if kind == "grey":
             steps = steps_per_stage(parameters["quality"], False, device)
-            enough = max(enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape)))
-        most = min(_MAX_CLUSTERS[kind], different // enough, m)
-        return max(1, most) if histograms else 1
-    k, most = int(requested), min(m, n)
-    need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")
+            enough = max(
+                enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape))
+            )
+        max_samples = min(_MAX_CLUSTERS[kind], different // enough, m)
+        return max(1, max_samples) if histograms else 1
+    k = int(requested)
+    max_samples = min(m, n)
+    require(
+        k <= max_samples,
+        "n_clusters",
+        k,
+        f"at most {max_samples}: each cluster needs a particle and a picture",
+    )
     if k > 1 and not histograms:
         raise _sorting("n_clusters", k, m, n, "n_clusters=1")
     return k
@@ -251,8 +328,13 @@ def choose_transport(
     transport: str | Transport, amplifier: float, n: int, n_ranks: int = 1
 ) -> Transport:
     """The transport for n particles and pictures. `amplifier` is 0 without labels."""
-    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
-    counting = Histogram(n_bins, _MAX_COLUMNS), Auto(n_bins=n_bins, most=_MAX_COLUMNS)
+    n_bins = (
+        1024 if 0 < amplifier < math.inf else 128
+    )  # classes that share a histogram need more
+    counting = (
+        Histogram(n_bins, _MAX_COLUMNS),
+        Auto(n_bins=n_bins, max_samples=_MAX_COLUMNS),
+    )
     return transports.choose_transport(transport, n, n_ranks, *counting)
 
 
@@ -280,16 +362,31 @@ def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
     check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
-    quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
+    quality = parameters["quality"]
+    xi = parameters["amplifier"]
+    k = parameters["n_clusters"]
     named = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
     known = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    counted, how = k == "auto" or is_int(k, 1), "an int of at least 1; 1 turns clustering off"
+    counted = k == "auto" or is_int(k, 1)
+    how = "an int of at least 1; 1 turns clustering off"
     for name, ok, what in (
         ("quality", named, f"one of {list(QUALITY)} or a number of steps per stage"),
-        ("schedule", isinstance(parameters["schedule"], str), "a string: 'auto', 'paper' or stages"),
-        ("n_pixel_values", is_int(parameters["n_pixel_values"], 2), "an int of at least 2"),
+        (
+            "schedule",
+            isinstance(parameters["schedule"], str),
+            "a string: 'auto', 'paper' or stages",
+        ),
+        (
+            "n_pixel_values",
+            is_int(parameters["n_pixel_values"], 2),
+            "an int of at least 2",
+        ),
         ("patch_basis", parameters["patch_basis"] in _BASES, f"one of {list(_BASES)}"),
-        ("amplifier", known, "'auto', or a number of at least 0, which may be math.inf"),
+        (
+            "amplifier",
+            known,
+            "'auto', or a number of at least 0, which may be math.inf",
+        ),
         ("n_clusters", counted, f"'auto' or {how}"),
     ):
-        need(ok, name, parameters[name], what)
+        require(ok, name, parameters[name], what)

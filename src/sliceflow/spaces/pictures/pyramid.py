@@ -37,7 +37,10 @@ def upsampled(full: int, small: int, device: torch.device | str = "cpu") -> Tens
 
 @cached(_CACHE_BYTES)
 def basis(
-    full: int, small: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    full: int,
+    small: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """U, (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
 
@@ -47,7 +50,9 @@ def basis(
         return torch.eye(full, dtype=dtype, device=device)
     weights = _weights(full, small)
     values, vectors = torch.linalg.eigh(weights.T @ weights)
-    return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T).to(device, dtype)
+    return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T).to(
+        device, dtype
+    )
 
 
 def _product(a: Tensor, image: Tensor) -> Tensor:
@@ -86,7 +91,8 @@ class Subspace(Space):
         return basis(self.height, self.h, *kind), basis(self.width, self.w, *kind)
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        d, n = self.channels * len(rows) * len(columns), x.shape[1]
+        d = self.channels * len(rows) * len(columns)
+        n = x.shape[1]
         chunk = max(256, _CHUNK // max(d, len(x)))
         if n > chunk:  # bounds the memory between the two products
             out = x.new_empty(d, n)
@@ -95,7 +101,9 @@ class Subspace(Space):
             return out
         # This copies x if it is a slice of columns.
         image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
-        image = _product(rows, image).view(self.channels * len(rows), columns.shape[1], n)
+        image = _product(rows, image).view(
+            self.channels * len(rows), columns.shape[1], n
+        )
         return _product(columns, image).view(d, n)
 
     def down(self, x: Tensor) -> Tensor:

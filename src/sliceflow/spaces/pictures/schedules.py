@@ -34,12 +34,18 @@ class PictureStage:
 _SMALL = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
 _FINE = "15,13,11,9,7,5,3"
 # the paper's Table 2
-_MNIST = f"{_SMALL} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] 21[{_FINE}] 28[{_FINE}]"
-_CIFAR = f"{_SMALL} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] 16[{_FINE}] 24[{_FINE}] 32[{_FINE}]"
+_MNIST = (
+    f"{_SMALL} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] 21[{_FINE}] 28[{_FINE}]"
+)
+_CIFAR = (
+    f"{_SMALL} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] 16[{_FINE}] 24[{_FINE}] 32[{_FINE}]"
+)
 _CELEBA = f"{_CIFAR} 64[{_FINE}]"
 
 
-def from_string(text: str, height: int, width: int, steps: int = 100) -> list[PictureStage]:
+def from_string(
+    text: str, height: int, width: int, steps: int = 100
+) -> list[PictureStage]:
     """The stages of a schedule, each of so many steps, for pictures of height × width.
 
     The text names resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a
@@ -57,7 +63,9 @@ def from_string(text: str, height: int, width: int, steps: int = 100) -> list[Pi
     longer = max(height, width)
     levels = []
     for word in text.split():
-        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?)|=([1-9]\d*))?", word)
+        match = re.fullmatch(
+            r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?)|=([1-9]\d*))?", word
+        )
         if match is None:
             raise ValueError(
                 f"schedule entry {word!r} is not of the form resolution[patch,patch,…], "
@@ -72,7 +80,9 @@ def from_string(text: str, height: int, width: int, steps: int = 100) -> list[Pi
             if not 1 <= patch <= resolution:
                 fact = f"{word!r} has a patch of {patch} pixels at a resolution of {resolution}"
                 raise ValueError(f"schedule entry {fact}; use 1 to {resolution}")
-            n_steps = max(1, int(match[4]) if match[4] else round(steps * float(match[3] or 1)))
+            n_steps = max(
+                1, int(match[4]) if match[4] else round(steps * float(match[3] or 1))
+            )
             levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
         raise ValueError("the schedule is empty; pass at least one resolution[patch]")

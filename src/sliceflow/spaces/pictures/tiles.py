@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.clouds import Cloud, Columns
+from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import GridTable, Table
+from sliceflow.engine.transports import GridMap, TransportMap
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import upsampled
@@ -40,11 +40,13 @@ class TileFrame(Frame):
         known = self.theta_y is not None and cloud.y is not None
         return (self.theta_y, cloud.y) if known else (None, None)
 
-    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
+    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         if isinstance(columns, slice):
-            cloud, columns = cloud.part(columns), None
-        project, shift = kernels.for_tensor(cloud.x).project_tiles, self._shift(cloud)
+            cloud = cloud.part(columns)
+            columns = None
+        project = kernels.for_tensor(cloud.x).project_tiles
+        shift = self._shift(cloud)
         return project(cloud.x, self.theta, self.geometry, columns, *shift)  # type: ignore[no-any-return]
 
     def lift(self, dz: Tensor) -> Tensor:
@@ -52,12 +54,16 @@ class TileFrame(Frame):
         dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
         return dx
 
-    def move(self, cloud: Cloud, table: Table, size: float) -> None:
+    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        x, starts = cloud.x, None if cloud.runs is None else cloud.runs.starts
-        if isinstance(table, GridTable):
-            maps, tiles = (table.lo, table.hi, table.values), (self.theta, self.geometry)
-            kernels.for_tensor(x).move_tiles(x, *tiles, *maps, size, *self._shift(cloud), starts)
+        x = cloud.x
+        starts = None if cloud.class_slices is None else cloud.class_slices.starts
+        if isinstance(table, GridMap):
+            maps = (table.lo, table.hi, table.values)
+            tiles = (self.theta, self.geometry)
+            kernels.for_tensor(x).move_tiles(
+                x, *tiles, *maps, size, *self._shift(cloud), starts
+            )
         else:
             super().move(cloud, table, size)
 
@@ -70,8 +76,12 @@ class Tiles:
     height: int  # and width: of the pictures, or of a pyramid level's coefficients
     width: int
     patch: int  # S
-    cosines: bool = False  # rotate groups of a tile's cosines, for photographs; else all pixels
-    precision: torch.dtype | None = None  # dtype of the rotations; None takes the particles'
+    cosines: bool = (
+        False  # rotate groups of a tile's cosines, for photographs; else all pixels
+    )
+    precision: torch.dtype | None = (
+        None  # dtype of the rotations; None takes the particles'
+    )
 
     @property
     def most_directions(self) -> int:
@@ -83,17 +93,28 @@ class Tiles:
 
     def _geometry(self, down: float, right: float) -> Geometry:
         """The tiles at these fractions of a tile; one as large as the picture has offset 0."""
-        s, t = min(self.patch, self.height), min(self.patch, self.width)
-        offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
+        s = min(self.patch, self.height)
+        t = min(self.patch, self.width)
+        offset = (
+            int(down * s) if s < self.height else 0,
+            int(right * t) if t < self.width else 0,
+        )
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
     def count(self, seed: Seed, step: int) -> int:
         return self.geometry(seed, step).n_directions
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> TileFrame:
-        geometry, device, dtype = self.geometry(seed, step), x.device, self.precision or x.dtype
+        geometry = self.geometry(seed, step)
+        device = x.device
+        dtype = self.precision or x.dtype
         side = kernels.for_device(device).lanes(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
@@ -127,11 +148,25 @@ class RandomPatches:
         return self.n_directions
 
     def draw(
-        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        n_conditions: int = 0,
+        data: Tensor | None = None,
     ) -> Frame:
-        c, h, w, s, count = self.channels, self.height, self.width, self.patch, self.n_directions
-        full, seed, device, dtype = self.full or (h, w), seed.child(step), x.device, x.dtype
-        patches = seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
+        c = self.channels
+        h = self.height
+        w = self.width
+        s = self.patch
+        count = self.n_directions
+        full = self.full or (h, w)
+        seed = seed.child(step)
+        device = x.device
+        dtype = x.dtype
+        patches = (
+            seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
+        )
         size = torch.tensor([h, w], device=device)
         centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()
         rows, columns = (
@@ -142,8 +177,12 @@ class RandomPatches:
         length = math.sqrt(2) if n_conditions else 1.0
         chunk = max(1, _NUMBERS // (c * h * w))
         for part in (slice(first, first + chunk) for first in range(0, count, chunk)):
-            placed = rows[part, None] @ patches[part] @ columns[part, None].mT  # (chunk, C, h, w)
-            theta[part] = torch.nn.functional.normalize(placed.flatten(1), dim=1) / length
+            placed = (
+                rows[part, None] @ patches[part] @ columns[part, None].mT
+            )  # (chunk, C, h, w)
+            theta[part] = (
+                torch.nn.functional.normalize(placed.flatten(1), dim=1) / length
+            )
         theta_y = None
         if n_conditions:
             normal = seed.child("y").normal(count, n_conditions, device=device)

@@ -4,11 +4,11 @@ This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional 
 the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
 the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
 before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
-leaves over (`choose_way`).
+leaves over (`choose_strategy`).
 
 Trees compare distributions, not means: the target of a number is its normal score and the cosines
 cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
-removes splits that gain less than a few times what one of pure noise would (`Detail`).
+removes splits that gain less than a few times what one of pure noise would (`TreeSettings`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.lines import Line, measured
 
 _PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
-_COSINES, _TAIL = 16, 1.5  # functions of the rank, and the weight of the normal score beside them
+_COSINES = 16
+_TAIL = 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
 MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
@@ -35,15 +36,18 @@ _EQUAL = 0.001  # share of rows in which a number equals one before it, from whi
 _LINEAR = 12  # levels of a number from which on it is predicted
 _JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
 _CLOSE = 0.05  # error of a line's predictions in ranks, at most
-_TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
+_TRIES = 24
+_CLIMB = 4  # draws until one is allowed, and draws per node on the way up
 
 # How a column is drawn: from leaves; as a label whose levels have trees of their own; or along a line.
-Way = Literal["leaves", "apart", "numbers", "logs"]
-LINES: tuple[Way, ...] = ("numbers", "logs")
-Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
+Strategy = Literal["leaves", "per_level", "numbers", "logs"]
+LINES: tuple[Strategy, ...] = ("numbers", "logs")
+Allowed = Callable[
+    [np.ndarray, np.ndarray], np.ndarray
+]  # (rows, positions) -> which are allowed
 
 
-class Detail(NamedTuple):
+class TreeSettings(NamedTuple):
     """How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise.
 
     Also from how many near rows smooth numbers are drawn; with 0, trees draw them, too.
@@ -54,11 +58,11 @@ class Detail(NamedTuple):
     near: int = 0
 
     @classmethod
-    def at(cls, t: float) -> Detail:
+    def at(cls, t: float) -> TreeSettings:
         """From the finest trees, t = 0, to the coarsest, t = 1."""
         return cls(round(5 * 4**t), round(2 + 0.75 * t, 2))
 
-    def of_rows(self, n: int) -> Detail:
+    def of_rows(self, n: int) -> TreeSettings:
         """The same for n rows: fewer have smaller leaves."""
         return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
 
@@ -68,7 +72,9 @@ class Tree:
     """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
 
     nodes: Any  # the tree of scikit-learn
-    rows: np.ndarray  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
+    rows: (
+        np.ndarray
+    )  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
     first: np.ndarray  # (nodes,), where the range of each node begins,
     count: np.ndarray  # its length,
     parent: np.ndarray  # and the node above
@@ -76,20 +82,31 @@ class Tree:
 
     @classmethod
     def grow(
-        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, detail: Detail, rng: np.random.Generator
+        cls,
+        x: np.ndarray,
+        target: np.ndarray,
+        y: np.ndarray,
+        detail: TreeSettings,
+        rng: np.random.Generator,
     ) -> Tree:
         """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
         some = np.sort(rng.permutation(len(y))[:MOST_ROWS])
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
         alpha = detail.cost / len(some) * _impurity(target[some])
         # Half the gain saves time, and hardly a split that the pruning would have kept.
-        how = {"min_samples_leaf": detail.leaf, "ccp_alpha": alpha, "min_impurity_decrease": alpha / 2}
+        how = {
+            "min_samples_leaf": detail.leaf,
+            "ccp_alpha": alpha,
+            "min_impurity_decrease": alpha / 2,
+        }
         nodes = kind(random_state=0, **how).fit(x[some], target[some]).tree_
         at = nodes.apply(x)
         order = np.lexsort((y, at))
         # Nodes are numbered depth first: those below a node end where its sibling begins.
-        k, parent = nodes.node_count, np.zeros(nodes.node_count, dtype=np.int64)
-        end, inner = np.full(k, k), np.flatnonzero(nodes.children_left >= 0)
+        k = nodes.node_count
+        parent = np.zeros(nodes.node_count, dtype=np.int64)
+        end = np.full(k, k)
+        inner = np.flatnonzero(nodes.children_left >= 0)
         below = nodes.children_left[inner], nodes.children_right[inner]
         for v, low, high in zip(inner, *below, strict=True):
             parent[[low, high]], end[low], end[high] = v, high, end[v]
@@ -135,7 +152,9 @@ class Link:
     y: np.ndarray  # (n,), their positions; or what the last line leaves over
     along: bool  # which of the two
     equal: tuple[int, ...] = ()  # columns that it equals in some rows
-    which: Tree | None = None  # says which of them, 0 for none, and one more for a missing cell,
+    which: Tree | None = (
+        None  # says which of them, 0 for none, and one more for a missing cell,
+    )
     choice: Any = None  # (n,), by what all rows have
 
     @property
@@ -143,17 +162,24 @@ class Link:
         """Share of the impurity that the tree leaves."""
         return self.tree.left
 
-    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
+    def draw(
+        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any
+    ) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
-        own, out = self.columns[self.column], np.full(len(z), np.nan)
+        own = self.columns[self.column]
+        out = np.full(len(z), np.nan)
         x, ahead = _features(z, self.before, self.lines)
         if self.which is not None:
             node = self.which.nodes.apply(x)
-            at = self.which.first[node] + (_spread(node, rng) * self.which.count[node]).astype(np.int64)
+            at = self.which.first[node] + (
+                _spread(node, rng) * self.which.count[node]
+            ).astype(np.int64)
             chosen = self.choice[self.which.rows[at]]
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
-                same = own.positions_of(_numbers_in(own, self.columns[other], z[rows, other]))
+                same = own.positions_of(
+                    _numbers_in(own, self.columns[other], z[rows, other])
+                )
                 ok = (same >= 0) & allowed(rows, same)
                 out[rows[ok]] = same[ok]
             gone = np.flatnonzero(chosen > len(self.equal))
@@ -166,15 +192,20 @@ class Link:
             drawn = self._values(node, rng, ahead[rest])
             ok = allowed(rest, drawn)
             out[rest[ok]] = drawn[ok]
-            rest, node = rest[~ok], node[~ok]
+            rest = rest[~ok]
+            node = node[~ok]
             if attempt % _CLIMB == _CLIMB - 1:
                 node = self.tree.parent[node]
         return out
 
-    def _values(self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray) -> np.ndarray:
+    def _values(
+        self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray
+    ) -> np.ndarray:
         """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
-        column, tree = self.columns[self.column], self.tree
-        count, first = tree.count[node], tree.first[node]
+        column = self.columns[self.column]
+        tree = self.tree
+        count = tree.count[node]
+        first = tree.first[node]
         at = _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
         if not self.along and not column.free.any():
@@ -182,16 +213,20 @@ class Link:
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
-        ends = [self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)]
+        ends = [
+            self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)
+        ]
         sound = tree.nodes.children_left[node] < 0
         if self.along:
             between = ends[0] + (at - low) * (ends[1] - ends[0])
-            return self.lines[-1].position(column, ahead + np.where(sound, between, drawn))
+            return self.lines[-1].position(
+                column, ahead + np.where(sound, between, drawn)
+            )
         return np.where(sound, column.between(ends, at - low, drawn), drawn)
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class PerLevel:
     """The links of one column for each level of a label: no tree mixes these."""
 
     label: int
@@ -210,7 +245,9 @@ class Apart:
         """Share of the impurity that trees leave, on average."""
         return float(np.mean([link.left for link in self.links.values()]))
 
-    def draw(self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any) -> np.ndarray:
+    def draw(
+        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any
+    ) -> np.ndarray:
         """As `Link.draw`."""
         out = np.full(len(z), np.nan)
         for level, link in self.links.items():
@@ -219,7 +256,9 @@ class Apart:
         return out
 
 
-def _of_rows(allowed: Allowed, own: np.ndarray, rows: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _of_rows(
+    allowed: Allowed, own: np.ndarray, rows: np.ndarray, at: np.ndarray
+) -> np.ndarray:
     return allowed(own[rows], at)
 
 
@@ -230,46 +269,72 @@ def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     size = np.diff(first, append=len(node))
     rank = np.arange(len(node)) - np.repeat(first, size)
     out = np.empty(len(node))
-    out[order] = np.minimum((rank + rng.random(len(node))) / np.repeat(size, size), 1 - 1e-12)
+    out[order] = np.minimum(
+        (rank + rng.random(len(node))) / np.repeat(size, size), 1 - 1e-12
+    )
     return out
 
 
 def grow(  # many: rows, what of them, and how
-    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-    detail: Detail, way: Way = "leaves",
-) -> Link:  # fmt: skip
+    columns: Sequence[Column],
+    z: np.ndarray,
+    column: int,
+    before: np.ndarray,
+    seed: tuple[int, ...],
+    detail: TreeSettings,
+    strategy: Strategy = "leaves",
+) -> Link:
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
-    rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
-    before, lines, line = _related(z, column, before), list[Line](), None
+    rng = np.random.default_rng(seed)
+    y = z[:, column]
+    own = columns[column]
+    before = _related(z, column, before)
+    lines = list[Line]()
+    line = None
     if own.is_number and len(own.order) >= _LINEAR and len(before) > 1:
         some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
         lines += filter(None, [Line.fit("scores", columns, some, column, before)])
     equal, choice = equal_columns(columns, z, column, before)
-    if way in LINES:
+    if strategy in LINES:
         some = np.flatnonzero((choice == 0) & (y >= 0))
         some = np.sort(some[rng.permutation(len(some))[:MOST_ROWS]])
-        line = Line.fit(way, columns, z[some], column, before)
+        line = Line.fit(strategy, columns, z[some], column, before)
     if line is not None:
         lines.append(line)
         choice[y < 0] = len(equal) + 1
     x, ahead = _features(z, before, lines)
-    which = Tree.grow(x, choice, choice.astype(np.float64), detail, rng) if choice.any() else None
+    which = (
+        Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
+        if choice.any()
+        else None
+    )
     free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
     y = y[free]
     if line is not None:
-        y = measured(way, columns, z[free], [column])[:, 0] - ahead[free]
+        y = measured(strategy, columns, z[free], [column])[:, 0] - ahead[free]
     tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
-    return Link(columns, column, before, tuple(lines), tree, y, line is not None, equal, which, choice)
+    return Link(
+        columns,
+        column,
+        before,
+        tuple(lines),
+        tree,
+        y,
+        line is not None,
+        equal,
+        which,
+        choice,
+    )
 
 
-def choose_way(
+def choose_strategy(
     columns: Sequence[Column],
     z: np.ndarray,
     column: int,
     before: np.ndarray,
     seed: tuple[int, ...],
     margin: float = 1.0,
-) -> Way:
+) -> Strategy:
     """How a column is drawn best: along a line if its score is below `margin` times that of leaves.
 
     Each half of the rows judges what was fitted to the other. One half alone would choose by luck where
@@ -287,8 +352,11 @@ def choose_way(
         _Trial(columns, column, before, first, second),
         _Trial(columns, column, before, second, first),
     ]
-    errors = {way: sum(trial.error(way) for trial in trials) / 2 for way in LINES}
-    best = min(LINES, key=lambda way: errors[way])
+    errors = {
+        strategy: sum(trial.error(strategy) for trial in trials) / 2
+        for strategy in LINES
+    }
+    best = min(LINES, key=lambda strategy: errors[strategy])
     if errors[best] > _CLOSE:
         return "leaves"
     along_line = sum(trial.score(best, seed, rng) for trial in trials)
@@ -306,21 +374,25 @@ class _Trial:
     fitted: np.ndarray  # (n, d), positions of the rows to fit
     judges: np.ndarray  # (m, d), and of those that judge
 
-    def error(self, way: Way) -> float:
+    def error(self, strategy: Strategy) -> float:
         """The mean error in ranks of a line's predictions; infinite if there are too few rows for a line."""
-        line = Line.fit(way, self.columns, self.fitted, self.column, self.before)
+        line = Line.fit(strategy, self.columns, self.fitted, self.column, self.before)
         if line is None:
             return np.inf
         predicted = line.position(self.columns[self.column], line.at(self.judges))
         return float(np.abs(self._ranks(predicted) - self._truth).mean())
 
-    def score(self, way: Way, seed: tuple[int, ...], rng: np.random.Generator) -> float:
+    def score(
+        self, strategy: Strategy, seed: tuple[int, ...], rng: np.random.Generator
+    ) -> float:
         """The continuous ranked probability score, E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u.
 
         Y and Y′ are two draws for each y.
         """
-        detail = Detail.at(0).of_rows(len(self.fitted))
-        link = grow(self.columns, self.fitted, self.column, self.before, seed, detail, way)
+        detail = TreeSettings.at(0).of_rows(len(self.fitted))
+        link = grow(
+            self.columns, self.fitted, self.column, self.before, seed, detail, strategy
+        )
         one = self._ranks(link.draw(self.judges, rng))
         other = self._ranks(link.draw(self.judges, rng))
         error = np.mean([np.abs(one - self._truth), np.abs(other - self._truth)])
@@ -353,7 +425,8 @@ def _related(z: np.ndarray, column: int, before: np.ndarray) -> np.ndarray:
     if len(before) <= _MOST_COLUMNS:
         return before
     some = z[:: max(1, len(z) // 2000)]
-    x, y = some[:, before], some[:, column]
+    x = some[:, before]
+    y = some[:, column]
     r = np.abs((x - x.mean(0)).T @ (y - y.mean())) / (x.std(0) * len(x) + 1e-12)
     return np.sort(before[np.argsort(-r, kind="stable")[:_MOST_COLUMNS]])
 
@@ -362,10 +435,16 @@ def equal_columns(
     columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
-    own, y, choice = columns[column], z[:, column], np.zeros(len(z), dtype=np.int64)
-    free, mine, same = own.is_free(y), own.numbers(y), dict[int, np.ndarray]()
+    own = columns[column]
+    y = z[:, column]
+    choice = np.zeros(len(z), dtype=np.int64)
+    free = own.is_free(y)
+    mine = own.numbers(y)
+    same = dict[int, np.ndarray]()
     for other in before.tolist() if free.any() else []:
-        if columns[other].kind == own.kind and (columns[other].unit is None) == (own.unit is None):
+        if columns[other].kind == own.kind and (columns[other].unit is None) == (
+            own.unit is None
+        ):
             same[other] = free & (mine == _numbers_in(own, columns[other], z[:, other]))
     equal: list[int] = []
     for other in sorted(same, key=lambda other: -same[other].mean()):
@@ -381,4 +460,6 @@ def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndar
     if column.unit is None or other.unit is None:
         return numbers
     scale = other.unit / column.unit
-    return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step
+    return (
+        numbers * float(other.step * scale) + float(other.base * scale - column.base)
+    ) / column.step

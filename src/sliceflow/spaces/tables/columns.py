@@ -18,17 +18,34 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.number_formats import infer_number_format
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import MAKE, Cells, convert, pandas, shown
-from sliceflow.spaces.tables.formats import EXACT, TICKS, DateText, Writing, dates_as, whole_numbers
-from sliceflow.written import written_as
+from sliceflow.spaces.tables.cells import MAKE, EncodedColumn, convert, pandas, shown
+from sliceflow.spaces.tables.formats import (
+    EXACT,
+    TICKS,
+    DateText,
+    Writing,
+    dates_as,
+    whole_numbers,
+)
 
 NUMBERS = ("continuous", "integer", "datetime")
 CATEGORIES = ("boolean", "category", "ordered")
-KINDS = (*NUMBERS, *CATEGORIES, "identifier", "drop")  # that a user may give; "constant" is another
-_SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
+KINDS = (
+    *NUMBERS,
+    *CATEGORIES,
+    "identifier",
+    "drop",
+)  # that a user may give; "constant" is another
+_SMOOTH = (
+    0.05  # different values per row, from which on new values between them are drawn,
+)
 _FEWEST_LEVELS = 10
-_ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
+_ATOM = (
+    3,
+    0.0005,
+)  # except next to values of more rows than these, and than this share
 _FREQUENT = 0.1  # share of the rows
 _MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _LOOKED_AT = 5_000  # cells, to see how numbers are written
@@ -40,15 +57,19 @@ _MOST = 0.8  # share of texts that are dates, or come back, from which on the ot
 class Column:
     """One understood column."""
 
-    cells: Cells  # the user's
+    cells: EncodedColumn  # the user's
     kind: str  # one of `KINDS`, or "constant"
     order: np.ndarray  # (k,), the level of each position
-    ticks: np.ndarray  # (k,), what each is, ascending: whole numbers of units, or floats
+    integer_values: (
+        np.ndarray
+    )  # (k,), what each is, ascending: whole numbers of units, or floats
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
     step: int = 1  # in units, between values
     clock: str = ""  # "time" or "duration" if units are seconds
     writing: Writing | None = None  # to write numbers or times as text
-    exact: bool = False  # whether new values are never drawn, because only what occurs may be
+    exact: bool = (
+        False  # whether new values are never drawn, because only what occurs may be
+    )
     reason: str = ""  # why it is an identifier
 
     @property
@@ -86,10 +107,13 @@ class Column:
     @cached_property
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
-        k, n = len(self.order), int((~self.cells.missing).sum())
+        k = len(self.order)
+        n = int((~self.cells.missing).sum())
         if k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self.has_room:
             return np.zeros(k, dtype=bool)
-        counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
+        counts = np.bincount(
+            self.positions[self.positions >= 0].astype(np.int64), minlength=k
+        )
         return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
 
     @cached_property
@@ -99,12 +123,18 @@ class Column:
         return self.is_number and bool(counts.max() <= _FREQUENT * counts.sum())
 
     def is_free(self, positions: np.ndarray) -> np.ndarray:
-        return np.asarray((positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)])
+        return np.asarray(
+            (positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)]
+        )
 
     @cached_property
     def has_room(self) -> bool:
         """Whether there can be new values: most levels are written again as they were."""
-        if not self.is_number or self.exact or np.abs(self.values).max(initial=0) >= EXACT:
+        if (
+            not self.is_number
+            or self.exact
+            or np.abs(self.values).max(initial=0) >= EXACT
+        ):
             return False
         some = np.arange(0, len(self.order), max(1, len(self.order) // _LOOKED_AT))
         pairs = zip(self._write(some), self.levels.iloc[some], strict=True)
@@ -113,7 +143,9 @@ class Column:
     @cached_property
     def _scores(self) -> np.ndarray:
         """(k + 1,), the normal score of a missing cell and of each level."""
-        counts = np.bincount(self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1)
+        counts = np.bincount(
+            self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1
+        )
         middle = np.cumsum(counts) - counts / 2
         return np.asarray(ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6)))
 
@@ -132,14 +164,16 @@ class Column:
     @property
     def base(self) -> int:
         """Numbers count steps from here; floats are as they are."""
-        return 0 if self.unit is None else int(self.ticks[0])
+        return 0 if self.unit is None else int(self.integer_values[0])
 
     @cached_property
     def values(self) -> np.ndarray:
         """(k,), the number of each position: steps from the base, or floats."""
         if self.unit is None:
-            return self.ticks
-        return np.asarray(((self.ticks - self.base) // self.step).astype(np.float64))
+            return self.integer_values
+        return np.asarray(
+            ((self.integer_values - self.base) // self.step).astype(np.float64)
+        )
 
     def numbers(self, positions: np.ndarray) -> np.ndarray:
         """The number at each position, NaN where it is missing."""
@@ -149,7 +183,9 @@ class Column:
 
     def positions_of(self, numbers: np.ndarray) -> np.ndarray:
         """The positions of numbers within the range of the column; NaN outside it, −1 for NaN."""
-        at = np.interp(numbers, self.values, np.arange(len(self.values)), np.nan, np.nan)
+        at = np.interp(
+            numbers, self.values, np.arange(len(self.values)), np.nan, np.nan
+        )
         # np.interp may miss a level by a rounding error, and only levels are exact.
         near = np.rint(np.nan_to_num(at)).astype(np.int64)
         at = np.where(self.values[near] == numbers, near, at)
@@ -158,11 +194,15 @@ class Column:
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
         return numbers if self.unit is None else np.asarray(np.rint(numbers))
 
-    def between(self, ends: Sequence[np.ndarray], share: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def between(
+        self, ends: Sequence[np.ndarray], share: np.ndarray, other: np.ndarray
+    ) -> np.ndarray:
         """Positions between two, if new values may be there; `other` ones elsewhere."""
         a, b = (self.numbers(np.maximum(end, 0)) for end in ends)
         new = self.positions_of(self.on_grid(a + share * (b - a)))
-        return np.where(self.is_free(ends[0]) & self.is_free(ends[1]) & (new >= 0), new, other)
+        return np.where(
+            self.is_free(ends[0]) & self.is_free(ends[1]) & (new >= 0), new, other
+        )
 
     def quantiles(self, known: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Positions at places from 0 to n of sorted ones (n,), or between two of them."""
@@ -172,34 +212,47 @@ class Column:
             return np.asarray(drawn)
         at = np.clip(at - 0.5, 0, n - 1)
         low = at.astype(np.int64)
-        return self.between((known[low], known[np.minimum(low + 1, n - 1)]), at - low, drawn)
+        return self.between(
+            (known[low], known[np.minimum(low + 1, n - 1)]), at - low, drawn
+        )
 
     def ticks_at(self, positions: np.ndarray) -> np.ndarray:
         """What the values at positions are, exactly, in units; Python's integers where those are large."""
         level = np.floor(positions).astype(np.int64)
-        out, new = self.ticks[level], positions != level
+        out = self.integer_values[level]
+        new = positions != level
         numbers = self.numbers(positions[new])
         if self.unit is not None:
-            steps = np.rint(numbers).astype(np.int64).astype(self.ticks.dtype)
+            steps = np.rint(numbers).astype(np.int64).astype(self.integer_values.dtype)
             numbers = self.base + self.step * steps
         out[new] = numbers
         return np.asarray(out)
 
-    def in_steps(self, ticks: np.ndarray, unit: Fraction | None) -> np.ndarray:
+    def in_steps(self, integer_values: np.ndarray, unit: Fraction | None) -> np.ndarray:
         """Whole numbers of another unit, or floats, as `values` are."""
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
-        above, below = ratio.numerator, ratio.denominator
+        above = ratio.numerator
+        below = ratio.denominator
         if self.unit is None or unit is None:
-            return np.asarray((ticks * float(above) / float(below) - self.base) / self.step)
-        scaled = ticks.astype(object) * above - self.base * below
-        return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
+            return np.asarray(
+                (integer_values * float(above) / float(below) - self.base) / self.step
+            )
+        scaled = integer_values.astype(object) * above - self.base * below
+        return np.array(
+            [v / (below * self.step) for v in scaled.tolist()], dtype=np.float64
+        )
 
     def _write(self, positions: np.ndarray) -> Any:
         """A Series of new values."""
-        form, dtype, unit = self.cells.form, self.cells.dtype, self.unit or Fraction(1)
+        form = self.cells.form
+        dtype = self.cells.dtype
+        unit = self.unit or Fraction(1)
         values: Any = self.ticks_at(positions)
         if form == "Decimal":
-            values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in values.tolist()]
+            values = [
+                Decimal(f"{v}e{1 - len(str(unit.denominator))}")
+                for v in values.tolist()
+            ]
         elif form == "date":
             values = values.astype("datetime64[D]").tolist()
         elif isinstance(self.writing, DateText):
@@ -207,27 +260,37 @@ class Column:
         elif form in ("float", "str"):
             values = values / unit.denominator
             values = values if self.writing is None else self.writing.write(values)
-        return pandas().Series(values, dtype=object if dtype == "object" else None).astype(dtype)
+        return (
+            pandas()
+            .Series(values, dtype=object if dtype == "object" else None)
+            .astype(dtype)
+        )
 
     def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
         """The column of new rows, with its dtype."""
-        missing, level = positions < 0, np.floor(positions).astype(np.int64)
+        missing = positions < 0
+        level = np.floor(positions).astype(np.int64)
         if self.kind == "identifier":
             new = np.full(len(missing), None, dtype=object)
             new[~missing] = identifiers.new(self.cells, int((~missing).sum()), rng)
             return pandas().Series(new, dtype=object).astype(self.cells.dtype)
-        out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
+        out = self.cells.series(np.append(self.order, -1)[level])
+        between = positions != level
         if between.any():
             out.iloc[np.flatnonzero(between)] = self._write(positions[between]).array
         return out
 
     def find(self, values: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """Positions of values or texts for them, at most the ends; numbers; new ones in its dtype."""
-        form, dtype = self.cells.form, self.cells.levels.dtype
+        form = self.cells.form
+        dtype = self.cells.levels.dtype
         texts = form != "str" and all(isinstance(value, str) for value in values)
         place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
-        at = np.array([place.get(value, -1) for value in values.tolist()], dtype=np.float64)
-        numbers, new = self.numbers(at), np.flatnonzero(at < 0)
+        at = np.array(
+            [place.get(value, -1) for value in values.tolist()], dtype=np.float64
+        )
+        numbers = self.numbers(at)
+        new = np.flatnonzero(at < 0)
         made = values.iloc[new]
         if not len(new):
             return at, numbers, made
@@ -236,15 +299,19 @@ class Column:
                 raise ValueError(f"it has {shown(self.levels.tolist())}")
             made = made.astype(dtype) if texts else convert(made, dtype)
             if self.cells.dtype == "object" and form != "str":
-                made = pandas().Series([MAKE[form](str(value)) for value in made], dtype=object)
+                made = pandas().Series(
+                    [MAKE[form](str(value)) for value in made], dtype=object
+                )
             numbers[new] = self.in_steps(*whole_numbers(made, form, self.writing))
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
-            raise ValueError(f"{fact}, which is {self.kind} ({dtype}); {error}") from error
+            raise ValueError(
+                f"{fact}, which is {self.kind} ({dtype}); {error}"
+            ) from error
         at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
         return at, numbers, made
 
-    def places_of(self, cells: Cells) -> np.ndarray:
+    def places_of(self, cells: EncodedColumn) -> np.ndarray:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
         if self.kind in ("identifier", "constant", "drop"):
             return np.where(cells.missing, -1.0, 0.0)
@@ -259,7 +326,9 @@ class Column:
         if self.kind == "drop":
             note = "left out, as asked"
         elif self.kind == "identifier":
-            places = identifiers.alphabets(self.cells.levels.iloc[:1000].astype(str).tolist())
+            places = identifiers.alphabets(
+                self.cells.levels.iloc[:1000].astype(str).tolist()
+            )
             note = f"{self.reason}: new ones like {''.join(letters[-1] for letters in places)}"
         elif self.is_number:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
@@ -267,14 +336,22 @@ class Column:
             note = shown(self.levels.tolist()) or "all missing"
         if self.reveals:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
-        share, distinct = round(float(missing.mean()), 4), len(np.unique(self.cells.codes[~missing]))
-        return dict(column=str(self.name), kind=self.kind, missing=share, distinct=distinct, note=note)
+        share = round(float(missing.mean()), 4)
+        distinct = len(np.unique(self.cells.codes[~missing]))
+        return dict(
+            column=str(self.name),
+            kind=self.kind,
+            missing=share,
+            distinct=distinct,
+            note=note,
+        )
 
     @property
     def reveals(self) -> bool:
         """Whether samples contain real values, most of which occur once and so tell their row."""
         counts = np.bincount(self.cells.codes[~self.cells.missing])
-        once, n = int((counts == 1).sum()), int(counts.sum())
+        once = int((counts == 1).sum())
+        n = int(counts.sum())
         return self.is_category and n >= identifiers.FEWEST and 2 * once > n
 
 
@@ -287,12 +364,18 @@ def _at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return np.asarray(np.interp(positions, np.arange(len(values)), values))
 
 
-def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = None) -> Column:
+def infer_schema(
+    cells: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
+) -> Column:
     """What a column is; `wanted` is a kind that the user gave, "datetime:FORMAT" for dates as text."""
     kind, _, date_format = (wanted or "").partition(":")
-    if wanted is not None and (kind not in KINDS or (date_format and kind != "datetime")):
+    if wanted is not None and (
+        kind not in KINDS or (date_format and kind != "datetime")
+    ):
         fact = f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column"
-        cure = f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
+        cure = (
+            f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
+        )
         raise ValueError(f"{fact}; {cure}")
     counts = np.bincount(cells.codes[cells.codes >= 0])
     present = np.flatnonzero(counts)
@@ -304,14 +387,26 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         if len(present) and cells.form not in ("str", "bool") and not cells.categorical:
-            return _numeric(cells, present, "constant", None)  # constraints may compare with it
+            return _numeric(
+                cells, present, "constant", None
+            )  # constraints may compare with it
         return Column(cells, "constant", present, np.zeros(len(present)))
     boolean = cells.form == "bool" and not cells.categorical
     if not (cells.categorical or boolean or kind in CATEGORIES):
         last = cells.levels.iloc[present[-1]]
-        dated = cells.form in ("int", "float") and (date_format or 19e6 < last < 21e6)  # as 20240131
-        writing = _writing(cells, present, kind, date_format) if dated or cells.form == "str" else None
-        if kind == "datetime" and writing is None and cells.form in ("int", "float", "Decimal"):
+        dated = cells.form in ("int", "float") and (
+            date_format or 19e6 < last < 21e6
+        )  # as 20240131
+        writing = (
+            _writing(cells, present, kind, date_format)
+            if dated or cells.form == "str"
+            else None
+        )
+        if (
+            kind == "datetime"
+            and writing is None
+            and cells.form in ("int", "float", "Decimal")
+        ):
             fact = f"column {cells.name!r} holds {last}, which is a number, not a time"
             raise ValueError(f"{fact}; convert it by pandas.to_datetime, with its unit")
         if writing is not None or cells.form != "str":
@@ -320,73 +415,108 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
             return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
         _refuse_free_text(cells, present, kind)
     if boolean or not kind:
-        kind = "boolean" if boolean else "ordered" if cells.categorical == "ordered" else "category"
-    order = present if kind == "ordered" else present[np.argsort(-counts[present], kind="stable")]
+        kind = (
+            "boolean"
+            if boolean
+            else "ordered"
+            if cells.categorical == "ordered"
+            else "category"
+        )
+    order = (
+        present
+        if kind == "ordered"
+        else present[np.argsort(-counts[present], kind="stable")]
+    )
     return Column(cells, kind, order, np.arange(len(order), dtype=np.float64))
 
 
-def _numeric(cells: Cells, present: np.ndarray, kind: str, writing: Writing | None) -> Column:
-    ticks, unit = whole_numbers(cells.levels.iloc[present], cells.form, writing)
-    sort, step = np.argsort(ticks, kind="stable"), 1
-    ticks, order = ticks[sort], present[sort]
+def _numeric(
+    cells: EncodedColumn, present: np.ndarray, kind: str, writing: Writing | None
+) -> Column:
+    integer_values, unit = whole_numbers(
+        cells.levels.iloc[present], cells.form, writing
+    )
+    sort = np.argsort(integer_values, kind="stable")
+    step = 1
+    integer_values = integer_values[sort]
+    order = present[sort]
     if unit is not None and kind == "continuous" and cells.levels.dtype.kind == "f":
-        ticks, unit = ticks / unit.denominator, None
-    if unit is not None and int(ticks[-1]) - int(ticks[0]) >= 2**62:
-        ticks = ticks.astype(object)
-    if unit is not None and len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
-        step = int(np.gcd.reduce(ticks - ticks[0])) or 1
+        integer_values = integer_values / unit.denominator
+        unit = None
+    if unit is not None and int(integer_values[-1]) - int(integer_values[0]) >= 2**62:
+        integer_values = integer_values.astype(object)
+    if (
+        unit is not None and len(integer_values) >= _FEWEST_LEVELS
+    ):  # fewer are too few to know a coarser grid
+        step = int(np.gcd.reduce(integer_values - integer_values[0])) or 1
     time = isinstance(writing, DateText) or cells.form in ("date", "datetime")
     clock = "time" if time else "duration" if cells.form == "timedelta" else ""
     kind = kind or ("datetime" if clock else "integer" if unit == 1 else "continuous")
-    column = Column(cells, kind, order, ticks, unit, step, clock, writing)
+    column = Column(cells, kind, order, integer_values, unit, step, clock, writing)
     return replace(column, exact=time and _on_calendar(column))
 
 
 def _on_calendar(column: Column) -> bool:
     """Whether times are first days of months, or on a grid of the clock on the wall; none is between."""
-    times, coarser = column.levels, False
+    times = column.levels
+    coarser = False
     if column.cells.form != "datetime":
-        times = pandas().Series(column.ticks.astype(f"datetime64[{TICKS[column.unit]}]"))
+        times = pandas().Series(
+            column.integer_values.astype(f"datetime64[{TICKS[column.unit]}]")
+        )
     elif len(times) >= _FEWEST_LEVELS:
         wall = times.dt.tz_localize(None).astype("int64").to_numpy()
         coarser = np.gcd.reduce(wall - wall[0]) > column.step
-    return bool(coarser or ((times.dt.day == 1) & (times == times.dt.normalize())).all())
+    return bool(
+        coarser or ((times.dt.day == 1) & (times == times.dt.normalize())).all()
+    )
 
 
-def _writing(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Writing | None:
+def _writing(
+    cells: EncodedColumn, present: np.ndarray, kind: str, date_format: str
+) -> Writing | None:
     """How texts write numbers or times, and integers dates; None for others. A ValueError names an odd one."""
-    texts, why = cells.levels.iloc[present].astype(str).tolist(), ""
+    texts = cells.levels.iloc[present].astype(str).tolist()
+    why = ""
     writings: list[Writing] = [DateText(date_format)] if date_format else []
     if kind in ("", "datetime") and not date_format:
         writings = [*dates_as(texts)]
         some = texts[:: max(1, len(texts) // _LOOKED_AT)]
         looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some]
         if not writings and np.mean(looks) >= _MOST:
-            odd, why = some[np.argmin(looks)], "but dates not all in one format"
+            odd = some[np.argmin(looks)]
+            why = "but dates not all in one format"
     if not writings and kind != "datetime" and cells.form == "str":
         codes = cells.codes[cells.codes >= 0]
         often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        writings = [*filter(None, [written_as(often.to_numpy(dtype=object))])]
+        writings = [*filter(None, [infer_number_format(often.to_numpy(dtype=object))])]
     if len(writings) > 1:
-        odd, why = texts[0], "a date in which day and month could be either"
+        odd = texts[0]
+        why = "a date in which day and month could be either"
     elif writings and (bad := np.isnan(writings[0].parse(texts))).any():
-        odd, why = texts[np.argmax(bad)], f"but others are {date_format or 'numbers'}"
+        odd = texts[np.argmax(bad)]
+        why = f"but others are {date_format or 'numbers'}"
     if why:
-        fact = (
-            f"column {cells.name!r} holds {odd!r} in row {[*map(str, cells.keys())].index(odd)}, {why}"
-        )
+        fact = f"column {cells.name!r} holds {odd!r} in row {[*map(str, cells.keys())].index(odd)}, {why}"
         format_too = ", or 'datetime:%d/%m/%Y' for such dates" if "date" in why else ""
         cure = f"columns={{{cells.name!r}: 'category'}}{format_too}"
         raise ValueError(f"{fact}; fix the cells, or pass {cure}")
     return writings[0] if writings else None
 
 
-def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
-    texts, n = cells.levels.iloc[present].tolist(), int((~cells.missing).sum())
-    length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
+def _refuse_free_text(cells: EncodedColumn, present: np.ndarray, kind: str) -> None:
+    texts = cells.levels.iloc[present].tolist()
+    n = int((~cells.missing).sum())
+    length, words = (
+        sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" "))
+    )
     if kind:
-        raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
-    if 2 * len(texts) > n >= identifiers.FEWEST and (length > identifiers.LONG_TEXT or words >= 2):
+        raise ValueError(
+            f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it"
+        )
+    if 2 * len(texts) > n >= identifiers.FEWEST and (
+        length > identifiers.LONG_TEXT or words >= 2
+    ):
         fact = f"column {cells.name!r} is free text such as {texts[0][:30]!r}, which a table cannot imitate"
         kinds = f"columns={{{cells.name!r}: 'drop'}}, 'identifier' for new ones of the same form, or 'category'"
         raise ValueError(f"{fact}; pass {kinds}")

@@ -34,7 +34,9 @@ _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
 _LARGE = 2**58  # whole numbers from which on Python's own are added
 _EQUAL = 1e-9  # relative error of sums of floats
 _ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
-_CHANCE = 1e-9  # of a dependency between columns that have nothing to do with each other
+_CHANCE = (
+    1e-9  # of a dependency between columns that have nothing to do with each other
+)
 _LOOKED_AT = 500  # rows that most pairs of columns are compared on
 _MOST_PAIRS = 300  # columns among which dependencies are looked for
 
@@ -62,7 +64,9 @@ class Rules:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
-    _known: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False)  # what occurs
+    _known: dict[tuple[int, ...], np.ndarray] = field(
+        default_factory=dict, init=False
+    )  # what occurs
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
@@ -74,23 +78,34 @@ class Rules:
         for rule in self.rules:
             bad = self.broken(rule, self.z)
             if bad.any():
-                row, own = int(np.flatnonzero(bad)[0]), [(c, self.columns[c]) for c in rule.columns]
-                cells = ", ".join(f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
+                row = int(np.flatnonzero(bad)[0])
+                own = [(c, self.columns[c]) for c in rule.columns]
+                cells = ", ".join(
+                    f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own
+                )
                 fact = f"does not hold in {int(bad.sum())} rows, first in row {row} ({cells})"
-                raise ValueError(f"constraint {rule.text!r} {fact}; fix the rows, or leave it out")
+                raise ValueError(
+                    f"constraint {rule.text!r} {fact}; fix the rows, or leave it out"
+                )
 
     @cached_property
     def totals(self) -> list[Rule]:
         """Sums in the order in which they can be computed: of sums of sums, the inner ones first."""
         sums = {rule.columns[0]: rule for rule in self.rules if rule.relation == "="}
         if len(sums) < sum(rule.relation == "=" for rule in self.rules):
-            raise ValueError("two constraints compute the same column; leave one of them out")
+            raise ValueError(
+                "two constraints compute the same column; leave one of them out"
+            )
         try:
-            order = TopologicalSorter({c: rule.columns[1:] for c, rule in sums.items()}).static_order()
+            order = TopologicalSorter(
+                {c: rule.columns[1:] for c, rule in sums.items()}
+            ).static_order()
             return [sums[c] for c in order if c in sums]
         except CycleError as error:
             text = sums[error.args[1][0]].text
-            raise ValueError(f"constraint {text!r} is in a circle of sums; leave one out") from error
+            raise ValueError(
+                f"constraint {text!r} is in a circle of sums; leave one out"
+            ) from error
 
     def order(self, wanted: Sequence[int]) -> list[int]:
         """The columns of the chain: totals behind their parts."""
@@ -99,18 +114,26 @@ class Rules:
             total, *parts = rule.columns
             if total in out:
                 out.remove(total)
-                out.insert(1 + max((out.index(c) for c in parts if c in out), default=-1), total)
+                out.insert(
+                    1 + max((out.index(c) for c in parts if c in out), default=-1),
+                    total,
+                )
         return out
 
     def _term(self, rule: Rule, c: int, z: np.ndarray) -> np.ndarray:
         """weight·column of rows."""
-        column, weight = self.columns[c], rule.weights[rule.columns.index(c)]
-        ticks = column.ticks_at(z[:, c])
+        column = self.columns[c]
+        weight = rule.weights[rule.columns.index(c)]
+        integer_values = column.ticks_at(z[:, c])
         if rule.unit is None:
-            ticks = ticks.astype(np.float64)
-        elif abs(weight) * max(-int(column.ticks[0]), int(column.ticks[-1])) >= _LARGE:
-            ticks = ticks.astype(object)
-        return np.asarray(weight * ticks)
+            integer_values = integer_values.astype(np.float64)
+        elif (
+            abs(weight)
+            * max(-int(column.integer_values[0]), int(column.integer_values[-1]))
+            >= _LARGE
+        ):
+            integer_values = integer_values.astype(object)
+        return np.asarray(weight * integer_values)
 
     def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> np.ndarray:
         """Σ weight·column − bound of all columns but one."""
@@ -119,14 +142,17 @@ class Rules:
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
-        x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
+        x = z[:, rule.columns]
+        out = np.zeros(len(z), dtype=bool)
         if rule.relation == "in":
             return np.asarray(~np.isnan(x) & ~np.isin(x, rule.bound))[:, 0]
         if rule.relation == "occurs":
             drawn = ~np.isnan(x)
             for pattern in np.unique(drawn[drawn.any(1)], axis=0):
                 rows = (drawn == pattern).all(1)
-                out[rows] = ~self._occurs(x[rows][:, pattern], tuple(compress(rule.columns, pattern)))
+                out[rows] = ~self._occurs(
+                    x[rows][:, pattern], tuple(compress(rule.columns, pattern))
+                )
             return out
         rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
         left = self._left(rule, z[rows])
@@ -138,8 +164,11 @@ class Rules:
 
     def _compute(self, rule: Rule, c: int, z: np.ndarray, rows: np.ndarray) -> None:
         """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
-        column, sign = self.columns[c], np.sign(rule.weights[rule.columns.index(c)])
-        numbers = column.in_steps(-int(sign) * self._left(rule, z[rows], without=c), rule.unit)
+        column = self.columns[c]
+        sign = np.sign(rule.weights[rule.columns.index(c)])
+        numbers = column.in_steps(
+            -int(sign) * self._left(rule, z[rows], without=c), rule.unit
+        )
         settled = column.on_grid(numbers)
         at = column.positions_of(settled)
         near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if rule.unit is None else 0)
@@ -153,7 +182,9 @@ class Rules:
                 total, *parts = rule.columns
                 for c in (total, *parts[::-1]):
                     others = [b for b in rule.columns if b != c]
-                    rows = free[:, c] & ((z[:, others] >= 0) & np.isfinite(z[:, others])).all(1)
+                    rows = free[:, c] & (
+                        (z[:, others] >= 0) & np.isfinite(z[:, others])
+                    ).all(1)
                     rows &= ~(alone & free[:, others].any(1))
                     if rows.any():
                         self._compute(rule, c, z, np.flatnonzero(rows))
@@ -164,13 +195,23 @@ class Rules:
         return np.asarray(self._keep(self.rules, z, free) & np.isfinite(z).all(1))
 
     def allowed(
-        self, c: int, z: np.ndarray, missing: bool, rows: np.ndarray, positions: np.ndarray
+        self,
+        c: int,
+        z: np.ndarray,
+        missing: bool,
+        rows: np.ndarray,
+        positions: np.ndarray,
     ) -> np.ndarray:
         """Whether a column may have these positions in some rows of z (m, d), as far as they are drawn."""
-        touched, ok = {c}, missing | (positions >= 0)
+        touched = {c}
+        ok = missing | (positions >= 0)
         for rule in self.totals:
             touched |= set(rule.columns) if touched & set(rule.columns) else set()
-        own = [rule for rule in self.rules if rule.relation != "=" and touched & set(rule.columns)]
+        own = [
+            rule
+            for rule in self.rules
+            if rule.relation != "=" and touched & set(rule.columns)
+        ]
         if not own and len(touched) == 1:
             return ok
         trial = z[rows]
@@ -179,7 +220,9 @@ class Rules:
         free[:, c] = any(c == rule.columns[0] for rule in self.totals)
         return np.asarray(ok & self._keep(own, trial, free))
 
-    def _keep(self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray) -> np.ndarray:
+    def _keep(
+        self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray
+    ) -> np.ndarray:
         """Which rows keep rules, after `free` cells of sums are computed in place."""
         self._settle(z, free)
         ok = ~np.isinf(z).any(1)
@@ -190,28 +233,43 @@ class Rules:
     def _occurs(self, x: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
         """Whether combinations x (m, k) of these columns are in the table."""
         if columns not in self._known:
-            self._known[columns] = pandas().DataFrame(self.z[:, columns]).drop_duplicates().to_numpy()
+            self._known[columns] = (
+                pandas().DataFrame(self.z[:, columns]).drop_duplicates().to_numpy()
+            )
         known = self._known[columns]
         both = pandas().DataFrame(np.concatenate((known, x)))
-        number = both.groupby([*both], sort=False).ngroup().to_numpy()  # known ones come first
+        number = (
+            both.groupby([*both], sort=False).ngroup().to_numpy()
+        )  # known ones come first
         return np.asarray(number[len(known) :] < len(known))
 
 
 def parse(text: Any, columns: Sequence[Column]) -> Rule:
     """The rule of an expression. A ValueError says what is wrong with it."""
     said = text if isinstance(text, str) else ""
-    if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", said):
-        return Rule(text, "occurs", _find(text, re.findall(_NAME, found[1]), columns, numeric=False))
-    found = re.fullmatch(rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said)
+    if found := re.fullmatch(
+        rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", said
+    ):
+        return Rule(
+            text,
+            "occurs",
+            _find(text, re.findall(_NAME, found[1]), columns, numeric=False),
+        )
+    found = re.fullmatch(
+        rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said
+    )
     if not found:
         cure = "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names in `backquotes`"
         raise ValueError(f"constraint {text!r} cannot be read; {cure}")
     sign = -1 if ">" in found[2] else 1
-    names, signs, bound = [found[1]], [sign], Fraction(0)
+    names = [found[1]]
+    signs = [sign]
+    bound = Fraction(0)
     for minus, name, number in re.findall(rf"([+-]?)\s*{_TERM}", found[3]):
         own = sign if minus == "-" else -sign
         if name:
-            names, signs = [*names, name], [*signs, own]
+            names = [*names, name]
+            signs = [*signs, own]
         else:
             bound -= own * Fraction(number)
     relation: Any = found[2].replace(">", "<").replace("==", "=")
@@ -219,26 +277,42 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
     clocks: set[str] = {columns[c].clock for c in numbers}
     units: list[Any] = [columns[c].unit for c in numbers]
     compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
-    if len(clocks) > 1 or (bound and clocks != {""}) or (clocks == {"time"} and not compared):
-        raise ValueError(f"constraint {text!r} takes columns of different kinds; make them alike")
+    if (
+        len(clocks) > 1
+        or (bound and clocks != {""})
+        or (clocks == {"time"} and not compared)
+    ):
+        raise ValueError(
+            f"constraint {text!r} takes columns of different kinds; make them alike"
+        )
     fine = None if None in units else min(units) / (bound / min(units)).denominator
     kind: Any = float if fine is None else int
-    weights = (sign * kind((unit or 1) / (fine or 1)) for sign, unit in zip(signs, units, strict=True))
-    return Rule(text, relation, numbers, tuple(weights), kind(bound / (fine or 1)), fine)
+    weights = (
+        sign * kind((unit or 1) / (fine or 1))
+        for sign, unit in zip(signs, units, strict=True)
+    )
+    return Rule(
+        text, relation, numbers, tuple(weights), kind(bound / (fine or 1)), fine
+    )
 
 
 def _find(
     text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = True
 ) -> tuple[int, ...]:
     """The numbers of the columns with these names."""
-    known, names = [str(column.name) for column in columns], [name.strip("`") for name in quoted]
+    known = [str(column.name) for column in columns]
+    names = [name.strip("`") for name in quoted]
     for name in names:
         if name not in known:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (numeric and not of.is_number and of.unit is None):
+        if of.kind in ("drop", "identifier") or (
+            numeric and not of.is_number and of.unit is None
+        ):
             said = ", not numbers" if numeric else ""
-            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}")
+            raise ValueError(
+                f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}"
+            )
     if len(set(names)) < len(names):
         raise ValueError(f"constraint {text!r} names {names[0]!r} twice")
     return tuple(known.index(name) for name in names)
@@ -250,22 +324,38 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     The rule must be too good for chance: if the most frequent value of the other column has a share p,
     n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Missing cells break no rule.
     """
-    n, known = len(z), np.where(z < 0, np.nan, z)
-    usable = [c for c, column in enumerate(columns) if column.is_category or column.is_number]
-    levels, share = {}, {}
+    n = len(z)
+    known = np.where(z < 0, np.nan, z)
+    usable = [
+        c for c, column in enumerate(columns) if column.is_category or column.is_number
+    ]
+    levels = {}
+    share = {}
     for c in usable[:_MOST_PAIRS]:
         values, counts = np.unique(z[:, c], return_counts=True)
         if 1 < len(values) <= n / _ROWS_PER_LEVEL:
-            levels[c], share[c] = len(values), float(counts.max() / n)
-    out, taken = list[Rule](), set[int]()
+            levels[c] = len(values)
+            share[c] = float(counts.max() / n)
+    out = list[Rule]()
+    taken = set[int]()
     for a in sorted(levels, key=lambda c: (-levels[c], c)):
         present = np.flatnonzero(z[:, a] >= 0)
-        others = [b for b in levels if b != a and b not in taken and levels[b] <= levels[a]]
-        others = [b for b in others if (len(present) - levels[a]) * np.log(share[b]) < np.log(_CHANCE)]
+        others = [
+            b for b in levels if b != a and b not in taken and levels[b] <= levels[a]
+        ]
+        others = [
+            b
+            for b in others
+            if (len(present) - levels[a]) * np.log(share[b]) < np.log(_CHANCE)
+        ]
         for rows in (present[:_LOOKED_AT], present):
             order = rows[np.argsort(z[rows, a], kind="stable")]
             same = np.diff(z[order, a]) == 0
-            others = [b for b in others if not (same & (np.abs(np.diff(known[order, b])) > 0)).any()]
+            others = [
+                b
+                for b in others
+                if not (same & (np.abs(np.diff(known[order, b])) > 0)).any()
+            ]
         for b in others:
             if levels[b] == levels[a]:
                 taken.add(a)

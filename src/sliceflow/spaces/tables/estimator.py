@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, is_real, need
+from sliceflow.errors import is_int, is_real, require
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.chain import LINES
 from sliceflow.spaces.tables.choosing import may_be_near
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.fit import FittedTable, TablePlan, TableSpace
+from sliceflow.spaces.tables.fit import FittedTable, TableAdapter, TablePlan
 from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
@@ -94,31 +94,58 @@ class TableFlow(FlowEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _space(self, like_fitted: bool = False) -> TableSpace:
-        need(self.missing in ("model", "fill"), "missing", self.missing, "'model' or 'fill'")
+    def _space(self, like_fitted: bool = False) -> TableAdapter:
+        require(
+            self.missing in ("model", "fill"),
+            "missing",
+            self.missing,
+            "'model' or 'fill'",
+        )
         texts = not isinstance(self.constraints, str)
-        need(texts, "constraints", self.constraints, "a list of expressions such as ['a <= b']")
+        require(
+            texts,
+            "constraints",
+            self.constraints,
+            "a list of expressions such as ['a <= b']",
+        )
         kinds = {} if self.columns is None else self.columns
         ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
-        need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
+        require(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
         fine = self.detail or (1, 0)
-        ok = isinstance(fine, tuple) and len(fine) in (2, 3) and is_int((*fine, 0)[2], 0)
+        ok = (
+            isinstance(fine, tuple) and len(fine) in (2, 3) and is_int((*fine, 0)[2], 0)
+        )
         ok = ok and is_int(fine[0], 1) and is_real(fine[1], 0)
-        need(ok, "detail", self.detail, "None or numbers such as (10, 2.5) or (10, 2.5, 20)")
+        require(
+            ok,
+            "detail",
+            self.detail,
+            "None or numbers such as (10, 2.5) or (10, 2.5, 20)",
+        )
         known = self._known_rows() if like_fitted else None
-        return TableSpace(kinds, tuple(self.constraints), known, self.detail)
+        return TableAdapter(kinds, tuple(self.constraints), known, self.detail)
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedTable = model.fitted
         if fitted.table is None:
             space = self._space()
-            table = Table.understand(model.rows, space.kinds, space.constraints)
-            plan, order = fitted.plan, table.order
-            pairs = [(way, table.columns[c]) for c, way in zip(order, plan.ways, strict=False)]
-            fits = len(plan.ways) == len(order) and plan.order == tuple(table.names[c] for c in order)
-            fits = fits and all(of.has_room for way, of in pairs if way in LINES)
-            fits = fits and all(of.is_label for way, of in pairs if way == "apart")
-            if not fits or (plan.near and not may_be_near(table, plan.ways)):
+            table = Table.infer_schema(model.rows, space.kinds, space.constraints)
+            plan = fitted.plan
+            order = table.order
+            pairs = [
+                (strategy, table.columns[c])
+                for c, strategy in zip(order, plan.strategies, strict=False)
+            ]
+            fits = len(plan.strategies) == len(order) and plan.order == tuple(
+                table.names[c] for c in order
+            )
+            fits = fits and all(
+                of.has_room for strategy, of in pairs if strategy in LINES
+            )
+            fits = fits and all(
+                of.is_label for strategy, of in pairs if strategy == "per_level"
+            )
+            if not fits or (plan.near and not may_be_near(table, plan.strategies)):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
@@ -132,15 +159,23 @@ class TableFlow(FlowEstimator):
         rows = [column.describe() for column in table.columns]
         for rule in table.rules.rules:
             if rule.implied:
-                rows[rule.columns[1]]["note"] += f", follows from {table.names[rule.columns[0]]}"
+                rows[rule.columns[1]]["note"] += (
+                    f", follows from {table.names[rule.columns[0]]}"
+                )
         return pandas().DataFrame(rows)
 
     @property
     def kinds_(self) -> dict[Any, str]:
-        return {column.name: column.kind for column in self._fitted_state().table.columns}
+        return {
+            column.name: column.kind for column in self._fitted_state().table.columns
+        }
 
     def sample(  # type: ignore[override]
-        self, n: int = 1, random_state: Any = None, *, given: Mapping[Any, Any] | None = None
+        self,
+        n: int = 1,
+        random_state: Any = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
     ) -> Any:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
@@ -152,24 +187,33 @@ class TableFlow(FlowEstimator):
             range (low, high). The chain is fitted again to the rows that have it. A warning says if these
             are few
         """
-        need(is_int(n, 1), "n", n, "an int of at least 1")
+        require(is_int(n, 1), "n", n, "an int of at least 1")
         fitted: FittedTable = self._fitted_state()
-        seed, missing = Seed.from_random_state(random_state), self.missing == "model"
+        seed = Seed.from_random_state(random_state)
+        missing = self.missing == "model"
         self._need_memory(fitted, n)
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
         table, rows, fixed, values = condition_on(fitted.table, given)
         detail = plan.detail_for(missing)
-        links = [*grow_chain(table, rows, [*fixed], seed.child("given"), detail, plan.ways)]
-        return table.frame(draw_rows(table, links, int(n), seed, fixed, missing), seed, values)
+        links = [
+            *grow_chain(
+                table, rows, [*fixed], seed.child("given"), detail, plan.strategies
+            )
+        ]
+        return table.frame(
+            draw_rows(table, links, int(n), seed, fixed, missing), seed, values
+        )
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""
         columns = self._fitted_state().table.columns
         column = next(column for column in columns if str(column.name) == name)
         if ".." in text and column.is_number:
-            return tuple(find_value(column, part)[2].tolist()[0] for part in text.split("..", 1))
+            return tuple(
+                find_value(column, part)[2].tolist()[0] for part in text.split("..", 1)
+            )
         if "|" in text and text not in column.levels.astype(str).tolist():
             return [find_value(column, part)[2].tolist()[0] for part in text.split("|")]
         return find_value(column, text)[2].tolist()[0] if text else None
@@ -186,19 +230,23 @@ class TableFlow(FlowEstimator):
         n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the cells
         random_state : int, RandomState, Generator or None
         """
-        need(is_int(n, 1), "n", n, "an int of at least 1")
-        table, seed = self._fitted_state().table, Seed.from_random_state(random_state)
+        require(is_int(n, 1), "n", n, "an int of at least 1")
+        table = self._fitted_state().table
+        seed = Seed.from_random_state(random_state)
         frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
         filled, left = fill(table, z, int(n), seed)
-        names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
+        names = frame.columns.tolist()
+        out = [frame.copy() for _ in range(int(n))]
         for made, part in zip(out, np.split(filled, int(n)), strict=True):
             for c in np.flatnonzero((z < 0).any(0)).tolist():
                 holes = np.flatnonzero((z[:, c] < 0) & (part[:, c] >= 0))
                 at = names.index(table.names[c])
                 new = table.columns[c].series(part[holes, c], generator(seed))
                 made.isetitem(at, _filled(made.iloc[:, at], holes, new))
-        if empty := [name for name in table.names if any(one[name].isna().any() for one in out)]:
+        if empty := [
+            name for name in table.names if any(one[name].isna().any() for one in out)
+        ]:
             why = "identifiers and columns without values cannot be filled"
             kept = f"constraints cannot be kept in {len(np.unique(left % len(z)))} of {len(z)} rows"
             said = f"impute left cells of {shown(empty)} empty: {kept if len(left) else why}"
@@ -213,7 +261,9 @@ def _filled(column: Any, holes: np.ndarray, new: Any) -> Any:
     column = column.copy()
     if hasattr(column, "cat"):
         known = column.cat.categories
-        column = column.cat.add_categories([value for value in new.unique() if value not in known])
+        column = column.cat.add_categories(
+            [value for value in new.unique() if value not in known]
+        )
         new = new.astype(column.dtype)
     try:
         column.iloc[holes] = new.array

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 
 from sliceflow.errors import doubled
 from sliceflow.models.atomic import write_atomically
+from sliceflow.number_formats import MISSING, PLAIN, TABLES
 from sliceflow.spaces.tables.cells import pandas
-from sliceflow.written import MISSING, PLAIN, TABLES
 
 _OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
 _LOOKED_AT = 100  # rows that tell whether the first one has names
@@ -35,22 +35,28 @@ def as_frame(X: Any) -> Any:
 
 def read_table(path: str | os.PathLike[str]) -> Any:
     """The file as a pandas DataFrame; a ValueError says what is wrong with it."""
-    path, pd = Path(path), pandas()
+    path = Path(path)
+    pd = pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if (other := _ending(path)) is not None:
         return getattr(pd, f"read_{other}")(path)
     text = _text(path)
     names, how = _header(path, text)
-    texts = pd.read_csv(io.StringIO(text), names=names, dtype=str, na_filter=False, **how)
+    texts = pd.read_csv(
+        io.StringIO(text), names=names, dtype=str, na_filter=False, **how
+    )
     return pd.DataFrame({name: _typed(texts.pop(name)) for name in names})
 
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
-    other, separator = _ending(Path(path)), "\t" if Path(path).suffix.lower() == ".tsv" else ","
+    other = _ending(Path(path))
+    separator = "\t" if Path(path).suffix.lower() == ".tsv" else ","
 
-    def put(file: BinaryIO) -> None:  # here, because Excel files use the disk, which may be full
+    def put(
+        file: BinaryIO,
+    ) -> None:  # here, because Excel files use the disk, which may be full
         whole = io.BytesIO()
         if other is not None:
             getattr(frame, f"to_{other}")(whole, index=False)
@@ -64,7 +70,9 @@ def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
 def _ending(path: Path) -> str | None:
     """What pandas calls a file with this ending; None for text."""
     if (kind := path.suffix.lower()) not in TABLES:
-        raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(TABLES)}")
+        raise ValueError(
+            f"{path} is not a table: its name ends with none of {', '.join(TABLES)}"
+        )
     return _OTHERS.get(kind)
 
 
@@ -78,7 +86,9 @@ def _text(path: Path) -> str:
         byte = f"byte {raw[error.start]:#x}"
     text = raw.decode("cp1252", "replace")
     if "\ufffd" in text or "\0" in text:
-        raise ValueError(f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8")
+        raise ValueError(
+            f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8"
+        )
     fact = f"{path} is not UTF-8 text ({byte}) and was read as Windows-1252"
     warnings.warn(f"{fact}; if letters are wrong, save it as UTF-8", stacklevel=3)
     return text
@@ -94,20 +104,32 @@ def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
     for n, row in enumerate(chain(first, rows), 1):
         if len(row) != len(first[0]):  # pandas would fill up short ones
-            fact = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
-            raise ValueError(f"{path}: {fact}; fix that row, or quote cells with separators")
+            fact = (
+                f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
+            )
+            raise ValueError(
+                f"{path}: {fact}; fix that row, or quote cells with separators"
+            )
     named = _names_columns(first)
     if len(first) == 1 and named:
         raise ValueError(f"{path} has column names but no rows; add rows")
     names = [(named and cell) or f"column {i}" for i, cell in enumerate(first[0], 1)]
     if twice := doubled(names):
         raise ValueError(f"{path} has two columns named {twice[0]!r}; rename one")
-    return names, {"header": 0 if named else None, "sep": separator, "skipinitialspace": True}
+    return names, {
+        "header": 0 if named else None,
+        "sep": separator,
+        "skipinitialspace": True,
+    }
 
 
 def _names_columns(rows: list[list[str]]) -> bool:
     """Whether the first row has the names of columns: words, or years above cells that are none."""
-    numbers = [i for i, cell in enumerate(rows[0]) if re.fullmatch(PLAIN, cell.replace(",", "."))]
+    numbers = [
+        i
+        for i, cell in enumerate(rows[0])
+        if re.fullmatch(PLAIN, cell.replace(",", "."))
+    ]
     below = [row[i] for row in rows[1:] for i in numbers if row[i]]
     years = {rows[0][i] for i in numbers if _YEAR.fullmatch(rows[0][i])}
     other = not all(map(_YEAR.fullmatch, below or ["1999"]))

@@ -14,15 +14,19 @@ from torch import Tensor
 
 from sliceflow.engine import events
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Run
+from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Detail, Way
-from sliceflow.spaces.tables.choosing import choose_detail, choose_ways, may_be_near
+from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Strategy, TreeSettings
+from sliceflow.spaces.tables.choosing import (
+    choose_detail,
+    choose_strategies,
+    may_be_near,
+)
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.table import AnyLink, Table, draw_rows, grow_chain
 
@@ -36,9 +40,11 @@ class TablePlan(Plan):
     n_rows: Count
     n_columns: Count
     order: tuple[Label, ...]  # the columns in the order in which they are drawn,
-    ways: tuple[Way, ...]  # and how
+    strategies: tuple[Strategy, ...]  # and how
     leaf: Count  # rows of a leaf, at least,
-    cost: Annotated[float, Between(0)]  # and what a split must gain, relative to one of noise
+    cost: Annotated[
+        float, Between(0)
+    ]  # and what a split must gain, relative to one of noise
     near: Count = 0  # rows from which smooth numbers are drawn
     rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
     identifiers: tuple[Label, ...] = ()  # columns whose values are made up
@@ -48,24 +54,35 @@ class TablePlan(Plan):
         return "near rows and a chain of trees" if self.near else "chain of trees"
 
     @property
-    def detail(self) -> Detail:
-        return Detail(self.leaf, self.cost, self.near)
+    def detail(self) -> TreeSettings:
+        return TreeSettings(self.leaf, self.cost, self.near)
 
-    def detail_for(self, missing: bool) -> Detail:
+    def detail_for(self, missing: bool) -> TreeSettings:
         """Near rows may have missing cells: without these, trees draw all columns."""
         return self.detail if missing else self.detail._replace(near=0)
 
     def lines(self) -> Sequence[tuple[str, object]]:
-        pairs = [*zip(self.order, self.ways, strict=True)]
-        label = [f"each level of {name} has trees of its own" for name, way in pairs if way == "apart"]
-        near = f"smooth numbers from the {self.near} rows nearest to a random one" if self.near else ""
+        pairs = [*zip(self.order, self.strategies, strict=True)]
+        label = [
+            f"each level of {name} has trees of its own"
+            for name, strategy in pairs
+            if strategy == "per_level"
+        ]
+        near = (
+            f"smooth numbers from the {self.near} rows nearest to a random one"
+            if self.near
+            else ""
+        )
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
             ("near rows", near),
-            ("trees", f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise"),
-            ("lines", shown([name for name, way in pairs if way in LINES])),
-            ("apart", "".join(label)),
+            (
+                "trees",
+                f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise",
+            ),
+            ("lines", shown([name for name, strategy in pairs if strategy in LINES])),
+            ("per_level", "".join(label)),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -81,7 +98,9 @@ class FittedTable:
     table: Any = field(default=None, metadata={"saved": False})  # a `Table`
     grown: tuple[AnyLink, ...] | None = field(default=None, metadata={"saved": False})
 
-    needs_rows, condition, codes = True, None, None
+    needs_rows = True
+    condition = None
+    codes = None
     device = torch.device("cpu")
 
     @cached_property
@@ -91,23 +110,38 @@ class FittedTable:
     def grow(self, missing: bool = True) -> Iterator[AnyLink]:
         """The links of all columns."""
         plan = self.plan
-        return grow_chain(self.table, self.table.z, (), self.seed, plan.detail_for(missing), plan.ways)
+        return grow_chain(
+            self.table,
+            self.table.z,
+            (),
+            self.seed,
+            plan.detail_for(missing),
+            plan.strategies,
+        )
 
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True) -> Any:
-        links = self.links if missing or not self.plan.near else tuple(self.grow(missing))
-        return self.table.frame(draw_rows(self.table, links, n, seed, {}, missing), seed)
+    def draw(
+        self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True
+    ) -> Any:
+        links = (
+            self.links if missing or not self.plan.near else tuple(self.grow(missing))
+        )
+        return self.table.frame(
+            draw_rows(self.table, links, n, seed, {}, missing), seed
+        )
 
     def columns(self, X: Any) -> Tensor:
         z = self.table.positions_of(read_frame(X))
         axes = [self.table.columns[c].axes(z[:, c]) for c in self.table.order]
-        return torch.from_numpy(np.vstack([of.T for of in axes] or [np.zeros((1, len(z)))]))
+        return torch.from_numpy(
+            np.vstack([of.T for of in axes] or [np.zeros((1, len(z)))])
+        )
 
 
 @dataclass(frozen=True)
-class TableSpace:
+class TableAdapter:
     """Tables, for one estimator: kinds of columns, constraints, known rows, and how fine trees are."""
 
     kinds: Mapping[str, str]
@@ -117,24 +151,33 @@ class TableSpace:
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
         if y is not None:
-            raise ValueError("a table has no y; pass it as a column of X, and given= to sample")
+            raise ValueError(
+                "a table has no y; pass it as a column of X, and given= to sample"
+            )
         if ranks.size > 1:
-            raise ParameterError("ranks", ranks.size, "do not share tables", "fit in one process")
+            raise ParameterError(
+                "ranks", ranks.size, "do not share tables", "fit in one process"
+            )
         rows = read_frame(as_frame(X))
         return rows if self.known is None else rows.like(self.known)
 
     def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
-        table = Table.understand(rows, self.kinds, self.constraints)
-        d, ways = len(table.order), choose_ways(table)
-        detail = Detail(*self.detail) if self.detail else choose_detail(table, ways)
-        if detail.near and not may_be_near(table, ways):  # asked for in vain
+        table = Table.infer_schema(rows, self.kinds, self.constraints)
+        d = len(table.order)
+        strategies = choose_strategies(table)
+        detail = (
+            TreeSettings(*self.detail)
+            if self.detail
+            else choose_detail(table, strategies)
+        )
+        if detail.near and not may_be_near(table, strategies):  # asked for in vain
             detail = detail._replace(near=0)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
-            ways=ways,
+            strategies=strategies,
             **detail.of_rows(rows.n)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
@@ -167,32 +210,48 @@ class TablePart:
     links: list[AnyLink] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
-    name, stages, first = "", (), 0
+    name = ""
+    stages = ()
+    first = 0
 
     @property
     def n_steps(self) -> int:
         plan = self.fitted.plan
-        together = len(self.fitted.table.together(plan.ways)) if plan.near else 1
+        together = len(self.fitted.table.together(plan.strategies)) if plan.near else 1
         return len(plan.order) + 1 - together
 
     def begin(self) -> TablePart:
         return TablePart(self.fitted)
 
-    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
+    def move(self, run: FlowState, listeners: Sequence[events.Listener]) -> None:
         """Grow one link after the other. A resumed fit grows the first ones again, silently."""
-        began, n, x = events.now() - run.seconds, self.n_steps, self.particles.x
+        began = events.now() - run.seconds
+        n = self.n_steps
+        x = self.particles.x
         for k, link in enumerate(self.fitted.grow()):
             self.links.append(link)
             if k >= run.done:
-                run.step, run.done, run.seconds = k + 1, k + 1, events.now() - began
+                run.step = k + 1
+                run.done = k + 1
+                run.seconds = events.now() - began
                 left = torch.tensor(link.left, dtype=torch.float64)
                 at = "columns", 0, k, k + 1, n, left, run.seconds, x, None, n
-                events.tell(listeners, events.Event(*at, measure="unexplained share"))
+                events.notify(listeners, events.Event(*at, measure="unexplained share"))
                 run.after()
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> FittedTable:
-        if found := [column.name for column in self.fitted.table.columns if column.reveals]:
+    def finish(
+        self, run: FlowState, listeners: Sequence[events.Listener]
+    ) -> FittedTable:
+        if found := [
+            column.name for column in self.fitted.table.columns if column.reveals
+        ]:
             which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
-            cure = f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
-            warnings.warn(f"samples contain real values of {which}; {cure}", UserWarning, stacklevel=2)
+            cure = (
+                f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
+            )
+            warnings.warn(
+                f"samples contain real values of {which}; {cure}",
+                UserWarning,
+                stacklevel=2,
+            )
         return replace(self.fitted, grown=tuple(self.links))

@@ -22,7 +22,9 @@ from sliceflow.spaces.tables.lines import Line
 from sliceflow.spaces.tables.table import Table
 
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
-_NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
+_NEAR = 8
+_LEAST = 100
+_MOST = 2_000  # an eighth of the rows are near a number; at least, at most
 _FAR = 0.5  # standard deviations
 
 
@@ -34,16 +36,27 @@ def condition_on(
     Ranges and lists are more rules of the table. A warning says what is doubtful.
     """
     if not isinstance(given, Mapping):
-        raise ValueError(f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}")
-    rows, notes, more = np.ones(len(table.z), dtype=bool), list[str](), list[Rule]()
-    fixed, values, near = dict[int, float](), dict[int, Any](), dict[int, float]()
+        raise ValueError(
+            f"given={given!r} must be a dict such as {{'plan': 'gold', 'age': (30, 40)}}"
+        )
+    rows = np.ones(len(table.z), dtype=bool)
+    notes = list[str]()
+    more = list[Rule]()
+    fixed = dict[int, float]()
+    values = dict[int, Any]()
+    near = dict[int, float]()
     for name, value in given.items():
         if name not in table.names:
-            raise ValueError(f"given {name!r} is not a column; there are {shown(table.names)}")
+            raise ValueError(
+                f"given {name!r} is not a column; there are {shown(table.names)}"
+            )
         c = table.names.index(name)
-        column, at = table.columns[c], table.z[:, c]
+        column = table.columns[c]
+        at = table.z[:, c]
         if column.kind in ("identifier", "drop"):
-            raise ValueError(f"given {name!r} is of kind {column.kind}; samples make it up")
+            raise ValueError(
+                f"given {name!r} is of kind {column.kind}; samples make it up"
+            )
         if isinstance(value, tuple):
             more += _range(column, c, value)
             rows &= at >= 0
@@ -81,33 +94,47 @@ def condition_on(
     if int(rows.sum()) < _ENOUGH:
         notes.append(f"only {int(rows.sum())} rows of the table have this")
     if notes:
-        warnings.warn(f"given={dict(given)}: {'; '.join(notes)}", UserWarning, stacklevel=3)
+        warnings.warn(
+            f"given={dict(given)}: {'; '.join(notes)}", UserWarning, stacklevel=3
+        )
     return table, z, fixed, values
 
 
 def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
     """The position of a value, or of a text for it, its number, and the value as a Series of one."""
-    pd, cells = pandas(), column.cells
+    pd = pandas()
+    cells = column.cells
     one = pd.Series([value], dtype=object)
     if one.isna().all():
         if not cells.missing.any():
-            raise ValueError(f"{column.name!r} is missing, but no cell of this column is")
+            raise ValueError(
+                f"{column.name!r} is missing, but no cell of this column is"
+            )
         return -1.0, np.nan, one.astype(cells.dtype)
     if cells.form == "datetime" and getattr(value, "tzinfo", None) is None:
         one = one.astype(str)  # on the clock of the column
     (at,), (number,), new = column.find(one)
     known = column.levels.iloc[[int(at)]].reset_index(drop=True)
-    return float(np.rint(at) if column.exact else at), float(number), new if len(new) else known
+    return (
+        float(np.rint(at) if column.exact else at),
+        float(number),
+        new if len(new) else known,
+    )
 
 
 def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
     """The rules low ≤ column and column ≤ high."""
-    text, rules = f"given {column.name}={value}", []
+    text = f"given {column.name}={value}"
+    rules = []
     if len(value) != 2 or not column.is_number or pandas().isna([*value]).any():
-        raise ValueError(f"{text} is not a range (low, high) of numbers or times; pass a list")
+        raise ValueError(
+            f"{text} is not a range (low, high) of numbers or times; pass a list"
+        )
     for sign, end, towards in zip((-1, 1), value, (ceil, floor), strict=True):
-        ticks, unit = whole_numbers(find_value(column, end)[2], column.cells.form, column.writing)
-        number = Fraction(ticks[0]) * (unit or 1)
+        integer_values, unit = whole_numbers(
+            find_value(column, end)[2], column.cells.form, column.writing
+        )
+        number = Fraction(integer_values[0]) * (unit or 1)
         bound = float(number) if column.unit is None else towards(number / column.unit)
         rules.append(Rule(text, "<=", (c,), (sign,), sign * bound, column.unit))
     return rules
@@ -120,13 +147,20 @@ def _moved(
 
     A ValueError if a constraint compares a number that no position stands for exactly.
     """
-    columns, given = table.columns, list(near)
+    columns = table.columns
+    given = list(near)
     for c, place in zip(given, at, strict=True):
         there = columns[c].on_grid(columns[c].numbers(np.array([place])))[0]
-        asked = [rule.text for rule in table.rules.rules if c in rule.columns and not rule.implied]
+        asked = [
+            rule.text
+            for rule in table.rules.rules
+            if c in rule.columns and not rule.implied
+        ]
         if asked and abs(there - near[c]) > 1e-12 * abs(near[c]):
             fact = f"given {columns[c].name!r} is outside the table's values, or finer than they are"
-            raise ValueError(f"{fact}, and the constraint {asked[0]!r} needs them; leave one out")
+            raise ValueError(
+                f"{fact}, and the constraint {asked[0]!r} needs them; leave one out"
+            )
     z = z[(z[:, given] >= 0).all(1)]
     if not len(z):
         raise ValueError("no row has a value of all given columns at once")
@@ -138,7 +172,8 @@ def _moved(
     nearest = np.argsort(distance, kind="stable")[:k]
     z = z[nearest]
     for c in set(table.order) - set(given):
-        column, moving = columns[c], columns[c].is_free(z[:, c])
+        column = columns[c]
+        moving = columns[c].is_free(z[:, c])
         line = Line.fit("numbers", columns, z[moving], c, np.array(given))
         if line is not None:
             there = z[moving]

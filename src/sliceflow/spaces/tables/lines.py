@@ -36,7 +36,12 @@ class Line:
 
     @classmethod
     def fit(
-        cls, measure: str, columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
+        cls,
+        measure: str,
+        columns: Sequence[Column],
+        z: np.ndarray,
+        column: int,
+        before: np.ndarray,
     ) -> Line | None:
         """None for too few rows."""
         numbers = measured(measure, columns, z, before)
@@ -46,18 +51,23 @@ class Line:
         x = _regressors(measure, columns, z, before, (numbers - units[0]) / units[1])
         if measure != "scores" and len(x) < _PER_REGRESSOR * x.shape[1]:
             return None
-        y, mean = measured(measure, columns, z, [column])[:, 0], x.mean(0)
-        x, start = x - mean, float(y.mean())
+        y = measured(measure, columns, z, [column])[:, 0]
+        mean = x.mean(0)
+        x = x - mean
+        start = float(y.mean())
         gram = x.T @ x + _RIDGE[measure] * len(x) * np.eye(x.shape[1])
         slopes = np.linalg.solve(gram, x.T @ (y - start))
         return cls(measure, columns, before, units, mean, slopes, start)
 
     def at(self, z: np.ndarray) -> np.ndarray:
         """Predictions (m,) of rows."""
-        how, found = (self.measure, self.columns), []
+        how = (self.measure, self.columns)
+        found = []
         for of in np.array_split(z, len(z) // _BLOCK + 1):
             numbers = (measured(*how, of, self.before) - self.units[0]) / self.units[1]
-            found.append((_regressors(*how, of, self.before, numbers) - self.mean) @ self.slopes)
+            found.append(
+                (_regressors(*how, of, self.before, numbers) - self.mean) @ self.slopes
+            )
         return self.start + np.concatenate(found)
 
     def is_exact(self, own: Column, z: np.ndarray, column: int) -> bool:
@@ -67,8 +77,14 @@ class Line:
 
     def position(self, own: Column, values: np.ndarray) -> np.ndarray:
         """The positions of what is predicted, with what was left over."""
-        numbers = np.exp(np.minimum(values, 700.0)) - _offset(own) if self.measure == "logs" else values
-        return own.positions_of(own.on_grid(np.clip(numbers, own.values[0], own.values[-1])))
+        numbers = (
+            np.exp(np.minimum(values, 700.0)) - _offset(own)
+            if self.measure == "logs"
+            else values
+        )
+        return own.positions_of(
+            own.on_grid(np.clip(numbers, own.values[0], own.values[-1]))
+        )
 
 
 def _offset(own: Column) -> float:
@@ -92,7 +108,11 @@ def measured(
 
 
 def _regressors(
-    measure: str, columns: Sequence[Column], z: np.ndarray, before: np.ndarray, numbers: np.ndarray
+    measure: str,
+    columns: Sequence[Column],
+    z: np.ndarray,
+    before: np.ndarray,
+    numbers: np.ndarray,
 ) -> np.ndarray:
     """(m, q), what a line takes of rows and their standardised numbers; a missing one is average."""
     x = np.clip(np.nan_to_num(numbers), -_FARTHEST, _FARTHEST)

@@ -15,7 +15,7 @@ from sliceflow.engine import frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
-from sliceflow.spaces.vectors.fit import VectorSpace
+from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
@@ -83,20 +83,39 @@ class SlicedWassersteinFlow(FlowEstimator):
     _kinds = (VectorPlan, FittedVectors, VectorRows)
 
     def __init__(  # many: they are the settings of the model
-        self, *, n_particles: int | None = None, n_steps: int = 200,
-        frame: str | frames.SavedFrame = "orthogonal", transport: str | transports.SavedTransport = "auto",
-        amplifier: float = 10.0, entropy: float = 0.0, device: str | torch.device = "auto",
-        random_state: Any = None, verbose: int = 0, standardize: bool = True,
-        preset: str | None = None, condition: str = "auto", keep_rows: bool = False,
+        self,
+        *,
+        n_particles: int | None = None,
+        n_steps: int = 200,
+        frame: str | frames.SavedFrame = "orthogonal",
+        transport: str | transports.SavedTransport = "auto",
+        amplifier: float = 10.0,
+        entropy: float = 0.0,
+        device: str | torch.device = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+        standardize: bool = True,
+        preset: str | None = None,
+        condition: str = "auto",
+        keep_rows: bool = False,
         options: VectorOptions | None = None,
-    ) -> None:  # fmt: skip
-        self.n_particles, self.n_steps, self.frame = n_particles, n_steps, frame
-        self.transport, self.amplifier, self.entropy = transport, amplifier, entropy
-        self.device, self.random_state, self.verbose = device, random_state, verbose
-        self.standardize, self.preset, self.condition = standardize, preset, condition
-        self.keep_rows, self.options = keep_rows, options
+    ) -> None:
+        self.n_particles = n_particles
+        self.n_steps = n_steps
+        self.frame = frame
+        self.transport = transport
+        self.amplifier = amplifier
+        self.entropy = entropy
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.standardize = standardize
+        self.preset = preset
+        self.condition = condition
+        self.keep_rows = keep_rows
+        self.options = options
 
-    def _space(self, like_fitted: bool = False) -> VectorSpace:
+    def _space(self, like_fitted: bool = False) -> VectorAdapter:
         check_parameters(self.get_params(deep=False))
         parameters = with_preset(self, self.options or VectorOptions(), VECTORS)
         probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
@@ -108,10 +127,12 @@ class SlicedWassersteinFlow(FlowEstimator):
                 probe._set_columns(known.X.shape[1], known.names)
 
         def validate(X: Any) -> np.ndarray:
-            rule: Any = dict(dtype=types, ensure_all_finite=False, reset=not like_fitted)
+            rule: Any = dict(
+                dtype=types, ensure_all_finite=False, reset=not like_fitted
+            )
             return np.asarray(validate_data(probe, X, **rule))
 
-        return VectorSpace(parameters, resolve_device(self.device), validate)
+        return VectorAdapter(parameters, resolve_device(self.device), validate)
 
     def _like_fitted(self, X: Any) -> np.ndarray:
         return check_rows(X, self._space(like_fitted=True).validate)

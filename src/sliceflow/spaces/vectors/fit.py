@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import column_names
-from sliceflow.devices import need_memory
+from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.batches import Target, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
-from sliceflow.engine.flow import Noise, Run, replay, simulate
+from sliceflow.engine.flow import FlowState, Noise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
-from sliceflow.errors import ParameterError, need
+from sliceflow.errors import ParameterError, require
 from sliceflow.metrics.copying import copy_warning
-from sliceflow.models.particles import Assigned, kept_particles
-from sliceflow.models.ranks import Place, Ranks, across_ranks
+from sliceflow.models.particles import ParticleConditions, select_particles
+from sliceflow.models.ranks import Ranks, Shard, across_ranks
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
@@ -34,87 +34,156 @@ from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
 
-_LOCAL_PARTICLES = 200  # of local conditions unless the user says how many: each needs a neighbourhood
+_LOCAL_PARTICLES = (
+    200  # of local conditions unless the user says how many: each needs a neighbourhood
+)
 
 
 @dataclass(frozen=True)
-class VectorSpace:
+class VectorAdapter:
     """Vectors, for one estimator."""
 
-    parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
+    parameters: Mapping[
+        str, Any
+    ]  # the estimator's checked ones, and `options`, never None
     device: torch.device
-    validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
+    validate: Callable[
+        [Any], np.ndarray
+    ]  # scikit-learn's check of the number and names of columns
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
-        x, array = check_rows(X, self.validate), None if y is None else conditions.as_array(y)
-        Conditions.infer(array, len(x))  # report errors in a rank's own y before ranks communicate
-        about = "no y" if array is None else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"
-        place = ranks.place(len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}")
-        given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
+        x = check_rows(X, self.validate)
+        array = None if y is None else conditions.as_array(y)
+        Conditions.infer(
+            array, len(x)
+        )  # report errors in a rank's own y before ranks communicate
+        about = (
+            "no y"
+            if array is None
+            else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"
+        )
+        shard = ranks.shard(
+            len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}"
+        )
+        given = Conditions.infer(
+            None if array is None else ranks.gather(array), shard.total
+        )
         tensor = X.device.type if isinstance(X, Tensor) else ""
-        return VectorRows(x, given, column_names(X), tensor, None if ranks.size == 1 else place)
+        return VectorRows(
+            x, given, column_names(X), tensor, None if ranks.size == 1 else shard
+        )
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
-        parameters, d = self.parameters, rows.X.shape[1]
+        parameters = self.parameters
+        d = rows.X.shape[1]
         local = self._is_local(rows.condition, ranks)
         default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
         m = int(parameters["n_particles"] or default)
-        classes = rows.n_conditions if isinstance(rows.condition, conditions.Labels) else 1
+        classes = (
+            rows.n_conditions
+            if isinstance(rows.condition, conditions.LabelCondition)
+            else 1
+        )
         least = max(ranks.size, classes)
-        need(m >= least, "n_particles", m, f"at least {least}, one for each class and rank")
-        nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
-        need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
+        require(
+            m >= least,
+            "n_particles",
+            m,
+            f"at least {least}, one for each class and rank",
+        )
+        nbytes = (
+            3 * rows.X.itemsize * d * ranks.share(m).count
+        )  # before anything is allocated
+        require_memory(
+            nbytes,
+            self.device,
+            f"n_particles={m} of {d} columns need",
+            "lower n_particles",
+        )
         if local:
             return self._prepare_local(rows, m, seed)
         if rows.condition is not None and math.isinf(parameters["amplifier"]):
             return self._prepare_classes(rows, m, seed, ranks)
         part = self._part(rows, m, seed, ranks)
-        return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
+        return VectorJob(
+            self._fitted(part.plan, part.units, rows), (part,), part.assigned.y
+        )
 
     def _is_local(self, condition: conditions.Condition | None, ranks: Ranks) -> bool:
         """Whether a fit is local; raises an error if that is required but impossible."""
-        mode, xi = self.parameters["condition"], self.parameters["amplifier"]
+        mode = self.parameters["condition"]
+        xi = self.parameters["amplifier"]
         obstacle = None
-        if condition is None or isinstance(condition, conditions.Labels):
+        if condition is None or isinstance(condition, conditions.LabelCondition):
             obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
         elif ranks.size > 1:
-            obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
+            obstacle = (
+                "keeps all rows in one process",
+                "fit in one process, or set condition='joint'",
+            )
         if mode == "local" and obstacle:
             raise ParameterError("condition", mode, *obstacle)
-        local = not obstacle and (mode == "local" or (mode == "auto" and 0 < xi < math.inf))
-        if isinstance(condition, conditions.Mixed) and not local:
+        local = not obstacle and (
+            mode == "local" or (mode == "auto" and 0 < xi < math.inf)
+        )
+        if isinstance(condition, conditions.MixedCondition) and not local:
             fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
-            raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
+            raise ValueError(
+                f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)"
+            )
         return local
 
-    def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
+    def _fitted(
+        self, plan: VectorPlan, units: Units, rows: VectorRows
+    ) -> FittedVectors:
         form: Any = dict(given=rows.given, names=rows.names, tensor=rows.tensor)
         return FittedVectors(plan, units, **form, device=self.device)
 
-    def _part(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks, name: str = "") -> VectorPart:
+    def _part(
+        self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks, name: str = ""
+    ) -> VectorPart:
         """One flow for all rows. Raises an error if it is impossible."""
         units = Units.fit_to(rows.X, self.parameters["standardize"], ranks, rows.n)
-        x, options = units.encode(rows.X), self.parameters["options"]
-        amplifier = 0.0 if rows.condition is None else float(self.parameters["amplifier"])
+        x = units.encode(rows.X)
+        options = self.parameters["options"]
+        amplifier = (
+            0.0 if rows.condition is None else float(self.parameters["amplifier"])
+        )
         codes = rows.codes if amplifier else None
         found = choose_smoothing(x, codes, rows.n, options, units.heavy_tailed, ranks)
         own = seed.child("conditions")
-        assigned = Assigned.in_proportion(rows.given, m, amplifier, own, own)
+        assigned = ParticleConditions.in_proportion(rows.given, m, amplifier, own, own)
         plan = self._plan(rows, m, amplifier, assigned, found, ranks)
-        here, particles = len(rows), ranks.share(plan.n_moved).count
-        what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
-        advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
+        here = len(rows)
+        particles = ranks.share(plan.n_moved).count
+        what = (
+            f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
+        )
+        advice = (
+            "lower n_particles, the number of columns, directions or bins, or n_knots"
+        )
         takes = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
-        plan = plan.taking(*takes, f"{what} {plan.n_directions} directions needs", advice)
+        plan = plan.taking(
+            *takes, f"{what} {plan.n_directions} directions needs", advice
+        )
         return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, ranks)
 
     def _plan(
-        self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned,
-        smoothing: tuple[Smoothing | None, str], ranks: Ranks,
-    ) -> VectorPlan:  # fmt: skip
+        self,
+        rows: VectorRows,
+        m: int,
+        amplifier: float,
+        assigned: ParticleConditions,
+        smoothing: tuple[Smoothing | None, str],
+        ranks: Ranks,
+    ) -> VectorPlan:
         """The plan, without what it takes."""
-        parameters, options, (draws, why) = self.parameters, self.parameters["options"], smoothing
-        n, d, n_moved = rows.n, rows.X.shape[1], assigned.n_moved(m)
+        parameters = self.parameters
+        options = self.parameters["options"]
+        draws, why = smoothing
+        n = rows.n
+        d = rows.X.shape[1]
+        n_moved = assigned.n_moved(m)
         n_data = max(n, n_moved) if draws else n
         codes = assigned.codes if amplifier else None
         if options.shrinkage and codes is not None and codes.dim() == 2:
@@ -133,7 +202,11 @@ class VectorSpace:
             amplifier=amplifier,
             frame=plans.choose_frame(parameters["frame"], d, amplifier, ranks.size),
             transport=choose_transport(
-                parameters["transport"], n_moved + n_data, ranks.size, Histogram(), Auto()
+                parameters["transport"],
+                n_moved + n_data,
+                ranks.size,
+                Histogram(),
+                Auto(),
             ),
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),
@@ -144,15 +217,27 @@ class VectorSpace:
             smoothing_from=why,
         )
 
-    def _prepare_classes(self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks) -> VectorJob:
+    def _prepare_classes(
+        self, rows: VectorRows, m: int, seed: Seed, ranks: Ranks
+    ) -> VectorJob:
         """One flow per class (ξ = ∞)."""
-        condition, codes, y = rows.condition, rows.codes, rows.y
-        if not isinstance(condition, conditions.Labels) or codes is None or y is None:
+        condition = rows.condition
+        codes = rows.codes
+        y = rows.y
+        if (
+            not isinstance(condition, conditions.LabelCondition)
+            or codes is None
+            or y is None
+        ):
             fact = "fits each class separately, but y is continuous"
-            raise ParameterError("amplifier", math.inf, fact, "use a finite amplifier, or labels (n,)")
+            raise ParameterError(
+                "amplifier", math.inf, fact, "use a finite amplifier, or labels (n,)"
+            )
         if ranks.size > 1:
             fact = "fits each class separately, which several ranks cannot do"
-            raise ParameterError("amplifier", math.inf, fact, "use a finite amplifier, or one process")
+            raise ParameterError(
+                "amplifier", math.inf, fact, "use a finite amplifier, or one process"
+            )
         numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
         sizes = torch.bincount(codes[numbers], minlength=condition.width).tolist()
         names = map(conditions.format_label, condition.classes)
@@ -162,14 +247,18 @@ class VectorSpace:
         )
         plan = plans.join([part.plan for part in parts])
         units = Units.fit_to(rows.X, self.parameters["standardize"])
-        return VectorJob(self._fitted(plan, units, rows), parts, y[numbers.numpy()], codes[numbers])
+        return VectorJob(
+            self._fitted(plan, units, rows), parts, y[numbers.numpy()], codes[numbers]
+        )
 
     def _prepare_local(self, rows: VectorRows, m: int, seed: Seed) -> VectorJob:
         """Keep the rows; the particles are samples at their own conditions."""
         given: Any = rows.given
-        n, d, columns = rows.n, rows.X.shape[1], given.codes.shape[1]
+        n = rows.n
+        d = rows.X.shape[1]
+        columns = given.codes.shape[1]
         xi = float(self.parameters["amplifier"])
-        plan = self._plan(rows, m, xi, Assigned(), (None, ""), Ranks())
+        plan = self._plan(rows, m, xi, ParticleConditions(), (None, ""), Ranks())
         choosing = 1 << 27  # bytes that the choice of settings takes
         nbytes = choosing + 8 * (4 * n * d + 6 * n * columns + 4 * m * d)
         what = f"{n} rows of {d} columns, kept for conditions, need"
@@ -177,8 +266,11 @@ class VectorSpace:
         units = Units.fit_to(rows.X, self.parameters["standardize"])
         fitted = self._fitted(plan, units, rows)
         local = tuple(LocalRows.fit_to(*part) for part in fitted.local_parts(rows))
-        largest, settings = max(local, key=lambda part: len(part.x)), tuple(p.settings for p in local)
-        plan = replace(plan, neighbours=largest.settings.k, distances=largest.description)
+        largest = max(local, key=lambda part: len(part.x))
+        settings = tuple(p.settings for p in local)
+        plan = replace(
+            plan, neighbours=largest.settings.k, distances=largest.description
+        )
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
         given = given.take(conditions.even_rows(n, m, seed.child("conditions")))
         return VectorJob(fitted, (), given.y, given.codes, seed.child("particles"))
@@ -198,12 +290,19 @@ class VectorJob:
     def plan(self) -> VectorPlan:
         return self.fitted.plan
 
-    def finish(self, results: Sequence[tuple[VectorModel, Tensor]]) -> tuple[FittedVectors, Any, Any]:
+    def finish(
+        self, results: Sequence[tuple[VectorModel, Tensor]]
+    ) -> tuple[FittedVectors, Any, Any]:
         if self.codes is not None and self.seed is not None:
-            return self.fitted, self.fitted.draw(len(self.codes), self.codes, self.seed), self.y
+            return (
+                self.fitted,
+                self.fitted.draw(len(self.codes), self.codes, self.seed),
+                self.y,
+            )
         fitted = replace(self.fitted, models=tuple(model for model, _ in results))
         parts = [fitted.decode(model.units, x) for model, x in results]
-        out, y = parts[0], self.y
+        out = parts[0]
+        y = self.y
         if self.codes is not None:
             out = out.new_empty(len(self.codes), out.shape[1])
             for c, part in enumerate(parts):
@@ -230,7 +329,7 @@ class VectorPart:
     rows: VectorRows
     x: Tensor  # (n, d), these rows in the engine's units
     units: Units
-    assigned: Assigned  # the particles' conditions
+    assigned: ParticleConditions  # the particles' conditions
     smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
     seed: Seed
     ranks: Ranks
@@ -247,57 +346,85 @@ class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
 
     def __init__(self, part: VectorPart) -> None:
-        plan, ranks, seed, device = part.plan, part.ranks, part.seed, torch.device(part.plan.device)
-        codes, codes_q, times, clouds = part.assigned.codes, part.rows.codes, 1, (part.x, part.x)
+        plan = part.plan
+        ranks = part.ranks
+        seed = part.seed
+        device = torch.device(part.plan.device)
+        codes = part.assigned.codes
+        codes_q = part.rows.codes
+        times = 1
+        clouds = (part.x, part.x)
         if part.smoothing is not None:
             times = plan.n_draws
-            clouds = part.smoothing.draws(times, seed.child("smoothing"), part.rows.here)
+            clouds = part.smoothing.draws(
+                times, seed.child("smoothing"), part.rows.here
+            )
             codes_q = None if codes_q is None else codes_q.repeat_interleave(times, 0)
-        self.part, self.codes_q = part, codes_q  # the codes of the data of all ranks
-        self.place = Place(*(times * number for number in astuple(part.rows.here)))  # of this rank's
-        own = None if codes_q is None else codes_q[self.place.slice]
+        self.part = part
+        self.codes_q = codes_q  # the codes of the data of all ranks
+        self.shard = Shard(
+            *(times * number for number in astuple(part.rows.here))
+        )  # of this rank's
+        own = None if codes_q is None else codes_q[self.shard.slice]
         # what the flow looks at, and the axis steps
         self.data, self.last_data = (as_cloud(x, own, device) for x in clouds)
         self.share = ranks.share(plan.n_moved)
-        self.noise, self.first = Noise(seed.child("particles"), self.share.first), self.share.first
+        self.noise = Noise(seed.child("particles"), self.share.first)
+        self.first = self.share.first
         own = None if codes is None else codes[self.share.slice]
-        self.particles = as_cloud(part.x.new_empty(self.share.count, plan.n_columns), own, device)
+        self.particles = as_cloud(
+            part.x.new_empty(self.share.count, plan.n_columns), own, device
+        )
         self.noise.child("start").fill(self.particles.x)
         self.flow = fitting = plan.flow(seed, device)  # replays the model
         if plan.options.shrinkage:
             both = (codes, codes_q) if fitting.n_shared else (None, None)
-            how: Any = dict(most=plan.transport.most, distinct=1 / times)
+            how: Any = dict(max_samples=plan.transport.max_samples, distinct=1 / times)
             rates = noise_rates(plan.n_moved, plan.n_rows * times, *both, **how)
             fitting = shrunk_flow(fitting, plan.options.shrinkage, rates)
         self.fitting = across_ranks(fitting, ranks)
 
-    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
-        self._simulate(self.particles, self.part.assigned.codes, run, listeners, exact=False)
+    def move(self, run: FlowState, listeners: Sequence[events.Listener]) -> None:
+        self._simulate(
+            self.particles, self.part.assigned.codes, run, listeners, exact=False
+        )
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[VectorModel, Tensor]:
+    def finish(
+        self, run: FlowState, listeners: Sequence[events.Listener]
+    ) -> tuple[VectorModel, Tensor]:
         """The model and this rank's kept particles (d, n), after axis steps that make columns exact.
 
         Earlier steps place the particles that they were fitted to better than fresh ones. So there are
         two sets of axis steps: one for the kept particles, and one for the model, fitted to fresh ones.
         """
-        part, model = self.part, run.model
-        m, assigned, ranks = part.plan.n_particles, part.assigned, part.ranks
-        x = kept_particles(self.particles.x, assigned.column, self.share, m, ranks)
+        part = self.part
+        model = run.model
+        m = part.plan.n_particles
+        assigned = part.assigned
+        ranks = part.ranks
+        x = select_particles(self.particles.x, assigned.column, self.share, m, ranks)
         codes = assigned.kept_codes(m)
         if part.plan.n_fresh:
             own = None if codes is None else codes[ranks.share(m).slice].to(x.device)
-            last = replace(run, model=[], after=Run().after)
+            last = replace(run, model=[], after=FlowState().after)
             self._simulate(Cloud(x, own), codes, last, listeners, exact=True)
             fresh, codes = self._fresh(model)
-            model = self._simulate(fresh, codes, Run(run.stage, model=list(model)), (), exact=True)
+            model = self._simulate(
+                fresh, codes, FlowState(run.stage, model=list(model)), (), exact=True
+            )
         return VectorModel(part.seed, tuple(model), part.units), x
 
     def _simulate(
-        self, particles: Cloud, codes: Tensor | None, run: Run,
-        listeners: Sequence[events.Listener], exact: bool,
-    ) -> list[ModelStep]:  # fmt: skip
+        self,
+        particles: Cloud,
+        codes: Tensor | None,
+        run: FlowState,
+        listeners: Sequence[events.Listener],
+        exact: bool,
+    ) -> list[ModelStep]:
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
-        flow, data = self.fitting, self.last_data if exact else self.data
+        flow = self.fitting
+        data = self.last_data if exact else self.data
         n_stages = sum(exact or not stage.exact for stage in flow.stages)
         if n_stages == 0:
             return run.model
@@ -305,19 +432,26 @@ class MovingVectors:
             target = flow.target(particles, data, n_stages - 1)
         else:
             both = (self.codes_q, codes) if flow.conditional else (None, None)
-            batches = weighted_batches(*both, self.place.slice, data.x.device)
+            batches = weighted_batches(*both, self.shard.slice, data.x.device)
             target = Target.from_cloud(data, batches)
         how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
         return simulate(flow, particles, target, self.noise, **how)
 
     def _fresh(self, model: Sequence[ModelStep]) -> tuple[Cloud, Tensor | None]:
         """This rank's share of fresh particles, moved by a model, and the codes of all of them."""
-        plan, codes_q = self.part.plan, self.part.rows.codes
-        seed, m, codes = self.part.seed.child("fresh"), plan.n_fresh, None
+        plan = self.part.plan
+        codes_q = self.part.rows.codes
+        seed = self.part.seed.child("fresh")
+        m = plan.n_fresh
+        codes = None
         if codes_q is not None:
-            codes = codes_q[conditions.proportional(codes_q, m, seed.child("conditions"))]
+            codes = codes_q[
+                conditions.proportional(codes_q, m, seed.child("conditions"))
+            ]
             if self.flow.conditional:  # give rare classes enough particles
-                codes = torch.cat((codes, conditions.extra_codes(codes_q, codes, False, seed)))
+                codes = torch.cat(
+                    (codes, conditions.extra_codes(codes_q, codes, False, seed))
+                )
         share = self.part.ranks.share(m if codes is None else len(codes))
         x = _sobol_normal(share.first, share.count, plan.n_columns, seed.child("start"))
         own = None if codes is None else codes[share.slice]

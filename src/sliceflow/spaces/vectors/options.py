@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_int, is_real, need
+from sliceflow.errors import is_int, is_real, require
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,13 @@ class VectorOptions:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
         for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_neighbors", 2)):
             value = getattr(self, name)
-            need(is_int(value, least), name, value, f"an int of at least {least}")
-        need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
-        need(is_real(self.shrinkage, 0), "shrinkage", self.shrinkage, "a finite number of at least 0")
+            require(is_int(value, least), name, value, f"an int of at least {least}")
+        require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
+        require(
+            is_real(self.shrinkage, 0),
+            "shrinkage",
+            self.shrinkage,
+            "a finite number of at least 0",
+        )
         ok = self.smoothing == "auto" or is_real(self.smoothing, 0)
-        need(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")
+        require(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")

@@ -14,31 +14,41 @@ from torch import Tensor
 from sliceflow.dataframes import as_frame, check_columns, column_names
 from sliceflow.errors import from_tensor, unmasked
 from sliceflow.fields import Array, Label
-from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, GivenRows
+from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.rows import ArrayRows, Conditions
 from sliceflow.neighbours.views import heavy_tail
 
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
 
 
 @dataclass(frozen=True)
-class VectorRows(GivenRows):
+class VectorRows(ArrayRows):
     """The user's rows."""
 
-    X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]  # (n, d), this rank's rows
-    given: Conditions | None = None  # conditions of the rows of all ranks; None without y
-    names: tuple[Label, ...] | None = None  # of the columns of a DataFrame; None for other types
+    X: Annotated[
+        np.ndarray, Array("n d", (torch.float32, torch.float64))
+    ]  # (n, d), this rank's rows
+    given: Conditions | None = (
+        None  # conditions of the rows of all ranks; None without y
+    )
+    names: tuple[Label, ...] | None = (
+        None  # of the columns of a DataFrame; None for other types
+    )
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
-    place: Place | None = field(default=None, metadata={"saved": False})
+    shard: Shard | None = field(default=None, metadata={"saved": False})
     _names = ("X", "y")
 
     def of_class(self, code: int) -> VectorRows:
         """The rows of one class, as if there were no others."""
         assert self.codes is not None
-        return replace(self, X=self.X[(self.codes == code).numpy()], given=None, place=None)
+        return replace(
+            self, X=self.X[(self.codes == code).numpy()], given=None, shard=None
+        )
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
-        return in_users_form(torch.from_numpy(self.X), self.names, self.tensor, device), self.y
+        return in_users_form(
+            torch.from_numpy(self.X), self.names, self.tensor, device
+        ), self.y
 
 
 def in_users_form(
@@ -62,8 +72,12 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
         row, column = np.argwhere(~finite)[0].tolist()
         what = "NaN" if np.isnan(X[row, column]) else "infinity"
         name = column if names is None else repr(names[column])
-        advice = "Missing values and infinities are not supported: drop or fill them first"
-        raise ValueError(f"Input X contains {what} in row {row}, column {name}. {advice}")
+        advice = (
+            "Missing values and infinities are not supported: drop or fill them first"
+        )
+        raise ValueError(
+            f"Input X contains {what} in row {row}, column {name}. {advice}"
+        )
     return np.asarray(X)
 
 
@@ -73,7 +87,8 @@ def _as_numeric(X: Any) -> Any:
         with suppress(ValueError):  # rows of mixed lengths; scikit-learn reports them
             X = np.asarray(X)
     dtype = getattr(X, "dtype", None)
-    kind, found = getattr(dtype, "kind", "f"), f"of dtype {dtype}"
+    kind = getattr(dtype, "kind", "f")
+    found = f"of dtype {dtype}"
     if kind == "O" and isinstance(X, np.ndarray):
         texts = (v for v in X.flat if isinstance(v, str | bytes))
         kind, found = next((("U", repr(text)) for text in texts), (kind, ""))
@@ -105,10 +120,16 @@ class Units:
 
     @classmethod
     def fit_to(
-        cls, X: np.ndarray, standardize: bool, ranks: Ranks | None = None, n: int | None = None
+        cls,
+        X: np.ndarray,
+        standardize: bool,
+        ranks: Ranks | None = None,
+        n: int | None = None,
     ) -> Units:
         """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
-        d, n, ranks = X.shape[1], n or len(X), ranks or Ranks()
+        d = X.shape[1]
+        n = n or len(X)
+        ranks = ranks or Ranks()
         units = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
         if not standardize:
             return units
@@ -125,7 +146,8 @@ class Units:
             at = int(np.argmax(bad))
             fact = f"column {at} of X cannot be standardised: its standard deviation is {std[at]}"
             raise ValueError(f"{fact}; rescale it")
-        shift, scale = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
+        shift = np.where(constant, lowest, mean)
+        scale = np.where(constant, 1.0, std)
         return replace(units, shift=shift, scale=scale)
 
     @property
@@ -134,15 +156,20 @@ class Units:
 
     def encode(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
-        return torch.from_numpy(((self._compressed(X) - self.shift) / self.scale).astype(X.dtype))
+        return torch.from_numpy(
+            ((self._compressed(X) - self.shift) / self.scale).astype(X.dtype)
+        )
 
     def decode(self, x: Tensor) -> Tensor:
         """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
         fields = self.scale, self.shift, self.middle, self.width
         scale, shift, middle, width = (torch.from_numpy(t).to(x.device) for t in fields)
-        rows, at = x.T.double() * scale + shift, width > 0
+        rows = x.T.double() * scale + shift
+        at = width > 0
         if self.heavy_tailed.any():
-            far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
+            far = (
+                torch.finfo(x.dtype).max / 4
+            )  # keeps every number finite, whatever the maps do
             wide = torch.sinh(rows[:, at].clamp(-700, 700)) * width[at] + middle[at]
             rows[:, at] = wide.clamp(-far, far)
         return rows.to(x.dtype)
@@ -151,14 +178,17 @@ class Units:
         """g(x)."""
         if not self.heavy_tailed.any():
             return X
-        X, at = X.astype(np.float64), self.heavy_tailed
+        X = X.astype(np.float64)
+        at = self.heavy_tailed
         X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
         return X
 
 
 def _summary(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, ...]:
     """Minimum, maximum, mean and standard deviation of each column of all ranks' rows."""
-    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
+    ends = ranks.minimum(
+        torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))
+    ).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
         return ends[0], -ends[1], mean, np.sqrt(ranks.mean(X, n, about=mean))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Place, Ranks
+from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.neighbours.smoothing import Group, find_groups
 from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
 from sliceflow.spaces.vectors.options import VectorOptions
@@ -19,7 +19,8 @@ from sliceflow.spaces.vectors.options import VectorOptions
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
 _MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
-_MOST_OF_MANY_COLUMNS, _FEW_COLUMNS = 5_000, 4  # Both come sooner if there are more columns than this.
+_MOST_OF_MANY_COLUMNS = 5_000
+_FEW_COLUMNS = 4  # Both come sooner if there are more columns than this.
 
 
 @dataclass(frozen=True)
@@ -31,35 +32,46 @@ class Smoothing:
     groups: Sequence[Group]  # the rows of each class with their neighbours
     exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case: heavy tails
 
-    def draws(self, times: int, seed: Seed, here: Place) -> tuple[Tensor, Tensor]:
+    def draws(self, times: int, seed: Seed, here: Shard) -> tuple[Tensor, Tensor]:
         """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
 
         Axis steps see the row's own value where that is an atom, or a draw leaves the range of its
         column; and the rows' values, spread evenly, where the distribution is still another.
         """
-        x, atoms = self.x, are_atoms(self.x)
+        x = self.x
+        atoms = are_atoms(self.x)
         flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
         for i, group in enumerate(self.groups):
-            own, at = group.x[:, None], group.numbers
+            own = group.x[:, None]
+            at = group.numbers
             draws = group.draw(self.h, times, seed.child(i))
             flow[at] = draws.to(x.dtype)
-            low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
+            low = own.amin(0)
+            high = own.amax(0)  # the ends of the range stay, too
             outside = (draws < low) | (draws > high) | (own == low) | (own == high)
             draws = torch.where(atoms[at, None] | outside, own, draws)
             even = self.exact | _differs(group.x, draws.flatten(0, 1))
-            last[at] = torch.where(even, spread_evenly(group.x, atoms[at], times), draws).to(x.dtype)
+            last[at] = torch.where(
+                even, spread_evenly(group.x, atoms[at], times), draws
+            ).to(x.dtype)
         return flow[here.slice].flatten(0, 1), last[here.slice].flatten(0, 1)
 
 
 def choose_smoothing(
-    x: Tensor, codes: Tensor | None, n: int, options: VectorOptions, exact: np.ndarray, ranks: Ranks
+    x: Tensor,
+    codes: Tensor | None,
+    n: int,
+    options: VectorOptions,
+    exact: np.ndarray,
+    ranks: Ranks,
 ) -> tuple[Smoothing | None, str]:
     """The option `smoothing` for this rank's rows x, of n in all, and why "auto" is so.
 
     `codes` are those of all ranks. None fits the rows themselves. The reason is empty if the user chose.
     """
     most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
-    h, why = options.smoothing, ""
+    h = options.smoothing
+    why = ""
     if h == "auto" and codes is not None and codes.dim() == 2:
         why = "y is continuous"
     elif h == "auto" and not _FEWEST <= n <= most:
@@ -70,7 +82,9 @@ def choose_smoothing(
     groups = find_groups(x, codes, options.n_neighbors)
     if h == "auto":
         h = ranks.broadcast(choose_h(groups))
-        why = "leave-one-out distances of the rows" if h else "no rows of a class differ"
+        why = (
+            "leave-one-out distances of the rows" if h else "no rows of a class differ"
+        )
     return Smoothing(float(h), x, groups, torch.from_numpy(exact)) if h else None, why
 
 
@@ -86,7 +100,10 @@ def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     end = gap.new_zeros(1, x.shape[1])
-    down, up = (torch.empty_like(x).scatter_(0, order, torch.cat(t)) for t in ((end, gap), (gap, end)))
+    down, up = (
+        torch.empty_like(x).scatter_(0, order, torch.cat(t))
+        for t in ((end, gap), (gap, end))
+    )
     t = ((torch.arange(times, dtype=x.dtype) + 0.5) / times - 0.5)[:, None]
     moved = x[:, None] + t * torch.where(t < 0, down[:, None], up[:, None])
     return torch.where(kept[:, None], x[:, None], moved)

@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 
 from running import environment
-from sliceflow.written import written_as
+from sliceflow.number_formats import infer_number_format
 
 WAYS = {
     "thousands": (["1,234", "12,345", "999", "1,000,000"], [1234, 12345, 999, 1000000]),
     "decimal comma": (["3,14", "2,5", "10,25", "0,5"], [3.14, 2.5, 10.25, 0.5]),
-    "both": (["1.234,50", "10,00", "7,25", "1.000.000,75"], [1234.5, 10, 7.25, 1000000.75]),
+    "both": (
+        ["1.234,50", "10,00", "7,25", "1.000.000,75"],
+        [1234.5, 10, 7.25, 1000000.75],
+    ),
     "per cent": (["7%", "12%", "0%", "100%"], [7, 12, 0, 100]),
-    "currency": (["$1,200.50", "$3.75", "$10.00", "$999.99"], [1200.5, 3.75, 10, 999.99]),
+    "currency": (
+        ["$1,200.50", "$3.75", "$10.00", "$999.99"],
+        [1200.5, 3.75, 10, 999.99],
+    ),
     "code": (["EUR 1,200.50", "EUR 3.75", "EUR -10.00"], [1200.5, 3.75, -10]),
     "code behind": (["1.200,50 CHF", "-3,75 CHF"], [1200.5, -3.75]),
     "letters": (["R$ 1.200,50", "R$ 3,75"], [1200.5, 3.75]),
@@ -37,26 +43,33 @@ NO_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_numbers_are_read_and_written_the_same_way(way):
-    texts, numbers = np.array(WAYS[way][0], dtype=object), WAYS[way][1]
-    found = written_as(texts)
+@pytest.mark.parametrize("strategy", WAYS)
+def test_numbers_are_read_and_written_the_same_way(strategy):
+    texts = np.array(WAYS[strategy][0], dtype=object)
+    numbers = WAYS[strategy][1]
+    found = infer_number_format(texts)
     assert found.parse(texts).tolist() == numbers
-    assert found.write(np.array(numbers, dtype=float)) == WAYS[way][0]
+    assert found.write(np.array(numbers, dtype=float)) == WAYS[strategy][0]
 
 
 @pytest.mark.parametrize("texts", NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_other_texts_are_no_numbers(texts):
-    assert written_as(np.array(texts, dtype=object)) is None
+    assert infer_number_format(np.array(texts, dtype=object)) is None
 
 
 def test_of_two_ways_the_first_counts_in_every_process():
     """Sets of texts have another order in each."""
-    code = "import numpy as np\nfrom sliceflow.written import written_as\n"
-    code += "print([written_as(np.array(t, dtype=object)) for t in (['7%', '8 %'], ['€ 5', '$6'])])"
+    code = (
+        "import numpy as np\nfrom sliceflow.number_formats import infer_number_format\n"
+    )
+    code += "print([infer_number_format(np.array(t, dtype=object)) for t in (['7%', '8 %'], ['€ 5', '$6'])])"
     said = set()
     for seed in range(2):
         more = environment() | {"PYTHONHASHSEED": str(seed)}
-        said.add(subprocess.run([sys.executable, "-c", code], env=more, capture_output=True).stdout)
+        said.add(
+            subprocess.run(
+                [sys.executable, "-c", code], env=more, capture_output=True
+            ).stdout
+        )
     assert len(said) == 1
     assert b"suffix='%'" in said.pop()
