@@ -1,19 +1,24 @@
-"""Completions of test pictures: are they like real ones, are they recognised, are they new?
+"""Completions of test pictures: are they like real ones, are they recognised, are they
+new?
 
     python benchmarks/completions.py --data-root DATA --device cuda
     python benchmarks/completions.py --sets digits
 
-Known is what the paper's figure 5 shows: the top half (digits, MNIST), the left half (Fashion-MNIST,
-CIFAR-10), or all but the middle (CelebA).
+Known is what the paper's figure 5 shows: the top half (digits, MNIST), the left half
+(Fashion-MNIST, CIFAR-10), or all but the middle (CelebA).
 
 real        the test pictures themselves: the floor of every number
 copied      the hidden part of the training picture whose known part is nearest
-inpaint     ``inpaint(X, mask)`` of a model that keeps its pictures; with labels, if they are given
+inpaint     ``inpaint(X, mask)`` of a model that keeps its pictures; with labels, if
+            they are given
 observed    a flow of the hidden pixels, ``ImageFlow(observed=…)``
 
-FD, recognised, NN ratio and copies are those of `judge.py`, the last two of hidden parts.
-speckle     mean |Laplacian| of hidden parts over that of real ones: below 1 is blurred, above 1 noisy
-seam        mean step from a known to a hidden pixel over that of real pictures: 1 is ideal
+FD, recognised, NN ratio and copies are those of `judge.py`, the last two of hidden
+parts.
+speckle     mean |Laplacian| of hidden parts over that of real ones: below 1 is blurred,
+            above 1 noisy
+seam        mean step from a known to a hidden pixel over that of real pictures: 1 is
+            ideal
 seconds     of fit and of all completions
 """
 

@@ -1,13 +1,16 @@
-"""Speed on one CPU core: seconds per step beside POT and numpy in the same run, and their growth.
+"""Speed on one CPU core: seconds per step beside POT and numpy in the same run, and
+their growth.
 
     python benchmarks/cpu.py [--quick] [--out runs/cpu]
 
-1. One step of 2,000 particles on scikit-learn's digits: POT's autograd step, a bare numpy step, ours by
-   sorting and by histograms. The sliced distance afterwards shows that the work is the same.
+1. One step of 2,000 particles on scikit-learn's digits: POT's autograd step, a bare
+   numpy step, ours by sorting and by histograms. The sliced distance afterwards shows
+   that the work is the same.
 2. Seconds per step of ours with 10³ to 10⁶ particles.
 
-Times are CPU seconds of one pinned process with one thread, medians over repeats taken in turn. On a
-quiet machine these are the wall's; on a busy one they are not disturbed as much.
+Times are CPU seconds of one pinned process with one thread, medians over repeats taken
+in turn. On a quiet machine these are the wall's; on a busy one they are not disturbed
+as much.
 """
 
 import os
@@ -58,7 +61,9 @@ def noise(d: int, n: int) -> Tensor:
 
 
 def medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median CPU seconds of each of `works`, taken in turn; a first round warms up and is dropped."""
+    """Median CPU seconds of each of `works`, taken in turn; a first round warms up and
+    is dropped.
+    """
     taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats + 1):
         for name, work in works.items():
@@ -73,7 +78,8 @@ def pot_steps(
 ) -> None:
     """`n_steps` gradient steps of ½·SW₂² by POT and autograd, in place on x (m, d).
 
-    The step size m·d makes it the same step as ours: the gradient of a particle carries its mass 1/m.
+    The step size m·d makes it the same step as ours: the gradient of a particle carries
+    its mass 1/m.
     """
     import ot
 
@@ -99,7 +105,9 @@ def numpy_steps(
     n_steps: int,
     rng: Any,
 ) -> None:
-    """The barest exact steps in numpy, in place on x (d, m), for rows (d, n): no search, no ties."""
+    """The barest exact steps in numpy, in place on x (d, m), for rows (d, n): no
+    search, no ties.
+    """
     d, m = x.shape
     n = rows.shape[1]
     position = ((np.arange(m, dtype=np.float32) + 0.5) * (n / m) - 0.5).clip(0, n - 1)
@@ -129,7 +137,9 @@ def our_steps(
     transport: transports.Transport,
     n_steps: int,
 ) -> None:
-    """`n_steps` steps of the engine, in place on x (d, m), with all it does beside moving particles."""
+    """`n_steps` steps of the engine, in place on x (d, m), with all it does beside
+    moving particles.
+    """
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
     flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)

@@ -3,14 +3,18 @@
     python benchmarks/fixed_point.py
     python benchmarks/fixed_point.py --sets mnist cifar10 --data-root DATA --device cuda
 
-The maps are fitted to one random half of the rows; the particles start as the other half, which no map
-sees. They are already spread as the data are, so every displacement is noise that the flow takes for
-signal. Without shrinkage (κ = 0) thousands of steps destroy detail; with it the particles stand still.
+The maps are fitted to one random half of the rows; the particles start as the other
+half, which no map sees. They are already spread as the data are, so every displacement
+is noise that the flow takes for signal. Without shrinkage (κ = 0) thousands of steps
+destroy detail; with it the particles stand still.
 
-moved     root mean square displacement of a coordinate, over the standard deviation of the data
-noise     the same, if every step adds its own noise: 3·σ²·(1/m + 1/n) per direction and step
+moved     root mean square displacement of a coordinate, over the standard deviation of
+          the data
+noise     the same, if every step adds its own noise: 3·σ²·(1/m + 1/n) per direction and
+          step
 sliced    sliced distance to held-out rows, before → after
-NN ratio  of particles to the fitted half, over that of held-out rows, before → after: 1 is ideal
+NN ratio  of particles to the fitted half, over that of held-out rows, before → after: 1
+is ideal
 """
 
 from __future__ import annotations
@@ -74,7 +78,9 @@ def moved(
     n_steps: int,
     device: str,
 ) -> tuple[np.ndarray, int]:
-    """The particles after a flow, and the steps it took; maps that all stand still end it."""
+    """The particles after a flow, and the steps it took; maps that all stand still end
+    it.
+    """
     x, target = (
         torch.tensor(a.T, dtype=torch.float32, device=device) for a in (particles, data)
     )

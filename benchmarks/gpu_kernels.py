@@ -1,12 +1,14 @@
-"""Every kernel on one GPU: its least work, its time, its shares of the card's own rates.
+"""Every kernel on one GPU: its least work, its time, its shares of the card's own
+rates.
 
     python benchmarks/gpu_kernels.py --out runs/gpu_kernels
 
-Least work is counted on paper: every input read once and every output written once, whatever a kernel
-really does; of products, multiplications and additions of real pixels. A share is the least work over
-the time, against a copy and a product of matrices measured in the same run. Times are the GPU's own,
-medians of 20 calls that the host has queued before; what fits into the cache may lie there, as in a
-step, hence shares above 100 %. Without a GPU it runs on the CPU, to see that it does.
+Least work is counted on paper: every input read once and every output written once,
+whatever a kernel really does; of products, multiplications and additions of real
+pixels. A share is the least work over the time, against a copy and a product of
+matrices measured in the same run. Times are the GPU's own, medians of 20 calls that the
+host has queued before; what fits into the cache may lie there, as in a step, hence
+shares above 100 %. Without a GPU it runs on the CPU, to see that it does.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine reaches: bytes read plus written a second, operations a second of products."""
+    """What a machine reaches: bytes read plus written a second, operations a second of
+    products.
+    """
 
     copy: float
     products: float
@@ -49,7 +53,9 @@ class Rates:
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a kernel at one size; bytes it must move, operations of products it must do."""
+    """A call of a kernel at one size; bytes it must move, operations of products it
+    must do.
+    """
 
     kernel: str
     size: str
@@ -92,7 +98,9 @@ def own_seconds(
 def measured_rates(
     device: torch.device, n_bytes: int = 1 << 31, side: int = 4096
 ) -> Rates:
-    """Of a copy of `n_bytes`, and of a product of side × side matrices in half precision."""
+    """Of a copy of `n_bytes`, and of a product of side × side matrices in half
+    precision.
+    """
     source = torch.randn(n_bytes // 4, device=device)
     target = torch.empty_like(source)
     copy = 2 * n_bytes / own_seconds(lambda: target.copy_(source), device)
@@ -102,7 +110,9 @@ def measured_rates(
 
 
 def _maps(k: Any, z: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-    """lo, hi and values of the maps that take z to 1.01 z: small displacements, as late in a flow."""
+    """lo, hi and values of the maps that take z to 1.01 z: small displacements, as late
+    in a flow.
+    """
     counts, lo, hi = k.histogram(z, bins)
     values, _ = k.compose(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
     return lo, hi, values.to(z.dtype)

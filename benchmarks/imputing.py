@@ -2,13 +2,15 @@
 
     OMP_NUM_THREADS=1 python benchmarks/imputing.py
 
-A fifth of the cells of one half of a table is hidden, of 2,000 rows at most. *Others*: the model is
-fitted to the other half. *Own*: it is fitted to the rows with the holes. Means over seeds. TableFlow's
-guess is the median, or the most frequent, of 19 draws.
+A fifth of the cells of one half of a table is hidden, of 2,000 rows at most. *Others*:
+the model is fitted to the other half. *Own*: it is fitted to the rows with the holes.
+Means over seeds. TableFlow's guess is the median, or the most frequent, of 19 draws.
 
-error     mean |guess − truth| of numbers in standard deviations, mean over columns: 0 is ideal
+error     mean |guess − truth| of numbers in standard deviations, mean over columns: 0
+          is ideal
 accuracy  share of categories that are guessed, mean over columns
-covered   share of numbers between the lowest and the highest of 19 draws; equal ones by chance. .90 is ideal
+covered   share of numbers between the lowest and the highest of 19 draws; equal ones by
+          chance. .90 is ideal
 CPU s     seconds of the fit and the filling
 """
 
@@ -44,7 +46,9 @@ def is_number(column: pd.Series) -> bool:
 
 
 def coded(frame: pd.DataFrame, like: pd.DataFrame) -> np.ndarray:
-    """Numbers in standard deviations, and levels of categories as 0, 1, …; NaN where cells are missing."""
+    """Numbers in standard deviations, and levels of categories as 0, 1, …; NaN where
+    cells are missing.
+    """
     out = []
     for c in like:
         if is_number(like[c]):

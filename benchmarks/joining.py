@@ -1,11 +1,13 @@
-"""Fashion-MNIST joins MNIST: a model that knows digits is given clothes, and then forgets some.
+"""Fashion-MNIST joins MNIST: a model that knows digits is given clothes, and then
+forgets some.
 
     python benchmarks/joining.py --data-root DATA --device cuda
     python benchmarks/joining.py --rows 300 --quality 1        # digits stand for both, on a CPU
 
-Digits are fitted by class. Then `partial_fit` adds the clothes of one class after another, without a
-refresh in between; one `refresh` fits all. `forget` removes a class again. The model keeps its rows, so
-a model that forgot equals, byte for byte, the one that never saw them: the last line says so.
+Digits are fitted by class. Then `partial_fit` adds the clothes of one class after
+another, without a refresh in between; one `refresh` fits all. `forget` removes a class
+again. The model keeps its rows, so a model that forgot equals, byte for byte, the one
+that never saw them: the last line says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One judge of sampled pictures for all benchmarks: FD, what is recognised, copies, and FID if asked."""
+"""One judge of sampled pictures for all benchmarks: FD, what is recognised, copies, and
+FID if asked.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def first(pictures: Pictures, n: int | None, start: int = 0) -> Pictures:
 def load_split(
     name: str, root: Any = None, n: int | None = None
 ) -> tuple[Pictures, Pictures]:
-    """At most n pictures to fit, and pictures held out; of faces the last tenth, or 500, are."""
+    """At most n pictures to fit, and pictures held out; of faces the last tenth, or
+    500, are.
+    """
     from sliceflow.datasets import load
 
     train = load(name, "train", root)
@@ -88,7 +92,9 @@ class Judge:
     def score(
         self, images: np.ndarray, labels: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """FD and its floor, the share recognised, NN ratio and copies, FID-768 if there are weights."""
+        """FD and its floor, the share recognised, NN ratio and copies, FID-768 if there
+        are weights.
+        """
         n = min(MOST, len(images), len(self.test.images))
         out: dict[str, Any] = {"samples": len(images)}
         out["FD"] = frechet(

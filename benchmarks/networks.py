@@ -1,8 +1,10 @@
-"""Networks that judge pictures: a classifier that learns the training set, and FID's Inception.
+"""Networks that judge pictures: a classifier that learns the training set, and FID's
+Inception.
 
-The classifier has nine layers. Its features give FD, its classes what is recognised. Inception ends at
-its layer of 768 features, and reads weights whose batch norms are folded: an .npz file with NAME.w and
-NAME.b of every convolution of the network of 2015-12-05.
+The classifier has nine layers. Its features give FD, its classes what is recognised.
+Inception ends at its layer of 768 features, and reads weights whose batch norms are
+folded: an .npz file with NAME.w and NAME.b of every convolution of the network of
+2015-12-05.
 """
 
 from __future__ import annotations
@@ -74,11 +76,15 @@ def train_classifier(
 
     Parameters
     ----------
-    train : without labels, the network learns by which of four rotations a picture was turned
+    train : without labels, the network learns by which of four rotations a picture was
+        turned
     test : not used for training; they give `accuracy`
-    epochs : passes over the pictures; None is 10, 20 for colour, more for less than 1,500 pictures
-    width : of the first layer; there are 8 times as many features. None is 16, 64 for colour
-    cache : a folder, where the same call with the same pictures finds the trained network
+    epochs : passes over the pictures; None is 10, 20 for colour, more for less than
+        1,500 pictures
+    width : of the first layer; there are 8 times as many features. None is 16, 64 for
+        colour
+    cache : a folder, where the same call with the same pictures finds the trained
+        network
     """
     images = train.images
     labels = train.labels
@@ -136,7 +142,9 @@ def _layer(i: int, o: int, pool: bool = False) -> list[nn.Module]:
 
 
 def _network(channels: int, side: int, width: int, n_classes: int) -> nn.Module:
-    """Body and head; up to three poolings halve the picture, while at least two pixels are left."""
+    """Body and head; up to three poolings halve the picture, while at least two pixels
+    are left.
+    """
     w = width
     pools = [side >= 4, side >= 8, side >= 16]
     body = nn.Sequential(
@@ -161,7 +169,9 @@ def _train(
     mirror: bool,
     seed: int,
 ) -> None:
-    """AdamW with one cycle of the step size; pictures are shifted, and mirrored if `mirror`."""
+    """AdamW with one cycle of the step size; pictures are shifted, and mirrored if
+    `mirror`.
+    """
     device = next(network.parameters()).device
     rng = np.random.default_rng(seed)
     per_epoch = -(-len(images) // min(_BATCH, max(32, len(images) // 20)))
@@ -233,7 +243,7 @@ def _digest(images: np.ndarray, labels: np.ndarray | None, *settings: int) -> st
     return out.hexdigest()[:16]
 
 
-# --- Inception ----------------------------------------------------------------------------------------
+# --- Inception ------------------------------------------------------------------------
 
 
 def inception768(

@@ -1,8 +1,10 @@
-"""Simulators with known posteriors, after sbibm's (Lueckmann et al. 2021), restated in numpy.
+"""Simulators with known posteriors, after sbibm's (Lueckmann et al. 2021), restated in
+numpy.
 
-Each task draws parameters from its prior, simulates, and draws from the posterior of an observation:
-exactly where there is a formula, else by rejection from a Student t or the prior. `published` reads the
-ten observations of a task, with 10,000 draws of each posterior, from sbibm's wheel or its folder.
+Each task draws parameters from its prior, simulates, and draws from the posterior of an
+observation: exactly where there is a formula, else by rejection from a Student t or the
+prior. `published` reads the ten observations of a task, with 10,000 draws of each
+posterior, from sbibm's wheel or its folder.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Task:
-    """A simulator: `prior(n, rng)`, `simulate(theta, rng)`, `posterior(x0, n, rng)`, box or None.
+    """A simulator: `prior(n, rng)`, `simulate(theta, rng)`, `posterior(x0, n, rng)`,
+    box or None.
 
     `folder` and `file` are the names of sbibm's folder and of its observations.
     """
@@ -66,10 +69,12 @@ def _until(
 
 
 def _rejected(propose: Callable[[int], tuple[Array, Array]], n: int, rng: Rng) -> Array:
-    """n of the proposed draws, each kept with a probability in proportion to its weight.
+    """n of the proposed draws, each kept with a probability in proportion to its
+    weight.
 
-    `propose(m)` gives m draws and the logarithms of their weights. The largest weight seen is that
-    which is always kept; earlier draws are thinned when a larger one comes.
+    `propose(m)` gives m draws and the logarithms of their weights. The largest weight
+    seen is that which is always kept; earlier draws are thinned when a larger one
+    comes.
     """
     kept = np.empty(0)
     log_u = np.empty(0)
@@ -146,7 +151,9 @@ def _slcp(theta: Array, rng: Rng) -> Array:
 
 
 def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    """Scales by rejection; then the mean is Gaussian, and is drawn again while outside the box."""
+    """Scales by rejection; then the mean is Gaussian, and is drawn again while outside
+    the box.
+    """
     points = x0.reshape(4, 2)
     mean = points.mean(0)
     count = 4
@@ -368,7 +375,9 @@ TASKS = {
 
 
 def published(task: Task, sbibm: Path) -> tuple[Array, Array]:
-    """sbibm's observations (10, l) of a task and draws (10, 10000, d) of their posteriors."""
+    """sbibm's observations (10, l) of a task and draws (10, 10000, d) of their
+    posteriors.
+    """
 
     def read(name: str) -> bytes:
         inside = f"sbibm/tasks/{task.folder}/files/{name}"

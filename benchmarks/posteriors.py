@@ -1,24 +1,29 @@
-"""Posteriors of simulators with known answers: can a classifier tell our samples from true ones?
+"""Posteriors of simulators with known answers: can a classifier tell our samples from
+true ones?
 
     python benchmarks/posteriors.py --sbibm sbibm-1.1.0-py2.py3-none-any.whl --samples 10000 --jobs 12
     python benchmarks/posteriors.py --tasks "two moons" SLCP --simulations 1000 --observations 3
 
-The problems are those of sbibm (Lueckmann et al. 2021), restated in `posterior_tasks.py`. `--sbibm`
-takes the ten observations that sbibm publishes, and its draws of their posteriors, from its wheel
-(`pip download sbibm --no-deps`); else there are others, our own. C2ST is the accuracy of sbibm's
-classifier (`two_samples.py`); ½ is perfect. sbibm compares 10,000 samples of each, as they are. *z*
-is C2ST where the classifier sees them in standard deviations of the true draws, which it finds easier.
-With fewer samples it learns less, and both are lower. A GPU does it in seconds; without one take fewer
-samples and epochs, and compare at fewer observations.
+The problems are those of sbibm (Lueckmann et al. 2021), restated in
+`posterior_tasks.py`. `--sbibm` takes the ten observations that sbibm publishes, and its
+draws of their posteriors, from its wheel (`pip download sbibm --no-deps`); else there
+are others, our own. C2ST is the accuracy of sbibm's classifier (`two_samples.py`); ½ is
+perfect. sbibm compares 10,000 samples of each, as they are. *z* is C2ST where the
+classifier sees them in standard deviations of the true draws, which it finds easier.
+With fewer samples it learns less, and both are lower. A GPU does it in seconds; without
+one take fewer samples and epochs, and compare at fewer observations.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
-rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the observation
-adjusted    ABC with linear adjustment (Beaumont et al. 2002): 10 % of them (at least 200), weighted
-NPE         neural posterior estimation, as published with sbibm; blank where we know no number
+rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
+            observation
+adjusted    ABC with linear adjustment (Beaumont et al. 2002): 10 % of them (at least
+            200), weighted
+NPE         neural posterior estimation, as published with sbibm; blank where we know no
+            number
 
-Simulations, observations and classifiers have other seeds than those that chose the settings. Writes
-posteriors.md and posteriors.json after every row; `--resume` goes on with them, also with other
-settings for the other rows.
+Simulations, observations and classifiers have other seeds than those that chose the
+settings. Writes posteriors.md and posteriors.json after every row; `--resume` goes on
+with them, also with other settings for the other rows.
 """
 
 import argparse
@@ -42,7 +47,8 @@ from two_samples import EPOCHS, c2st, c2st_many
 from sliceflow.inference import posterior
 
 SIMULATIONS = (1_000, 10_000, 100_000)
-PUBLISHED = {  # NPE: those of sbibm's paper, and of its rerun with sbi 0.23 in sbi-benchmark/results
+# NPE: those of sbibm's paper, and of its rerun with sbi 0.23 in sbi-benchmark/results
+PUBLISHED = {
     "two moons": (0.725, 0.606, 0.542),
     "Gaussian linear": (0.753, 0.563, 0.508),  # rerun
     "Gaussian mixture": (0.716, 0.615, None),
@@ -56,7 +62,9 @@ METHODS = ("local", "rejection", "adjusted")
 def rejection(
     theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: bool
 ) -> np.ndarray:
-    """ABC: n draws (q, n, d) from the nearest simulations, adjusted by a weighted regression or not."""
+    """ABC: n draws (q, n, d) from the nearest simulations, adjusted by a weighted
+    regression or not.
+    """
     kept = max(200, len(x) // 10) if linear else max(100, len(x) // 100)
     scale = x.std(0) + 1e-12
     rng = np.random.default_rng(0)
@@ -81,7 +89,9 @@ def rejection(
 def made(
     task: Task, n: int, x0: np.ndarray, true: np.ndarray
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """What n simulations give at the observations x0, and the samples of all methods: (3, q, m, d)."""
+    """What n simulations give at the observations x0, and the samples of all methods:
+    (3, q, m, d).
+    """
     theta, x = task.draw(n, seed=1_000 + n)
     began = time.perf_counter()
     found = posterior(theta, x, bounds=task.bounds)
@@ -102,7 +112,9 @@ def made(
 def judged(
     samples: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
 ) -> dict[str, list[float]]:
-    """C2ST of our samples at all observations; of the others, and as *z*, at the first `compared`."""
+    """C2ST of our samples at all observations; of the others, and as *z*, at the first
+    `compared`.
+    """
     few = true[:compared]
     mean = few.mean(1, keepdims=True)
     unit = few.std(1, keepdims=True)

@@ -72,7 +72,9 @@ def signature(about: dict[str, str], command: str) -> str:
 def keep(
     path: Path, text: str, rows: list[Any], device: torch.device, command: str
 ) -> None:
-    """Write a table with its signature to `path`.md and the rows to `path`.json; print the former."""
+    """Write a table with its signature to `path`.md and the rows to `path`.json; print
+    the former.
+    """
     about = facts(device)
     text = f"{text}\n\n{signature(about, command)}\n"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Held-out numbers of samples: one definition of each, independent of the package that is measured.
+"""Held-out numbers of samples: one definition of each, independent of the package that
+is measured.
 
-Rows are arrays (n, d). `train` are the fitted rows, `test` rows that were held out. All functions are
-deterministic.
+Rows are arrays (n, d). `train` are the fitted rows, `test` rows that were held out. All
+functions are deterministic.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def distances_to(
     device: str = "cpu",
     itself: bool = False,
 ) -> np.ndarray:
-    """Distance of each row to its k-th nearest row of `data`; `itself`: x are the data, skip i for i."""
+    """Distance of each row to its k-th nearest row of `data`; `itself`: x are the data,
+    skip i for i.
+    """
     reference = _rows(data, device).float()
     centre = reference.mean(0)
     reference = reference - centre
@@ -63,19 +66,25 @@ def distances_to(
 
 
 def nn_ratio(of_samples: np.ndarray, of_test: np.ndarray) -> float:
-    """Ratio of median distances to the nearest training row: 1 is ideal, near 0 is copying."""
+    """Ratio of median distances to the nearest training row: 1 is ideal, near 0 is
+    copying.
+    """
     return float(np.median(of_samples) / max(np.median(of_test), 1e-12))
 
 
 def copies(of_samples: np.ndarray, of_test: np.ndarray) -> float:
-    """Share of samples nearer to a training row than the nearest 1 % of held-out rows: .01 is ideal."""
+    """Share of samples nearer to a training row than the nearest 1 % of held-out rows:
+    .01 is ideal.
+    """
     return float(np.mean(of_samples <= np.quantile(of_test, _NEAREST_SHARE)))
 
 
 def coverage(
     samples: np.ndarray, real: np.ndarray, *, k: int = 5, device: str = "cpu"
 ) -> float:
-    """Share of real rows with a sample nearer than their k-th real neighbour (Naeem et al. 2020)."""
+    """Share of real rows with a sample nearer than their k-th real neighbour (Naeem et
+    al. 2020).
+    """
     radii = distances_to(real, real, k, device=device, itself=True)
     return float(np.mean(distances_to(real, samples, device=device) <= radii))
 
@@ -101,7 +110,9 @@ def _quantiles(x: np.ndarray, n: int = 1_000) -> np.ndarray:
 def c2st(
     samples: np.ndarray, real: np.ndarray, most: int = 2_000, n_trees: int = 100
 ) -> float:
-    """Accuracy of a random forest that tells samples from as many real rows; ½ is ideal."""
+    """Accuracy of a random forest that tells samples from as many real rows; ½ is
+    ideal.
+    """
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
@@ -153,13 +164,15 @@ def thumbnails(images: np.ndarray, side: int = 8) -> np.ndarray:
     return x.mean((2, 4), dtype=np.float32).reshape(n, -1)
 
 
-# --- tables -------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------
 
 
 def table_scores(
     train: Any, test: Any, made: Any, target: str, seed: int = 0
 ) -> dict[str, float]:
-    """Of a synthetic DataFrame against held-out rows, by the names that `today.py` explains."""
+    """Of a synthetic DataFrame against held-out rows, by the names that `today.py`
+    explains.
+    """
     from pandas.api.types import is_numeric_dtype
 
     frames = [
@@ -191,7 +204,9 @@ def table_scores(
 
 
 def _as_numbers(frames: list[Any], categories: dict[str, bool]) -> list[Any]:
-    """The frames as floats: dates in days, the same codes for a category in every frame."""
+    """The frames as floats: dates in days, the same codes for a category in every
+    frame.
+    """
     import pandas as pd
 
     out = [pd.DataFrame(index=frame.index) for frame in frames]
@@ -238,7 +253,9 @@ def _detection(test: Any, made: Any, categories: list[bool], seed: int) -> float
 
 
 def _shape(test: Any, made: Any, category: bool) -> float:
-    """1 − the largest difference of distribution functions, or the total variation of categories."""
+    """1 − the largest difference of distribution functions, or the total variation of
+    categories.
+    """
     a = test.dropna()
     b = made.dropna()
     if not len(a) or not len(b):
@@ -286,7 +303,9 @@ def _association(frame: Any, categories: dict[str, bool]) -> np.ndarray:
 def _utility(
     fit: Any, test: Any, categories: dict[str, bool], target: str, seed: int
 ) -> float:
-    """R², or AUC of a category, on held-out rows of boosted trees that learnt from `fit`."""
+    """R², or AUC of a category, on held-out rows of boosted trees that learnt from
+    `fit`.
+    """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
         HistGradientBoostingRegressor,
@@ -321,7 +340,9 @@ def _utility(
 
 
 def _points(frames: list[Any], categories: dict[str, bool]) -> list[np.ndarray]:
-    """Rows where another category and one standard deviation of `frames[0]` both are a distance of 1."""
+    """Rows where another category and one standard deviation of `frames[0]` both are a
+    distance of 1.
+    """
     parts: list[list[np.ndarray]] = [[] for _ in frames]
     for name, category in categories.items():
         own = [frame[name].to_numpy(float) for frame in frames]

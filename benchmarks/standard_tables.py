@@ -1,21 +1,28 @@
-"""The tables of TabSyn and TabDiff, split and scored as april-tools/tabpc (arXiv 2603.23016) does.
+"""The tables of TabSyn and TabDiff, split and scored as april-tools/tabpc (arXiv
+2603.23016) does.
 
     OMP_NUM_THREADS=1 python benchmarks/standard_tables.py run --data-root DATA --out results.jsonl
     python benchmarks/standard_tables.py run --sets adult magic --seeds 0 1 2 --measures detection dcr
     python benchmarks/standard_tables.py table --out results.jsonl
 
-DATA (else SLICEFLOW_DATA) holds UCI's files, packed or not: adult.data, adult.test, default.csv,
-shoppers.csv, magic.data, beijing.csv. Needs xgboost and sdmetrics. Splits are those of TabDiff: Adult has
-its own test file, the others 90/10 by numpy's seed 1234, and one seed more until the larger part has all
-categories. Numbers go through float32. Magic loses its first row, which TabDiff reads as a header.
+DATA (else SLICEFLOW_DATA) holds UCI's files, packed or not: adult.data, adult.test,
+default.csv, shoppers.csv, magic.data, beijing.csv. Needs xgboost and sdmetrics. Splits
+are those of TabDiff: Adult has its own test file, the others 90/10 by numpy's seed
+1234, and one seed more until the larger part has all categories. Numbers go through
+float32. Magic loses its first row, which TabDiff reads as a header.
 
-c2st      2·(1 − AUC) of XGBoost by 3 folds, samples against training rows, as many: more is better
-heldout   AUC of these trees on held-out rows against samples they did not see: ½ is ideal
+c2st      2·(1 − AUC) of XGBoost by 3 folds, samples against training rows, as many:
+          more is better
+heldout   AUC of these trees on held-out rows against samples they did not see: ½ is
+          ideal
 shape, trend   of SDMetrics' quality report: 1 is ideal
-alpha, beta    α-precision and β-recall of synthcity; fresh real rows have a β-recall of ½
+alpha, beta    α-precision and β-recall of synthcity; fresh real rows have a β-recall of
+               ½
 mle       AUC (Beijing: RMSE) on test rows of XGBoost trained on samples
-dcr       share of samples nearer to the fitted half than to the other, also exchanged: ½ is ideal
-copies    % of samples nearer to a training row than the nearest 1 % of test rows are: 1 is ideal
+dcr       share of samples nearer to the fitted half than to the other, also exchanged:
+          ½ is ideal
+copies    % of samples nearer to a training row than the nearest 1 % of test rows are: 1
+          is ideal
 exact     % of samples that are a training row, beside that of test rows
 """
 
@@ -142,7 +149,9 @@ def _divide(
 
 
 def sample(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
-    """As many samples of a TableFlow with its defaults, and CPU seconds of fit and samples."""
+    """As many samples of a TableFlow with its defaults, and CPU seconds of fit and
+    samples.
+    """
     clock = time.process_time()
     flow = TableFlow(random_state=seed).fit(train)
     new = flow.sample(len(train), random_state=seed + 1)
@@ -324,7 +333,9 @@ def distances(
 
 
 def closeness(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
-    """tabpc leaves out the categories of Beijing, which are hours that no two rows share."""
+    """tabpc leaves out the categories of Beijing, which are hours that no two rows
+    share.
+    """
     scale = split.train.iloc[:, split.num].to_numpy(float).std(0)
     cat = [] if split.regression else split.cat
     fake, held = (
@@ -344,7 +355,9 @@ def closeness(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
 
 
 def dcr(split: Split, seed: int) -> dict[str, float]:
-    """Here `split` are halves, which are also exchanged: one split's share has luck of ± .006."""
+    """Here `split` are halves, which are also exchanged: one split's share has luck of
+    ± .006.
+    """
     found = {}
     halves = (split.train, split.test)
     for key, (own, other) in {"dcr": halves, "dcr_exchanged": halves[::-1]}.items():

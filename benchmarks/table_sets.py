@@ -1,7 +1,7 @@
 """Twelve real tables of packages, each with a column to predict.
 
-They come from pydataset, palmerpenguins, statsmodels and scikit-learn. `write_csv` writes them, and
-`load_table` reads those files where the packages are missing.
+They come from pydataset, palmerpenguins, statsmodels and scikit-learn. `write_csv`
+writes them, and `load_table` reads those files where the packages are missing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ SETS: dict[str, Callable[[], Loaded]] = {
 
 @cache
 def load_table(name: str, folder: str | None = None) -> Loaded:
-    """A table and its target, from its package or from `folder`. ImportError if the package is missing."""
+    """A table and its target, from its package or from `folder`. ImportError if the
+    package is missing.
+    """
     if folder is None:
         return SETS[name]()
     about = json.loads(Path(folder, "targets.json").read_text(encoding="utf-8"))[name]

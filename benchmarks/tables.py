@@ -3,27 +3,32 @@
     OMP_NUM_THREADS=1 python benchmarks/tables.py
     python benchmarks/tables.py --sets penguins mpg --seeds 1 --arf ~/arf/bin/python --jobs 4
 
-The tables come from pydataset, palmerpenguins, statsmodels and scikit-learn; one whose package is not
-installed is left out, and said to be. ``--write-csv FOLDER`` writes them, and ``--csv FOLDER`` reads
-them where the packages are not. Half of the rows are fitted, the other half held out; the seed chooses
-the halves and the model. Numbers are means over seeds. Every cell is kept in ``--out`` when it is
-measured, and not measured again.
+The tables come from pydataset, palmerpenguins, statsmodels and scikit-learn; one whose
+package is not installed is left out, and said to be. ``--write-csv FOLDER`` writes
+them, and ``--csv FOLDER`` reads them where the packages are not. Half of the rows are
+fitted, the other half held out; the seed chooses the halves and the model. Numbers are
+means over seeds. Every cell is kept in ``--out`` when it is measured, and not measured
+again.
 
-A peer runs in an environment of its own: pass its Python interpreter (--arf: arfpy; --utrees:
-UnmaskingTrees, with scikit-learn 1.6; --forest: ForestDiffusion; --copula: SDV's Gaussian copula). One
-that is not passed is said to be missing. They are treated as a kind user would: their numbers are
-rounded to the decimals of the column and kept within its bounds, dates are given as days, or as months
-where all are the first of one, and those that do not generate missing cells get one more column per
-column with gaps, which says where these are. The two boosted ones have less effort than by default:
-UnmaskingTrees repeats each row 5 to 50 times, about 10,000 rows in all (by default 50 times);
-ForestDiffusion 5 to 10 times (100), with 10 noise levels (50).
+A peer runs in an environment of its own: pass its Python interpreter (--arf: arfpy;
+--utrees: UnmaskingTrees, with scikit-learn 1.6; --forest: ForestDiffusion; --copula:
+SDV's Gaussian copula). One that is not passed is said to be missing. They are treated
+as a kind user would: their numbers are rounded to the decimals of the column and kept
+within its bounds, dates are given as days, or as months where all are the first of one,
+and those that do not generate missing cells get one more column per column with gaps,
+which says where these are. The two boosted ones have less effort than by default:
+UnmaskingTrees repeats each row 5 to 50 times, about 10,000 rows in all (by default 50
+times); ForestDiffusion 5 to 10 times (100), with 10 noise levels (50).
 
 detection  AUC of boosted trees that tell synthetic from held-out rows: .5 is ideal
 shape      agreement of the columns' own distributions: 1 is ideal
 trend      mean difference of the associations of two columns: 0 is ideal
-utility    R² or AUC on held-out rows of boosted trees trained on synthetic rows, beside real ones
-copies     share of samples nearer to a fitted row than the nearest 1 % of held-out rows: .01 is ideal
-NN ratio   median distance to the nearest fitted row, over that of held-out rows: 1 is ideal
+utility    R² or AUC on held-out rows of boosted trees trained on synthetic rows, beside
+           real ones
+copies     share of samples nearer to a fitted row than the nearest 1 % of held-out
+           rows: .01 is ideal
+NN ratio   median distance to the nearest fitted row, over that of held-out rows: 1 is
+           ideal
 CPU s      seconds of the fit and of the samples, without imports
 """
 
@@ -265,7 +270,9 @@ def shown(name: str, cells: list[dict]) -> str:
 
 
 def summary(cells: list[dict]) -> str:
-    """Detection of every method that has all seeds, on every set; how often it is lowest."""
+    """Detection of every method that has all seeds, on every set; how often it is
+    lowest.
+    """
     names = list(dict.fromkeys(cell["set"] for cell in cells))
     methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
     rows = []

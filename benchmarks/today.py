@@ -1,25 +1,29 @@
-"""The held-out numbers of today's defaults, all in one file; before and after a change, side by side.
+"""The held-out numbers of today's defaults, all in one file; before and after a change,
+side by side.
 
     OMP_NUM_THREADS=1 python benchmarks/today.py cpu --out before.json --data-root DATA
     python benchmarks/today.py gpu --out before.json --data-root DATA --fid-weights WEIGHTS.npz
     python benchmarks/today.py table before.json after.json
 
-Every row is written as soon as it is measured; a second run skips the rows that are there. ``--only``
-takes the beginning of names, such as ``tables`` or ``vectors/moons``. ``--quick`` shrinks everything, to
-see that it runs. DATA is the folder of the picture sets (else SLICEFLOW_DATA), or holds NAME.npz with
-train_images, train_labels, test_images and test_labels. A row whose data are missing is skipped, and
-that is said.
+Every row is written as soon as it is measured; a second run skips the rows that are
+there. ``--only`` takes the beginning of names, such as ``tables`` or ``vectors/moons``.
+``--quick`` shrinks everything, to see that it runs. DATA is the folder of the picture
+sets (else SLICEFLOW_DATA), or holds NAME.npz with train_images, train_labels,
+test_images and test_labels. A row whose data are missing is skipped, and that is said.
 
 sliced      sliced Wasserstein distance to held-out rows, in standard deviations
-c2st        how often a forest (posteriors: a perceptron) tells samples from real rows: .5 is ideal
+c2st        how often a forest (posteriors: a perceptron) tells samples from real rows:
+            .5 is ideal
 detection   AUC of boosted trees that tell synthetic from held-out rows: .5 is ideal
 shape       agreement of the columns' own distributions: 1 is ideal
 trend       mean difference of the associations of two columns: 0 is ideal
 utility     R² or AUC on held-out rows of boosted trees that learnt synthetic rows
-copies      share of samples nearer to a fitted row than the nearest 1 % of held-out rows: .01 is ideal
-nn_ratio    median distance to the nearest fitted row, over that of held-out rows: 1 is ideal
-fid768, fd  Fréchet distances to the training pictures, in Inception's layer of 768 features and in those
-            of a classifier that learnt the training pictures
+copies      share of samples nearer to a fitted row than the nearest 1 % of held-out
+            rows: .01 is ideal
+nn_ratio    median distance to the nearest fitted row, over that of held-out rows: 1 is
+            ideal
+fid768, fd  Fréchet distances to the training pictures, in Inception's layer of 768
+            features and in those of a classifier that learnt the training pictures
 recognised  share that this classifier takes for what they should be
 coverage    share of held-out pictures with a sample among their five nearest neighbours
 offline_…   the same of `sample`, which moves fresh noise; without it, of `particles_`
@@ -67,7 +71,7 @@ class Skipped(Exception):
     """What a row needs is not there."""
 
 
-# --- vectors -----------------------------------------------------------------------------------------
+# --- vectors --------------------------------------------------------------------------
 
 
 def _clocks() -> tuple[float, float]:
@@ -134,7 +138,7 @@ def recogniser(x: np.ndarray, y: np.ndarray) -> Any:
     return SVC(gamma="scale", C=10).fit(x.reshape(len(x), -1), y)
 
 
-# --- posteriors --------------------------------------------------------------------------------------
+# --- posteriors -----------------------------------------------------------------------
 
 
 def posteriors(task: str, simulations: int, seed: int, args: argparse.Namespace) -> Row:
@@ -165,7 +169,7 @@ def posteriors(task: str, simulations: int, seed: int, args: argparse.Namespace)
     return row | {"c2st": float(np.mean(found))}
 
 
-# --- tables ------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------
 
 
 def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
@@ -184,14 +188,16 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
     return row | table_scores(train, test, made, target, seed)
 
 
-# --- pictures ----------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------
 
 
 @cache
 def pictures(
     name: str, root: str | None, quick: bool = False
 ) -> tuple[Pictures, Pictures]:
-    """Pictures to fit and pictures held out, of NAME.npz or of a set that `datasets.load` knows."""
+    """Pictures to fit and pictures held out, of NAME.npz or of a set that
+    `datasets.load` knows.
+    """
     folder = root or os.environ.get("SLICEFLOW_DATA")
     packed = folder and Path(folder, f"{name}.npz")
     if packed and packed.exists():
@@ -364,12 +370,14 @@ def completed(
     return row
 
 
-# --- pictures on a GPU -------------------------------------------------------------------------------
+# --- pictures on a GPU ----------------------------------------------------------------
 
 
 @cache
 def inception(weights: str, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """The features of uint8 pictures in the layer of 768, from a file of folded weights."""
+    """The features of uint8 pictures in the layer of 768, from a file of folded
+    weights.
+    """
     from networks import inception768
 
     return inception768(weights, device)
@@ -423,7 +431,9 @@ def picture_scores(
     real: dict[str, np.ndarray],
     args: argparse.Namespace,
 ) -> Row:
-    """Distances of pictures to the training set, what is recognised, and how many are copied."""
+    """Distances of pictures to the training set, what is recognised, and how many are
+    copied.
+    """
     train, test = pictures(name, args.data_root, args.quick)
     device = args.device
     features = inception(args.fid_weights, args.device)(x)
@@ -455,7 +465,7 @@ def picture_scores(
     return row
 
 
-# --- all rows ----------------------------------------------------------------------------------------
+# --- all rows -------------------------------------------------------------------------
 
 
 def cpu_jobs() -> dict[str, Job]:
@@ -621,7 +631,9 @@ NOISE = 0.05  # of a number that was measured with one seed, as a share of it
 
 
 def side_by_side(files: Sequence[Path]) -> str:
-    """A Markdown table for every kind of row, means over seeds ± their standard deviation, and a verdict."""
+    """A Markdown table for every kind of row, means over seeds ± their standard
+    deviation, and a verdict.
+    """
     found = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in files]
     names = list(dict.fromkeys(row["name"] for rows in found for row in rows))
     out = []
@@ -660,7 +672,9 @@ def side_by_side(files: Sequence[Path]) -> str:
 
 
 def _worse(before: list[Row], after: list[Row], column: str) -> bool:
-    """Whether a number got worse by more than twice what seeds make it vary, or `NOISE` of one seed."""
+    """Whether a number got worse by more than twice what seeds make it vary, or `NOISE`
+    of one seed.
+    """
     a, b = ([row[column] for row in rows if column in row] for rows in (before, after))
     if not a or not b:
         return False

@@ -1,8 +1,10 @@
-"""C2ST as sbibm has it: how often a perceptron tells samples from draws of the true posterior.
+"""C2ST as sbibm has it: how often a perceptron tells samples from draws of the true
+posterior.
 
-The perceptron has two hidden layers of 10·d units and learns by Adam until its loss stops falling; five
-folds are held out in turn. `c2st` is scikit-learn's, as in sbibm. `c2st_many` trains the same networks
-for many pairs at once, which a GPU does in seconds.
+The perceptron has two hidden layers of 10·d units and learns by Adam until its loss
+stops falling; five folds are held out in turn. `c2st` is scikit-learn's, as in sbibm.
+`c2st_many` trains the same networks for many pairs at once, which a GPU does in
+seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def c2st_many(
     epochs: int = EPOCHS,
     device: str = "cpu",
 ) -> Tensor:
-    """Accuracies (p,) on p pairs of samples and true draws, each (p, n, d); n a multiple of 5."""
+    """Accuracies (p,) on p pairs of samples and true draws, each (p, n, d); n a
+    multiple of 5.
+    """
     x = torch.cat((true, samples), 1).to(device, torch.float32)
     p, n, d = x.shape
     y = (torch.arange(n, device=device) >= n // 2).float()

@@ -1,14 +1,16 @@
-"""A small network beside the flow: samples after the same time, on the same machine, in one run.
+"""A small network beside the flow: samples after the same time, on the same machine, in
+one run.
 
     python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights FILE.npz
     python benchmarks/unet.py digits --width 16 --seconds 5 10 --quality 10
 
-The network is a U-Net with self-attention at a quarter of the resolution, trained by flow matching
-(Lipman et al. 2023): x_t = (1 − t)·noise + t·picture, and the network learns picture − noise. It sees
-mirror images if the flow does, is trained in bfloat16 on a GPU with AdamW, and sampled with Heun's
-method from an exponential average of its weights. It has about 18 million parameters at --width 128.
-Training goes on from one time to the next; the seconds are those of training, without compiling and
-sampling, which have columns of their own. The flow's seconds are those of `fit`, with samples.
+The network is a U-Net with self-attention at a quarter of the resolution, trained by
+flow matching (Lipman et al. 2023): x_t = (1 − t)·noise + t·picture, and the network
+learns picture − noise. It sees mirror images if the flow does, is trained in bfloat16
+on a GPU with AdamW, and sampled with Heun's method from an exponential average of its
+weights. It has about 18 million parameters at --width 128. Training goes on from one
+time to the next; the seconds are those of training, without compiling and sampling,
+which have columns of their own. The flow's seconds are those of `fit`, with samples.
 
 Writes a table and its numbers after every row.
 """
@@ -91,7 +93,9 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """The velocity of a picture at a time: three resolutions, two blocks at each on either side."""
+    """The velocity of a picture at a time: three resolutions, two blocks at each on
+    either side.
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

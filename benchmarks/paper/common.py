@@ -1,4 +1,6 @@
-"""What the tables and figures share: sets and sizes of a scale, fits, the judge, what is written."""
+"""What the tables and figures share: sets and sizes of a scale, fits, the judge, what
+is written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The paper's figures: directions, ablation, samples, classes, completions, amplifier, neighbours."""
+"""The paper's figures: directions, ablation, samples, classes, completions, amplifier,
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ GIVEN = {
 
 
 def directions(level: int, patch: int) -> np.ndarray:
-    """(COLUMNS, SIDE, SIDE): directions of a frame of tiles at a level, as they act on pictures."""
+    """(COLUMNS, SIDE, SIDE): directions of a frame of tiles at a level, as they act on
+    pictures.
+    """
     frame = Tiles(1, level, level, patch).draw(Seed(0), 1, torch.zeros(level**2, 1), 0)
     lifted = frame.lift(torch.eye(frame.n_directions))  # (level², directions)
     # The tiles in the middle, not those that hang over the border.
@@ -50,7 +54,9 @@ def directions(level: int, patch: int) -> np.ndarray:
 
 
 def figure1(run: FlowState) -> Rows:
-    """Local directions, and those of a coarser level brought to the picture's resolution."""
+    """Local directions, and those of a coarser level brought to the picture's
+    resolution.
+    """
     fig, axes = plt.subplots(
         len(LEVELS), COLUMNS, figsize=(8.4, 9), layout="constrained"
     )

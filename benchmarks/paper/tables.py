@@ -1,4 +1,6 @@
-"""The paper's tables: FID, schedules, directions, particles; and the method as printed beside ours."""
+"""The paper's tables: FID, schedules, directions, particles; and the method as printed
+beside ours.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def as_printed(run: FlowState, n_directions: int) -> dict[str, Any]:
 
 
 def table3(run: FlowState) -> Rows:
-    """The number of directions H. Our frames fix it; their knob is the number of steps: both."""
+    """The number of directions H. Our frames fix it; their knob is the number of steps:
+    both.
+    """
     (dataset,) = run.sets("cifar10")
     train, test = run.read(dataset)
     judge = run.judge(train, test)
