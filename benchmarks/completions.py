@@ -65,9 +65,8 @@ KNOWN = {
 
 def copied(X: np.ndarray, known: np.ndarray, like: np.ndarray) -> np.ndarray:
     """X with the hidden part of the picture whose known part is nearest."""
-    given, theirs = (
-        torch.from_numpy(x[:, known].reshape(len(x), -1)).float() for x in (X, like)
-    )
+    given = torch.from_numpy(X[:, known].reshape(len(X), -1)).float()
+    theirs = torch.from_numpy(like[:, known].reshape(len(like), -1)).float()
     near = torch.cat(
         [torch.cdist(part, theirs).argmin(1) for part in given.split(200)]
     ).numpy()

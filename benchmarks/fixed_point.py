@@ -81,9 +81,8 @@ def moved(
     """The particles after a flow, and the steps it took; maps that all stand still end
     it.
     """
-    x, target = (
-        torch.tensor(a.T, dtype=torch.float32, device=device) for a in (particles, data)
-    )
+    x = torch.tensor(particles.T, dtype=torch.float32, device=device)
+    target = torch.tensor(data.T, dtype=torch.float32, device=device)
     transport = Histogram(128) if max(len(particles), len(data)) > 8_000 else Auto()
     flow = Flow([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
     if kappa > 0:

@@ -119,12 +119,8 @@ class Judge:
         out = copy.copy(self)
         for cached in ("_features", "_usual", "_real"):
             vars(out).pop(cached, None)
-        out.train, out.test = (
-            Pictures(p.images[chosen], p.labels[chosen], p.n_pixel_values, p.name)
-            for p in (self.train, self.test)
-            if p.labels is not None
-            for chosen in [np.isin(p.labels, classes)]
-        )
+        out.train = _of_classes(self.train, classes)
+        out.test = _of_classes(self.test, classes)
         return out
 
     def floor(self, n: int) -> float:
@@ -161,3 +157,15 @@ class Judge:
     @cached_property
     def _real(self) -> np.ndarray:
         return np.asarray(self._inception(self.train.images))
+
+
+def _of_classes(pictures: Pictures, classes: np.ndarray) -> Pictures:
+    """The labelled pictures of some classes."""
+    assert pictures.labels is not None, f"{pictures.name} has no labels"
+    chosen = np.isin(pictures.labels, classes)
+    return Pictures(
+        pictures.images[chosen],
+        pictures.labels[chosen],
+        pictures.n_pixel_values,
+        pictures.name,
+    )

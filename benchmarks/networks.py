@@ -201,9 +201,8 @@ def _shifted(images: Tensor, mirror: bool, rng: np.random.Generator) -> Tensor:
     """Each picture shifted by up to an eighth of its side, with repeated borders."""
     n, h, w = images.shape[:3]
     most = max(1, min(h, w) // 8)
-    rows, columns = (
-        np.arange(side)[None] + rng.integers(-most, most + 1, (n, 1)) for side in (h, w)
-    )
+    rows = np.arange(h)[None] + rng.integers(-most, most + 1, (n, 1))
+    columns = np.arange(w)[None] + rng.integers(-most, most + 1, (n, 1))
     rows = rows.clip(0, h - 1)
     columns = columns.clip(0, w - 1)
     if mirror:

@@ -94,7 +94,8 @@ def sliced_distance(a: np.ndarray, b: np.ndarray, n_directions: int = 200) -> fl
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(a.shape[1], n_directions))
     directions /= np.linalg.norm(directions, axis=0)
-    ours, theirs = (_quantiles(x @ directions) for x in (a, b))
+    ours = _quantiles(a @ directions)
+    theirs = _quantiles(b @ directions)
     return float(np.sqrt(np.mean((ours - theirs) ** 2)))
 
 
@@ -131,7 +132,9 @@ def vector_scores(
     mean = train.mean(0)
     spread = train.std(0)
     spread = np.where(spread > 0, spread, 1)
-    samples, train, test = ((x - mean) / spread for x in (samples, train, test))
+    samples = (samples - mean) / spread
+    train = (train - mean) / spread
+    test = (test - mean) / spread
     ours = distances_to(samples, train)
     theirs = distances_to(test, train)
     return {
@@ -144,7 +147,8 @@ def vector_scores(
 
 def frechet(a: np.ndarray, b: np.ndarray, device: str = "cpu") -> float:
     """Fréchet distance of two sets of features, as if they were Gaussian."""
-    x, y = (torch.as_tensor(t, device=device).double() for t in (a, b))
+    x = torch.as_tensor(a, device=device).double()
+    y = torch.as_tensor(b, device=device).double()
     first = torch.cov(x.T)
     second = torch.cov(y.T)
     values, vectors = torch.linalg.eigh(first)
@@ -188,7 +192,8 @@ def table_scores(
         )
     tr, te, sy = _as_numbers(frames, categories)
     points = _points([tr, te, sy], categories)
-    ours, theirs = (distances_to(x, points[0]) for x in (points[2], points[1]))
+    ours = distances_to(points[2], points[0])
+    theirs = distances_to(points[1], points[0])
     spread = np.abs(_association(te, categories) - _association(sy, categories))
     return {
         "detection": _detection(te, sy, list(categories.values()), seed),

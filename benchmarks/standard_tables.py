@@ -127,9 +127,8 @@ class Split:
         self.num = self.numbers + [self.target] * self.regression
         self.cat = features + [self.target] * (not self.regression)
         single = {frame.columns[c]: np.float32 for c in self.numbers}
-        self.train, self.test = (
-            part.astype(single).reset_index(drop=True) for part in (frame, test)
-        )
+        self.train = frame.astype(single).reset_index(drop=True)
+        self.test = test.astype(single).reset_index(drop=True)
 
 
 def _divide(
@@ -338,9 +337,8 @@ def closeness(split: Split, new: pd.DataFrame, seed: int) -> dict[str, float]:
     """
     scale = split.train.iloc[:, split.num].to_numpy(float).std(0)
     cat = [] if split.regression else split.cat
-    fake, held = (
-        distances(split, frame, split.train, scale, cat) for frame in (new, split.test)
-    )
+    fake = distances(split, new, split.train, scale, cat)
+    held = distances(split, split.test, split.train, scale, cat)
     known = set(map(tuple, split.train.astype(str).to_numpy()))
     exact = [
         100 * np.mean([tuple(row) in known for row in frame.astype(str).to_numpy()])
@@ -363,9 +361,8 @@ def dcr(split: Split, seed: int) -> dict[str, float]:
     for key, (own, other) in {"dcr": halves, "dcr_exchanged": halves[::-1]}.items():
         new, _ = sample(own, seed)
         scale = np.ptp(own.iloc[:, split.num].to_numpy(float), 0)
-        near, far = (
-            distances(split, new, frame, scale, split.cat) for frame in (own, other)
-        )
+        near = distances(split, new, own, scale, split.cat)
+        far = distances(split, new, other, scale, split.cat)
         found[key] = float(np.mean(near < far))
     return found
 
@@ -382,9 +379,8 @@ MEASURES = {
 def run(args: argparse.Namespace) -> None:
     """Measure, and keep every row."""
     for name in args.sets:
-        split, halves = (
-            Split(args.data_root, name, half=half) for half in (False, True)
-        )
+        split = Split(args.data_root, name, half=False)
+        halves = Split(args.data_root, name, half=True)
         for seed in args.seeds:
             new, seconds = sample(split.train, seed)
             row = {"set": name, "seed": seed, "cpu_s": seconds}

@@ -41,6 +41,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -341,15 +342,13 @@ def main() -> None:
         if name not in methods:
             print(f"{name} is missing: pass --{name} PYTHON\n")
     args.out.mkdir(parents=True, exist_ok=True)
-    paths = {
-        (name, method, seed): args.out
-        / f"{name}-{method.replace(' ', '_')}-{seed}.json"
-        for seed in range(args.seeds)  # every method on every set with one seed first
-        for method in sorted(
-            methods, key=["forest", "utrees", "arf", *METHODS].index
-        )  # slow ones first
-        for name in sorted(names, key=lambda name: -load_table(name, args.csv)[0].size)
-    }
+    slow_first = sorted(methods, key=["forest", "utrees", "arf", *METHODS].index)
+    large_first = sorted(names, key=lambda name: -load_table(name, args.csv)[0].size)
+    paths = {}
+    # Every method on every set with one seed first.
+    for seed, method, name in product(range(args.seeds), slow_first, large_first):
+        file = f"{name}-{method.replace(' ', '_')}-{seed}.json"
+        paths[name, method, seed] = args.out / file
     todo = [
         cell for cell, path in paths.items() if not (args.only_show or path.exists())
     ]

@@ -39,6 +39,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +235,9 @@ def digits(seed: int, args: argparse.Namespace) -> Row:
         (dict, (flow.particles_[:n], flow.particle_conditions_[:n])),
         (offline, flow.sample(n, random_state=seed, return_y=True)),
     ):
-        ours, train_rows, test_rows = (
-            np.asarray(a, float).reshape(len(a), -1)
-            for a in (x, train.images, test.images)
-        )
+        ours = np.asarray(x, float).reshape(len(x), -1)
+        train_rows = np.asarray(train.images, float).reshape(len(train.images), -1)
+        test_rows = np.asarray(test.images, float).reshape(len(test.images), -1)
         near = distances_to(ours, train_rows)
         real = distances_to(test_rows, train_rows)
         row |= rename(
@@ -265,7 +265,8 @@ def mnist_on_cpu(quality: str, seed: int, args: argparse.Namespace) -> Row:
     n = min(5_000, len(flow.particles_))
     x = flow.particles_[:n]
     y = flow.particle_conditions_[:n]
-    near, real = (distances_to(a[:1_000], train.images) for a in (x, test.images))
+    near = distances_to(x[:1_000], train.images)
+    real = distances_to(test.images[:1_000], train.images)
     return row | {
         "fd": frechet(judge.features(x), real_features("mnist", args, "cpu")),
         "recognised": judge.score(x, y),
@@ -278,14 +279,7 @@ def megabytes(flow: Any) -> float:
     """Of the model's file."""
     with tempfile.TemporaryDirectory() as folder:
         flow.save(Path(folder, "model"))
-        return (
-            sum(
-                file.stat().st_size
-                for file in Path(folder).rglob("*")
-                if file.is_file()
-            )
-            / 1e6
-        )
+        return Path(folder, "model").stat().st_size / 1e6
 
 
 @cache
@@ -295,16 +289,16 @@ def _classifier(
     from networks import train_classifier
 
     train, test = pictures(name, root, quick)
-    few = (
-        {"epochs": 1, "width": 4}
-        if quick
-        else {"epochs": 12}
-        if train.images.ndim == 4
-        else {"epochs": 6}
-    )
-    if device == "cpu" and not quick:
-        few = {"epochs": 2, "width": 8}
-    return train_classifier(train, test, device=device, cache=folder, **few)
+    colour = train.images.ndim == 4
+    if quick:
+        size = {"epochs": 1, "width": 4}
+    elif device == "cpu":
+        size = {"epochs": 2, "width": 8}
+    elif colour:
+        size = {"epochs": 12}
+    else:
+        size = {"epochs": 6}
+    return train_classifier(train, test, device=device, cache=folder, **size)
 
 
 def classifier(name: str, args: argparse.Namespace, device: str) -> Any:
@@ -355,9 +349,8 @@ def completed(
         )
         done = found[:, 0]
         ours = np.asarray(done[:, half:], float).reshape(len(done), -1)
-        near, real = (
-            distances_to(a, hidden[0], device=device) for a in (ours, hidden[1])
-        )
+        near = distances_to(ours, hidden[0], device=device)
+        real = distances_to(hidden[1], hidden[0], device=device)
         numbers = {
             "recognised": score(done, y),
             "sliced": sliced_distance(
@@ -459,7 +452,8 @@ def picture_scores(
         "_features": (features[few], real["train"], real["test"][few]),
     }
     for suffix, (ours, theirs, held) in spaces.items():
-        near, usual = (distances_to(a, theirs, device=device) for a in (ours, held))
+        near = distances_to(ours, theirs, device=device)
+        usual = distances_to(held, theirs, device=device)
         row[f"copies{suffix}"] = copies(near, usual)
         row[f"nn_ratio{suffix}"] = nn_ratio(near, usual)
     return row
@@ -522,17 +516,15 @@ def _out_of_time(*_: Any) -> None:
 def measure(jobs: dict[str, Job], args: argparse.Namespace) -> None:
     """Measure the rows that are not there yet, and write each at once."""
     about = facts(torch.device(args.device)) | {"threads": str(torch.get_num_threads())}
-    known = (
-        json.loads(args.out.read_text(encoding="utf-8"))
-        if args.out.exists()
-        else {"rows": []}
-    )
+    known: dict[str, list[Row]] = {"rows": []}
+    if args.out.exists():
+        known = json.loads(args.out.read_text(encoding="utf-8"))
     done = {(row["name"], row["seed"]) for row in known["rows"]}
     chosen = [
         name for name in jobs if not args.only or name.startswith(tuple(args.only))
     ]
     signal.signal(signal.SIGALRM, _out_of_time)
-    for name, seed in [(name, seed) for name in chosen for seed in args.seeds]:
+    for name, seed in product(chosen, args.seeds):
         if (name, seed) in done:
             continue
         began = time.perf_counter()
@@ -675,29 +667,36 @@ def _worse(before: list[Row], after: list[Row], column: str) -> bool:
     """Whether a number got worse by more than twice what seeds make it vary, or `NOISE`
     of one seed.
     """
-    a, b = ([row[column] for row in rows if column in row] for rows in (before, after))
-    if not a or not b:
+    old = [row[column] for row in before if column in row]
+    new = [row[column] for row in after if column in row]
+    if not old or not new:
         return False
-    ideal = (
-        0.01
-        if "copies" in column
-        else 0.5
-        if column.endswith(("c2st", "detection"))
-        else None
-    )
-    gain = 1 if column.rpartition("offline_")[2].startswith(LOWER_IS_BETTER) else -1
-    if column.endswith("nn_ratio"):
-        ideal = 1.0
-        gain = 1
-        a, b = ([abs(np.log(v)) + 1 for v in values] for values in (a, b))
-    elif ideal is not None:  # what is better than ideal is not better
-        a, b = ([max(v, ideal) for v in values] for values in (a, b))
-    spread = (
-        max(np.std(a), np.std(b))
-        if len(a) > 1 < len(b)
-        else NOISE * abs(float(np.mean(a)))
-    )
-    return bool(gain * (np.mean(b) - np.mean(a)) > max(2 * spread, 0.005))
+    lower_is_better = column.rpartition("offline_")[2].startswith(LOWER_IS_BETTER)
+    if column.endswith("nn_ratio"):  # 1 is ideal, and twice as bad as a half
+        lower_is_better = True
+        old = [abs(np.log(value)) + 1 for value in old]
+        new = [abs(np.log(value)) + 1 for value in new]
+    ideal = _ideal(column)
+    if ideal is not None:  # what is better than ideal is not better
+        old = [max(value, ideal) for value in old]
+        new = [max(value, ideal) for value in new]
+    loss = float(np.mean(new) - np.mean(old))
+    if not lower_is_better:
+        loss = -loss
+    if len(old) > 1 and len(new) > 1:
+        spread = float(max(np.std(old), np.std(new)))
+    else:
+        spread = NOISE * abs(float(np.mean(old)))
+    return loss > max(2 * spread, 0.005)
+
+
+def _ideal(column: str) -> float | None:
+    """The value of a number that real rows have; None if there is none."""
+    if "copies" in column:
+        return 0.01
+    if column.endswith(("c2st", "detection")):
+        return 0.5
+    return None
 
 
 def _cell(values: list[float]) -> str:
