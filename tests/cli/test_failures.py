@@ -11,7 +11,7 @@ pytest.importorskip("typer")
 
 import sliceflow.cli
 from running import FEW, done, inside, refused, unknown_flags
-from sliceflow.cli.failures import translated
+from sliceflow.cli.failures import as_command_error
 from sliceflow.errors import NotEnoughMemoryError, ParameterError
 
 
@@ -238,13 +238,13 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
     ],
 )
 def test_errors_of_the_library_are_translated(error, flags, words):
-    found = translated(error, flags)
+    found = as_command_error(error, flags)
     text = f"{found}|{found.hint}"
     assert words in text
     assert ("--particles" in text) <= ("particles" in flags)
 
 
-RAISED_BY = {  # the command whose errors a module writes; `translated` looks at the flags itself
+RAISED_BY = {  # the command whose errors a module writes; `as_command_error` looks at the flags itself
     "settings": "fit",
     "run_folder": "fit",
     "data": "fit",

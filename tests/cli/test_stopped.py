@@ -18,7 +18,7 @@ from models import interrupt
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
 from sliceflow.cli import evaluate
-from sliceflow.cli.failures import Failed
+from sliceflow.cli.failures import CommandError
 from sliceflow.cli.run_folder import LOCK, RunFolder
 
 IGNORING = "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
@@ -65,7 +65,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sliceflow.cli.progress.Progress.__call__", interrupt)
+        patch.setattr("sliceflow.cli.progress.ProgressBar.__call__", interrupt)
         refused(inside(*words, "--out", stopped), 1, "stopped after", "--resume")
     assert not (stopped / "model.sliceflow").exists()
     assert not (stopped / LOCK).exists()
@@ -201,7 +201,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     tmp_path, digits_run, monkeypatch
 ):
     run = tmp_path / "run"
-    draw = evaluate.draw
+    draw = evaluate.draw_samples
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
@@ -217,9 +217,9 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
         return drawn
 
     with ExitStack() as resources:
-        monkeypatch.setattr(evaluate, "draw", full)
+        monkeypatch.setattr(evaluate, "draw_samples", full)
         refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
-    monkeypatch.setattr(evaluate, "draw", draw)
+    monkeypatch.setattr(evaluate, "draw_samples", draw)
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json",
         "model.sliceflow",
@@ -232,7 +232,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     ("kind", "moment"),
     [
         pytest.param("pictures", "save", marks=pytest.mark.slow),
-        ("pictures", "draw"),
+        ("pictures", "draw_samples"),
         ("table", "measure"),
     ],
 )
@@ -280,7 +280,7 @@ def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
     with folder.locked(**how):
         assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
         with (
-            pytest.raises(Failed, match=f"another fit .*: process {os.getpid()}"),
+            pytest.raises(CommandError, match=f"another fit .*: process {os.getpid()}"),
             folder.locked(**how),
         ):
             pass

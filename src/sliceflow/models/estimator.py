@@ -23,7 +23,7 @@ from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, is_int, require
+from sliceflow.errors import CopyWarning, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
@@ -135,7 +135,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if shown:
             told = f"the particles copy rows of X ({shown}); {advice}"
             warnings.warn(
-                told, UserWarning, stacklevel=4 if prepared.keep else 2
+                told, CopyWarning, stacklevel=4 if prepared.keep else 2
             )  # the user's call
         return self
 
