@@ -101,7 +101,7 @@ def _describe_pictures(model: Any, train: Data, samples: Samples) -> dict[str, A
 
     rows, names = arrange_by_class(samples.x, samples.labels)
     content: dict[str, Any] = {"n_classes": len(names), "classes": []}
-    for name, row in zip(names[:_MAX_CLASSES], rows[:_MAX_CLASSES], strict=True):
+    for name, row in zip(names[:_MAX_CLASSES], rows, strict=False):
         alt = f"{len(row)} samples of class {name}"
         content["classes"].append((name, _embed(_grid(row[None], train), alt)))
     if not names:
