@@ -167,13 +167,15 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
         rows = ranks.mine(rows)
         labels = None if labels is None else ranks.mine(labels)
     output.say("planning the fit")
+    from sliceflow.models.flow_estimator import FlowEstimator  # imports torch
+
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
-    if settings.kind == TABLE:
+    if isinstance(estimator, FlowEstimator):
+        prepared = estimator.prepare(rows, labels, ranks=ranks)
+    else:
         with rows_of_a_file():
             prepared = estimator.prepare(rows)
-    else:
-        prepared = estimator.prepare(rows, labels, ranks=ranks)
     return _Job(settings, train, test, estimator, prepared, ranks, started_at)
 
 

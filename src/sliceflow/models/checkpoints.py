@@ -210,7 +210,10 @@ class Checkpoints:
 
     def _stop(self, run: FlowState) -> None:
         which = f" of {self._part}" if self._part else ""
-        hint = f"to resume it, fit again with the same data, the same parameters and checkpoint_dir={self._given!r}"
+        hint = (
+            "to resume it, fit again with the same data, the same parameters and "
+            f"checkpoint_dir={self._given!r}"
+        )
         fact = f"the fit was stopped after {run.done} steps{which}"
         raise FitInterrupted(fact, hint)
 
