@@ -91,9 +91,13 @@ class Asked:
         return json.loads(text)
 
     def error(self, name, body=b"{}", **more):
+        """The error of an answer that failed, with its hint."""
         status, _, text = self.post(name, body, **more)
         assert status == 422, text
-        return json.loads(text)["error"]
+        found = json.loads(text)
+        if not found["hint"]:
+            return found["error"]
+        return f"{found['error']}; {found['hint']}"
 
     def close(self):
         self.server.shutdown()
@@ -631,10 +635,10 @@ class TestTables:
         here.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
         column, _ = self.until(here, "columns")["columns"]
         assert (column["kind"], column["refused"]) == ("drop", True)
-        assert "'oops' in row 10 of the file" in column["note"]
+        assert "row 10 of the file, column 'a': holds 'oops'" in column["note"]
         here.said("table/fit", {"columns": {"a": "continuous"}})
         error = self.until(here, "columns")["error"]
-        assert "'oops' in row 10 of the file" in error
+        assert "row 10 of the file, column 'a': holds 'oops'" in error
         assert error.endswith("; fix the cells, or choose category for a")
 
     def test_a_fit_needs_a_table(self, tab):

@@ -248,8 +248,7 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
         (
             DataError("is odd", column="a b", suggested_kinds=("category", "drop")),
             {"column"},
-            "column 'a b': is odd"
-            "|pass --column 'a b=category' or --column 'a b=drop'",
+            "column 'a b': is odd|pass --column 'a b=category' or --column 'a b=drop'",
         ),
         (NotEnoughMemoryError("too much"), {"particles"}, "--particles or --quality"),
         (NotEnoughMemoryError("too much"), {"n"}, "--n"),

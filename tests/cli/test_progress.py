@@ -52,9 +52,7 @@ class Walk:
 
 
 STEADY = [Stage(1, 1, 100, 0.2)]
-PIXELS = [
-    square(side, 0.03 + 1e-3 * side**2) for side in (1, 2, 4, 7, 14, 28, 28, 28)
-]
+PIXELS = [square(side, 0.03 + 1e-3 * side**2) for side in (1, 2, 4, 7, 14, 28, 28, 28)]
 DEARER = [square(side, 0.03 + 1e-5 * side**4) for side in (1, 2, 4, 7, 14, 28, 28)]
 
 
