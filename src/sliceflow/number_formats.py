@@ -176,7 +176,7 @@ def _infer_marks(digits: list[str], has_sign: bool) -> _Marks:
     Spaces and apostrophes count as marks only in numbers with a prefix or suffix
     (`has_sign`), or if all have decimals: "123 456" alone may identify a person.
     """
-    candidates = _COMMON_MARKS
+    candidates: tuple[_Marks, ...] = _COMMON_MARKS
     if has_sign or all(re.search(r"[.,]\d+$", text) for text in digits):
         candidates += _GAP_MARKS
     n_read = [
