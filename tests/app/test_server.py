@@ -635,10 +635,10 @@ class TestTables:
         here.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
         column, _ = self.until(here, "columns")["columns"]
         assert (column["kind"], column["refused"]) == ("drop", True)
-        assert "row 10 of the file, column 'a': holds 'oops'" in column["note"]
+        assert "row 10 of the file, column 'a': the cell holds 'oops'" in column["note"]
         here.said("table/fit", {"columns": {"a": "continuous"}})
         error = self.until(here, "columns")["error"]
-        assert "row 10 of the file, column 'a': holds 'oops'" in error
+        assert "row 10 of the file, column 'a': the cell holds 'oops'" in error
         assert error.endswith("; fix the cells, or choose category for a")
 
     def test_a_fit_needs_a_table(self, tab):

@@ -44,7 +44,10 @@ from sliceflow.errors import (
         (
             ("fit", "bad.csv"),
             1,
-            ("row 9 of the file, column 'a': holds 'oops'", "--column 'a=category'"),
+            (
+                "row 9 of the file, column 'a': the cell holds 'oops'",
+                "--column 'a=category'",
+            ),
         ),
         (
             ("fit", "digits", "--quality", "fine"),
