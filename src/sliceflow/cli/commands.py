@@ -21,15 +21,16 @@ from sliceflow.cli.settings import DATASET_NAMES, FLAGS_FOR, Settings
 
 app = typer.Typer(
     name="sliceflow",
-    help="New pictures and table rows like those you have, without a network: "
+    help="New pictures and table rows like those you have, without a neural network: "
     "pictures by sliced-Wasserstein flows, tables by a chain of one-dimensional "
-    "transports, column after column.",
+    "conditional transports on trees.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 1 the command failed, 2 wrong usage.",
 )
-# Help for what is given without a flag.
+# Help for what is given without a flag, by name; "evaluate.run" is that of evaluate.
 _ARGUMENTS = {
+    "evaluate.run": "A run folder.",
     "source": f"{', '.join(DATASET_NAMES)}; a folder of pictures (subfolders are "
     "classes); an .npy or .npz file of pictures; a table (.csv, .tsv, .parquet, .xlsx).",
     "run": "A run folder, or a .sliceflow file.",
@@ -100,7 +101,8 @@ def _as_typer_parameter(
         default = ...  # typer's word for "required"
     is_flag = name not in _ARGUMENTS or f"{command}.{name}" in _FLAGS
     if not is_flag:
-        argument = typer.Argument(default, help=_ARGUMENTS[name], show_default=False)
+        text = _ARGUMENTS.get(f"{command}.{name}") or _ARGUMENTS[name]
+        argument = typer.Argument(default, help=text, show_default=False)
         return parameter.replace(default=argument, kind=parameter.KEYWORD_ONLY)
     names = [f"--{name.replace('_', '-')}"]
     if name in _SHORT_FLAGS:

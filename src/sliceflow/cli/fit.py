@@ -63,7 +63,7 @@ def fit(
     """Fit data into a run folder: model, samples, measures, a report.
 
     Pictures are fitted by a flow of particles (ImageFlow). Tables are fitted column
-    after column, each given those before it (TableFlow).
+    after column, each given those before it, by trees (TableFlow).
     """
     if resume and force:
         raise UsageError("--resume and --force exclude each other", "choose one")

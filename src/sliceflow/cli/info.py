@@ -46,8 +46,7 @@ _SHOWN_OF_CONFIG = (
 def info(run: Path | None = None) -> Result:
     """Show what a run or a model file holds; without one, what is installed.
 
-    Without a run: versions, devices, memory, data sets, and how to install what is
-    missing.
+    That is: versions, devices, memory, data sets, and how to install what is missing.
     """
     found = _describe_system() if run is None else _describe_run(run)
     return Result(found, "\n".join(_as_lines(found)))

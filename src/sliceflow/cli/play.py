@@ -40,10 +40,10 @@ PICTURE_LIMIT = 16 << 20
 def play(
     runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto"
 ) -> None:
-    """Open a page in the browser: paint points, complete pictures, fit a table.
+    """Open a page in the browser: points, pictures, their completions, a table.
 
-    Its tabs: paint points and watch them flow, look at samples of pictures, complete
-    pictures, fit a table of your own.
+    Paint points and watch particles flow onto them, look at samples of pictures,
+    complete pictures, fit a table of your own.
     """
     paths = runs or find_runs(Path("runs"))
     offered = [offer_run(path, device) for path in paths]
