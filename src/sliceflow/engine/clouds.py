@@ -36,6 +36,11 @@ class ClassSlices:
         return len(self.starts) - 1
 
     @property
+    def slices(self) -> list[slice]:
+        """The columns of each class."""
+        return [slice(first, end) for first, end in pairwise(self.starts)]
+
+    @property
     def empty(self) -> list[int]:
         """The classes without columns."""
         return [

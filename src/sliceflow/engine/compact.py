@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.transports import GridMap, KnotMap, TransportMap
+from sliceflow.engine.transports import (
+    GridMap,
+    KnotMap,
+    TransportMap,
+    join_classes,
+)
 from sliceflow.fields import FLOATS, Array, Between, Count
 
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
@@ -170,15 +175,27 @@ def thinned(
     far values can move (`reach`), knots are spaced evenly. `tails` keeps those of sorted particles.
     """
     if isinstance(table, KnotMap):
-        if tails:
-            return _flat_beyond(thin_knots(table, n_knots, tails))
-        return thin_knots(table, n_knots * (1 if reach is None else _SHARED))
+        if reach is not None and not tails:
+            n_knots *= _SHARED
+        if table.knots_per_class is None:
+            return _thin_sorted(table, n_knots, tails)
+        maps = [
+            None if one is None else _thin_sorted(one, n_knots, tails)
+            for one in table.split_classes()
+        ]
+        return join_classes(maps, len(table.knots) // len(maps), table.knots)
     if reach is None:
         return thin_grid(table, n_knots)
     n_knots *= _SHARED if shared else 1
     if n_knots >= table.values.shape[1] - 1:
         return thin_grid(table, n_knots)
     return at_bends(table, min(max(2, n_knots), MOST_KNOTS), reach)
+
+
+def _thin_sorted(table: KnotMap, n_knots: int, tails: bool) -> KnotMap:
+    """Sorted maps of one class, or that classes share, with fewer knots."""
+    thin = thin_knots(table, n_knots, tails)
+    return _flat_beyond(thin) if tails else thin
 
 
 def thin_grid(table: GridMap, n_knots: int) -> GridMap:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL, Batch
+from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
@@ -55,14 +56,22 @@ class Shrunk:
             codes = batch.codes if batch.data is None else batch.codes[batch.data]
             variance = variance_within(z_q, codes, self.n_shared, self.total)
         rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)
-        fit, factor = _shrink(fit, rate, variance)
+        slices_p = None if batch.class_slices is None else batch.class_slices[0]
+        fit, factor = _shrink(fit, rate, variance, slices_p)
         return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
 
 
 def _shrink(
-    fit: FittedMap, rate: Tensor, variance: Tensor | None
+    fit: FittedMap,
+    rate: Tensor,
+    variance: Tensor | None,
+    slices_p: ClassSlices | None,
 ) -> tuple[FittedMap, Tensor]:
-    """The fit with shrunk maps, and the factor of each; `variance` (h,) replaces the particles'."""
+    """The fit with shrunk maps, and the factor of each map.
+
+    `variance` (h,) replaces that of the particles. If classes have maps of their own,
+    `slices_p` are the particles' columns of each class.
+    """
     table = fit.table
     cost = fit.cost
     if isinstance(table, GridMap) and table.counts is not None:
@@ -74,14 +83,37 @@ def _shrink(
         fact = f"maps of type {type(table).__name__} do not tell the variance of their particles"
         raise ValueError(f"{fact}; set shrinkage=0, or use transport='auto'")
     if variance is None:
-        variance = table.knots.double().var(1, correction=0)
+        variance = _knot_variance(table)
     noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
     cost = cost.double()
     factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
     by = factor[:, None].to(table.values.dtype)
     table = replace(table, values=torch.lerp(table.knots, table.values, by))
-    dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
+    dz = None if fit.dz is None else _scale(fit.dz, factor, slices_p)
     return FittedMap(table, fit.cost, dz), factor
+
+
+def _knot_variance(table: KnotMap) -> Tensor:
+    """The variance of the knots of each map, (h,) or (C·h,); 0 if a map moves nothing."""
+    if table.knots_per_class is None:
+        return table.knots.double().var(1, correction=0)
+    h = len(table.knots) // len(table.knots_per_class)
+    still = table.knots.new_zeros(h, dtype=torch.float64)
+    return torch.cat(
+        [still if one is None else _knot_variance(one) for one in table.split_classes()]
+    )
+
+
+def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
+    """Displacements dz (h, M) times the factors (h,) of their maps, or (C·h,) by class."""
+    factor = factor.to(dz.dtype)
+    if slices_p is None:
+        return dz * factor[:, None]
+    scaled = torch.empty_like(dz)
+    by_class = factor.view(len(slices_p), -1, 1)
+    for columns, of_class in zip(slices_p.slices, by_class, strict=True):
+        scaled[:, columns] = dz[:, columns] * of_class
+    return scaled
 
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:

@@ -7,7 +7,7 @@ tensors and do not depend on the transport. A model is a sequence of them, with 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, NamedTuple, Protocol
@@ -65,7 +65,7 @@ class Counts(NamedTuple):
 class Transport(Protocol):
     """A way to fit a `TransportMap` to particles z_p (h, M) and data z_q (h, N), at most `max_samples` a step.
 
-    If the batch has `class_slices`, each class gets its own maps: only those that count can do this.
+    If the batch has `class_slices`, each class gets its own maps.
     """
 
     @property
@@ -76,10 +76,19 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class KnotMap:
-    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending along each row."""
+    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending along each row.
+
+    If each class has its own maps, they stand class by class: (C·h, K). `join_classes`
+    makes such maps; the rows of classes with fewer knots repeat their last knot.
+    """
 
     knots: Annotated[Tensor, Array("h k", FLOATS)]
     values: Annotated[Tensor, Array("h k", FLOATS)]
+    # The number of different knots of each class, 0 if its maps move nothing. Only a
+    # fit knows it; None if all classes share the maps, or after loading.
+    knots_per_class: tuple[int, ...] | None = field(
+        default=None, metadata={"saved": False}
+    )
 
     def check(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
@@ -90,9 +99,62 @@ class KnotMap:
         _need_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends."""
-        out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
-        return out
+        """T(z) − z for projections z (h, n) of the points `cloud`.
+
+        T is linear between knots and a rigid shift beyond the ends. If the cloud has
+        class slices, the columns of each class move by the maps of that class.
+        """
+        displace_knots = kernels.for_tensor(z).displace_knots
+        if cloud is None or cloud.class_slices is None:
+            shared: Tensor = displace_knots(z, self.knots, self.values)
+            return shared
+        h = len(z)
+        dz = torch.empty_like(z)
+        for c, (first, end) in enumerate(pairwise(cloud.class_slices.starts)):
+            rows = slice(c * h, (c + 1) * h)
+            if first < end:
+                dz[:, first:end] = displace_knots(
+                    z[:, first:end], self.knots[rows], self.values[rows]
+                )
+        return dz
+
+    def split_classes(self) -> list[KnotMap | None]:
+        """The maps of each class, without padding; None for maps that move nothing."""
+        assert self.knots_per_class is not None, "classes share these maps"
+        h = len(self.knots) // len(self.knots_per_class)
+        maps: list[KnotMap | None] = []
+        for c, n_knots in enumerate(self.knots_per_class):
+            rows = slice(c * h, (c + 1) * h)
+            if n_knots == 0:
+                maps.append(None)
+            else:
+                knots = self.knots[rows, :n_knots]
+                maps.append(KnotMap(knots, self.values[rows, :n_knots]))
+        return maps
+
+
+def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
+    """Maps of h directions for each class, as one `KnotMap` with the rows class by class.
+
+    Shorter maps are padded with copies of their last knot, which changes no map: nothing
+    lies between equal knots. A class with None gets maps that move nothing. `like` is a
+    tensor with the dtype and the device of the maps.
+    """
+    identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
+    knots = [identity if one is None else one.knots for one in maps]
+    values = [identity if one is None else one.values for one in maps]
+    n_knots = max(rows.shape[1] for rows in knots)
+    knots_per_class = [0 if one is None else one.knots.shape[1] for one in maps]
+    return KnotMap(
+        torch.cat([_repeat_last(rows, n_knots) for rows in knots]),
+        torch.cat([_repeat_last(rows, n_knots) for rows in values]),
+        tuple(knots_per_class),
+    )
+
+
+def _repeat_last(rows: Tensor, n: int) -> Tensor:
+    """Rows (h, k) with their last column repeated up to (h, n)."""
+    return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
 
 
 @dataclass(frozen=True)
@@ -169,18 +231,47 @@ class Sorted:
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
+        if batch.class_slices is not None:
+            return self._fit_classes(z_p, z_q, *batch.class_slices)
+        return FittedMap(*self._fit_all(z_p, z_q, batch.weights))
+
+    def _fit_classes(
+        self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
+    ) -> FittedMap:
+        """Fit every class alone. One without particles or without data moves nothing."""
+        h = len(z_p)
+        maps: list[KnotMap | None] = []
+        costs = []
+        dz = torch.zeros_like(z_p)
+        for columns_p, columns_q in zip(slices_p.slices, slices_q.slices, strict=True):
+            own_p = z_p[:, columns_p]
+            own_q = z_q[:, columns_q]
+            if own_p.shape[1] == 0 or own_q.shape[1] == 0:
+                maps.append(None)
+                costs.append(z_p.new_zeros(h))
+                continue
+            knot_map, cost, own_dz = self._fit_all(own_p, own_q)
+            maps.append(knot_map)
+            costs.append(cost)
+            dz[:, columns_p] = own_dz
+        return FittedMap(join_classes(maps, h, z_p), torch.cat(costs), dz)
+
+    def _fit_all(
+        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
+    ) -> tuple[KnotMap, Tensor, Tensor]:
+        """The maps of all columns together, their cost, and the displacements (h, M)."""
         k = kernels.for_tensor(z_p)
-        if batch.weights is None:
+        if weights is None:
             sorted_q = k.sort_rows(z_q)
             w = None
         else:
             sorted_q, order = k.argsort_rows(z_q)
-            w = batch.weights[order]
+            w = weights[order]
         knots, order = k.argsort_rows(z_p)
         values = k.match(knots, sorted_q, w)
         moved = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
-        return FittedMap(KnotMap(knots, values), moved.square().mean(1), dz)
+        return KnotMap(knots, values), moved.square().mean(1), dz
 
 
 @dataclass(frozen=True)
@@ -207,20 +298,29 @@ class Interpolated(Sorted):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
-        rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
-        row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
-        parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
-        joined = (
-            of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True)
-        )
-        knots, values, cost, dz = joined
-        return FittedMap(KnotMap(knots, values), cost, dz)
+    def _fit_all(
+        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
+    ) -> tuple[KnotMap, Tensor, Tensor]:
+        n_rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
+        if n_rows >= len(z_p):
+            return self._fit_rows(z_p, z_q, weights)
+        maps = []
+        costs = []
+        displacements = []
+        for first in range(0, len(z_p), n_rows):
+            rows = slice(first, first + n_rows)
+            knot_map, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
+            maps.append(knot_map)
+            costs.append(cost)
+            displacements.append(dz)
+        knots = torch.cat([one.knots for one in maps])
+        values = torch.cat([one.values for one in maps])
+        return KnotMap(knots, values), torch.cat(costs), torch.cat(displacements)
 
-    def _fit(
+    def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        """Knots and values of the table, cost and displacements, for some directions."""
+    ) -> tuple[KnotMap, Tensor, Tensor]:
+        """`_fit_all` for as many directions as are sorted at a time."""
         k = kernels.for_tensor(z_p)
         p, order = k.argsort_rows(z_p)
         level_p = _ranks(p) / p.shape[1]
@@ -244,7 +344,8 @@ class Interpolated(Sorted):
                 :, torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
             ]
         cost = moved.square().mean(1)
-        return _linear(levels, level_p, p), _linear(levels, level_q, q), cost, dz
+        knots = _linear(levels, level_p, p)
+        return KnotMap(knots, _linear(levels, level_q, q)), cost, dz
 
 
 def _ranks(z: Tensor) -> Tensor:
