@@ -45,7 +45,7 @@ def directions(level: int, patch: int) -> np.ndarray:
     # The tiles in the middle, not those that hang over the border.
     inside = torch.argsort(lifted.norm(dim=0), descending=True, stable=True)
     chosen = inside[torch.linspace(0, len(inside) // 2, COLUMNS).long()]
-    up = Subspace(1, SIDE, SIDE, level, level).up(lifted[:, chosen])
+    up = Subspace(1, SIDE, SIDE, level, level).extend(lifted[:, chosen])
     return up.T.reshape(COLUMNS, SIDE, SIDE).numpy()
 
 

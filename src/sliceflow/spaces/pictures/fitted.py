@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Noise
-from sliceflow.engine.frames import releasing
+from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps
@@ -112,9 +112,7 @@ class FittedPictures(HasConditions):
         d = self.layout.dimension
         pixels = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
         work = 4 * min(n, self._chunk()) * (3 * d + max(self.plan.directions))
-        compact = [
-            step.table for step in self.steps if isinstance(step.table, CompactMap)
-        ]
+        compact = [step.map for step in self.steps if isinstance(step.map, CompactMap)]
         grids = max(
             (24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0
         )
@@ -136,7 +134,7 @@ class FittedPictures(HasConditions):
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         return self.frames(n, codes, seed)[0]
 
-    @releasing()
+    @freeing_rotation_pools()
     def frames(
         self,
         n: int,

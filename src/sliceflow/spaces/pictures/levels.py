@@ -115,7 +115,7 @@ class LevelFlow:
             step_size=size, taper=options.taper if last else 0.0, n_knots=knots
         )
         how |= dict(
-            reach=2 * math.sqrt(c * h * w * share), space=space, branch=_branch(i)
+            reach=2 * math.sqrt(c * h * w * share), subspace=space, branch=_branch(i)
         )
         return Stage(level.name, frame, level.n_steps, transport, **how)
 
@@ -159,7 +159,7 @@ def evolution(
     due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
 
     def after(step: Step) -> None:
-        if step.turn + 1 in due:
+        if step.steps_before + 1 in due:
             taken.append(step.positions())
 
     replay(flow, model, particles, noise, after)
@@ -168,7 +168,7 @@ def evolution(
 
 @dataclass(frozen=True)
 class MaskedFrame:
-    """Frames of a pyramid level that act on pixels: they project through `down`, and lift through `up`.
+    """Frames of a pyramid level that act on pixels: they project through `restrict`, and lift through `extend`.
 
     The `known` pixels (d, 1) never move. `draw` fills in the frame of a step.
     """
@@ -177,8 +177,11 @@ class MaskedFrame:
     directions: Tiles | RandomPatches
     known: Tensor
     frame: Any = None
-    kept: None = None  # a model keeps nothing of it
-    theta_y: None = None  # what is observed is the only condition
+    stored: None = None  # a model stores nothing of it
+
+    def amplified(self, amplifier: float) -> MaskedFrame:
+        """The same: what is observed is the only condition."""
+        return self
 
     def draw(
         self,
@@ -196,14 +199,16 @@ class MaskedFrame:
 
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         cloud = cloud.part(columns)
-        z: Tensor = self.frame.project(replace(cloud, x=self.subspace.down(cloud.x)))
+        z: Tensor = self.frame.project(
+            replace(cloud, x=self.subspace.restrict(cloud.x))
+        )
         return z
 
     def lift(self, dz: Tensor) -> Tensor:
-        return self.subspace.up(self.frame.lift(dz)) * ~self.known
+        return self.subspace.extend(self.frame.lift(dz)) * ~self.known
 
     def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
-        before = self.subspace.down(cloud.x)
+        before = self.subspace.restrict(cloud.x)
         after = before.clone()
         self.frame.move(replace(cloud, x=after), table, size)
-        cloud.x += self.subspace.up(after.sub_(before)) * ~self.known
+        cloud.x += self.subspace.extend(after.sub_(before)) * ~self.known

@@ -1,7 +1,7 @@
 """Pyramid subspaces: pictures that are upsampled from r×r coefficients.
 
 Level r of a pyramid is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis with
-orthonormalised columns. So adding ``up`` of a change in coefficients changes nothing orthogonal to it.
+orthonormalised columns. So adding ``extend`` of a change in coefficients changes nothing orthogonal to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.schedule import Space
+from sliceflow.engine import schedule
 
 _CACHE_BYTES = 1 << 25  # bytes of cached bases
 _CHUNK = 1 << 28  # values that are resampled at a time
@@ -64,7 +64,7 @@ def _product(a: Tensor, image: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Subspace(Space):
+class Subspace(schedule.Subspace):
     """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n).
 
     If `clip`, a stage at this level ends with all pixels in [−1, 1].
@@ -106,13 +106,13 @@ class Subspace(Space):
         )
         return _product(columns, image).view(d, n)
 
-    def down(self, x: Tensor) -> Tensor:
+    def restrict(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
         if self.is_full_resolution:
             return x
         return self._apply(x, *(u.T for u in self._bases(x)))
 
-    def up(self, coordinates: Tensor) -> Tensor:
+    def extend(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_full_resolution:
             return coordinates

@@ -137,7 +137,7 @@ class PictureData(HasConditions):
             )
             values = (self.layout.encode(part) for part in parts)
             if c == 1:
-                return torch.cat([coarse.down(x) for x in values], dim=1)
+                return torch.cat([coarse.restrict(x) for x in values], dim=1)
             return torch.cat(
                 [gradient_histograms(x, (c, height, width)) for x in values], dim=1
             )
