@@ -32,10 +32,10 @@ from sliceflow.models.saving import SavedHistory
 
 _NAME = "fit.checkpoint"
 _POSITION = (
-    "stage",
-    "step",
-    "done",
-    "spared",
+    "stage_index",
+    "step_in_stage",
+    "steps_done",
+    "steps_skipped",
     "seconds",
 )  # of a `FlowState`, in a `_State`
 
@@ -54,10 +54,10 @@ class _State:
     history: SavedHistory
     x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
     coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
-    stage: Count
-    step: Count
-    done: Count
-    spared: Count
+    stage_index: Count
+    step_in_stage: Count
+    steps_done: Count
+    steps_skipped: Count
     seconds: Annotated[float, Between()]
 
 
@@ -170,7 +170,7 @@ class Checkpoints:
                         self._write_or_warn(run, moving, history)
                         written = events.now()
 
-                run.after = after
+                run.after_step = after
                 yield (
                     lambda: (
                         self._write_or_warn(run, moving, history)
@@ -186,7 +186,7 @@ class Checkpoints:
                 else "there is no checkpoint yet: start it again"
             )
             raise LostRankError(
-                f"{error}. The fit ends after {run.done} steps; {advice}"
+                f"{error}. The fit ends after {run.steps_done} steps; {advice}"
             ) from error
         if ranks.maximum(int(ctrl_c.is_set())):
             self._stop(run)
@@ -202,7 +202,7 @@ class Checkpoints:
     def _stop(self, run: FlowState) -> None:
         which = f" of {self._part}" if self._part else ""
         advice = f"fit again with the same data, the same parameters and checkpoint_dir={self._given!r}"
-        fact = f"the fit was stopped after {run.done} steps{which}"
+        fact = f"the fit was stopped after {run.steps_done} steps{which}"
         raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
     def _write_or_warn(

@@ -367,7 +367,9 @@ class MovingPictures:
             return cloud
 
         target = Target(draw, self.batches, every_step)
-        simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
+        simulate(
+            flow, self.particles, target, self.noise, listeners=listeners, state=run
+        )
 
     def finish(
         self, run: FlowState, listeners: Sequence[events.Listener]
@@ -380,7 +382,7 @@ class MovingPictures:
         model = (
             job.plan,
             job.seed,
-            tuple(step.moving() for step in run.model),
+            tuple(step.without_still_maps() for step in run.model),
             data.given,
         )
         return FittedPictures(*model, job.observed, self.pixels, data.device), x

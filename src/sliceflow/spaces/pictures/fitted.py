@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Flow, Noise
-from sliceflow.engine.frames import releasing
+from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.fields import Array
@@ -135,8 +135,8 @@ class FittedPictures(HasConditions):
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
-            if isinstance(step.table, CompactMap):
-                n_values = step.table.n_maps * (step.table.n_bins + 1)
+            if isinstance(step.map, CompactMap):
+                n_values = step.map.n_maps * (step.map.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
         return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
 
@@ -158,7 +158,7 @@ class FittedPictures(HasConditions):
         """n samples of the classes with these codes (n,), in the user's layout."""
         return self.trajectory(n, codes, seed)[0]
 
-    @releasing()
+    @freeing_rotation_pools()
     def trajectory(
         self,
         n: int,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -123,10 +124,10 @@ class LevelFlow:
             clip = False
 
         frame: FrameKind = self.frame_kind(i)
-        space = replace(level, clip=clip)
+        subspace = replace(level, clip=clip)
         if self.known_values is not None:
             frame = MaskedFrameKind(level, self.frame_kind(i), self.known_values)
-            space = replace(space, h=height, w=width)
+            subspace = replace(subspace, h=height, w=width)
         return Stage(
             name=stage.name,
             frame=frame,
@@ -136,7 +137,7 @@ class LevelFlow:
             taper=taper,
             n_knots=n_knots,
             reach=self._reach(stage),
-            space=space,
+            subspace=subspace,
             branch=_seed_branch(i),
         )
 
@@ -226,7 +227,7 @@ def replay_with_trajectory(
     recorded_steps.discard(n_steps)  # the end is added below
 
     def record(step: Step) -> None:
-        if step.turn + 1 in recorded_steps:
+        if step.steps_before + 1 in recorded_steps:
             trajectory.append(step.positions())
 
     replay(flow, model, particles, noise, record)
@@ -265,12 +266,15 @@ class MaskedFrame:
     level: PyramidLevel
     frame: AnyFrame  # on the coefficients of the level
     known_values: Tensor  # (d, 1)
-    kept: None = None  # a model keeps nothing of it
-    theta_y: None = None  # what is observed is the only condition
+    stored: None = None  # a model stores nothing of it
 
     @property
     def n_directions(self) -> int:
         return self.frame.n_directions
+
+    def amplified(self, amplifier: float) -> Self:
+        """The same: what is observed is the only condition."""
+        return self
 
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
@@ -282,9 +286,9 @@ class MaskedFrame:
         """dx (d, n) of dz (h, n); 0 where a pixel is known."""
         return self.level.extend(self.frame.lift(dz)) * ~self.known_values
 
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.level.restrict(cloud.x)
         after = before.clone()
-        self.frame.move(replace(cloud, x=after), table, size)
+        self.frame.move(replace(cloud, x=after), transport_map, step_size)
         cloud.x += self.level.extend(after.sub_(before)) * ~self.known_values

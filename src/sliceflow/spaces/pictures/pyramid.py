@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.schedule import Space
+from sliceflow.engine.schedule import Subspace
 
 # a of Lanczos' kernel sinc(t)·sinc(t/a), as in the script of the paper's authors.
 LANCZOS_LOBES = 5
@@ -81,7 +81,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PyramidLevel(Space):
+class PyramidLevel(Subspace):
     """Level (h, w) of pictures of `channels` × (height, width), as columns (d, n)."""
 
     channels: int
@@ -112,10 +112,6 @@ class PyramidLevel(Space):
             return coordinates
         row_basis, column_basis = self._bases(coordinates)
         return self._resample(coordinates, row_basis, column_basis)
-
-    # The engine's names, until it has the new ones.
-    down = restrict
-    up = extend
 
     def finish(self, x: Tensor) -> None:
         """Clip pictures, in place, at the end of a stage."""

@@ -62,10 +62,10 @@ class TileFrame(Frame):
         dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
         return dx
 
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        if not isinstance(table, GridMap):
-            super().move(cloud, table, size)
+        if not isinstance(transport_map, GridMap):
+            super().move(cloud, transport_map, step_size)
             return
         class_starts = None
         if cloud.class_slices is not None:
@@ -74,10 +74,10 @@ class TileFrame(Frame):
             cloud.x,
             self.theta,
             self.geometry,
-            table.lo,
-            table.hi,
-            table.values,
-            size,
+            transport_map.lo,
+            transport_map.hi,
+            transport_map.values,
+            step_size,
             self._class_shifts(cloud),
             self._class_codes(cloud),
             class_starts,

@@ -230,14 +230,14 @@ class TablePart:
         x = self.particles.x
         for k, link in enumerate(self.fitted.grow()):
             self.links.append(link)
-            if k >= run.done:
-                run.step = k + 1
-                run.done = k + 1
+            if k >= run.steps_done:
+                run.step_in_stage = k + 1
+                run.steps_done = k + 1
                 run.seconds = events.now() - began
                 left = torch.tensor(link.left, dtype=torch.float64)
                 at = "columns", 0, k, k + 1, n, left, run.seconds, x, None, n
                 events.notify(listeners, events.Event(*at, measure="unexplained share"))
-                run.after()
+                run.after_step()
 
     def finish(
         self, run: FlowState, listeners: Sequence[events.Listener]
