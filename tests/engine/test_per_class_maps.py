@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.compact import thinned
+from sliceflow.engine.compact import thin
 from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -66,9 +66,9 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    dz = fit.table.displace(z_p, Cloud(z_p, None, slices_p))
-    assert fit.table.knots.shape[0] == len(fit.cost) == len(slices_p) * h
-    fit.table.check()
+    dz = fit.map.displace(z_p, Cloud(z_p, None, slices_p))
+    assert fit.map.knots.shape[0] == len(fit.cost) == len(slices_p) * h
+    fit.map.check()
     for c, columns_p, columns_q in each_class(slices_p, slices_q):
         rows = slice(c * h, (c + 1) * h)
         if is_empty(columns_p) or is_empty(columns_q):
@@ -77,12 +77,12 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
             assert dz[:, columns_p].abs().sum() < 1e-12
             continue
         alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q])
-        n_knots = alone.table.knots.shape[1]
-        assert torch.equal(fit.table.knots[rows, :n_knots], alone.table.knots)
-        assert torch.equal(fit.table.values[rows, :n_knots], alone.table.values)
+        n_knots = alone.map.knots.shape[1]
+        assert torch.equal(fit.map.knots[rows, :n_knots], alone.map.knots)
+        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
         assert torch.equal(fit.dz[:, columns_p], alone.dz)
         assert torch.equal(fit.cost[rows], alone.cost)
-        assert torch.equal(dz[:, columns_p], alone.table.displace(z_p[:, columns_p]))
+        assert torch.equal(dz[:, columns_p], alone.map.displace(z_p[:, columns_p]))
 
 
 @SORTING
@@ -97,19 +97,19 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    thin = thinned(fit.table, n_knots, None, shared=False, tails=tails)
-    thin.check()
+    stored = thin(fit.map, n_knots, None, shared=False, tails=tails)
+    stored.check()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
     slices = slices_of([50] * len(slices_p))
-    dz = thin.displace(fresh, Cloud(fresh, None, slices))
+    dz = stored.displace(fresh, Cloud(fresh, None, slices))
     for c, columns_p, columns_q in each_class(slices_p, slices_q):
         columns = slice(50 * c, 50 * (c + 1))
         if is_empty(columns_p) or is_empty(columns_q):
             assert dz[:, columns].abs().max() < 1e-12
             continue
-        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q]).table
-        own = thinned(alone, n_knots, None, shared=False, tails=tails)
+        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q]).map
+        own = thin(alone, n_knots, None, shared=False, tails=tails)
         assert torch.equal(dz[:, columns], own.displace(fresh[:, columns]))
 
 
@@ -137,9 +137,9 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         own_q = z_q[:, columns_q]
         own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
         alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
-        n_knots = alone.table.knots.shape[1]
+        n_knots = alone.map.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
-        assert torch.equal(fit.table.values[rows, :n_knots], alone.table.values)
+        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
         assert torch.equal(fit.dz[:, columns_p], alone.dz)
 
 

@@ -116,7 +116,7 @@ class Gallery:
     @_of_a_run
     def about(self, request: Request) -> dict[str, Any]:
         """Size, classes and known part of a model, and some pictures that it can complete."""
-        from sliceflow.spaces.pictures.layout import part_of
+        from sliceflow.spaces.pictures.layout import as_mask
 
         observed = self.flow.observed
         layout = self.flow.plan_.layout
@@ -131,7 +131,7 @@ class Gallery:
             "classes": [str(c) for c in getattr(self.flow, "classes_", ())],
             "observed": None
             if observed is None
-            else part_of(observed, layout).astype(int).tolist(),
+            else as_mask(observed, layout).astype(int).tolist(),
             "examples": _shown(self.flow, examples),
             "data": self.missing,
         }

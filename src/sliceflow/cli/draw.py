@@ -89,7 +89,7 @@ def inpaint(  # many: a parameter for each flag
     A model fitted with --observed or --mask completes that part. One that keeps its pictures (colour
     pictures, or --keep-rows) completes any part: pass it here.
     """
-    from sliceflow.spaces.pictures.layout import part_of
+    from sliceflow.spaces.pictures.layout import as_mask
 
     check_new(out, force=force)
     if observed is not None and mask is not None:
@@ -119,7 +119,7 @@ def inpaint(  # many: a parameter for each flag
     if out.suffix.lower() == ".png":  # a grid shows the given picture first
         grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
         hidden = pictures.astype(done.dtype)  # a copy
-        hidden[:, ~part_of(flow.observed if known is None else known, layout)] = grey
+        hidden[:, ~as_mask(flow.observed if known is None else known, layout)] = grey
         shown = np.concatenate((hidden[:, None], done), axis=1)
         write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
     else:

@@ -38,7 +38,9 @@ def _run(run: Path) -> dict[str, Any]:
         found = RunFolder(run).read_json("evaluation.json")
         out["verdict"] = found["verdict"] or found["note"]
         out["measures"] = {row["name"]: row["value"] for row in found["numbers"]}
-    summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
+    summed, near = (
+        getattr(flow.plan_, name, 0) for name in ("mosaic_size", "neighbours")
+    )
     keeps = getattr(flow, "keep_rows", True) or summed or near
     in_maps = "in its maps: single ones, or means of several"
     out["values of the data"] = "all: the model keeps its rows" if keeps else in_maps

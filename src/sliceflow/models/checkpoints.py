@@ -34,7 +34,7 @@ from sliceflow.models.saving import SavedHistory
 
 _NAME = "fit.checkpoint"
 # Fields that a `FlowState` and a `_SavedState` have in common: where the flow is.
-_POSITION = ("stage", "step", "done", "spared", "seconds")
+_POSITION = ("stage_index", "step_in_stage", "steps_done", "steps_skipped", "seconds")
 
 # What ranks wish to do after a step; the largest wish of any rank is done by all.
 _GO_ON = 0
@@ -60,10 +60,10 @@ class _SavedState:
     history: SavedHistory
     x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
     coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
-    stage: Count
-    step: Count
-    done: Count
-    spared: Count
+    stage_index: Count
+    step_in_stage: Count
+    steps_done: Count
+    steps_skipped: Count
     seconds: Annotated[float, Between()]
 
 
@@ -140,14 +140,14 @@ class Checkpoints:
                         self._write_or_warn(state, running, history)
                         written_at = events.now()
 
-                state.after = after_step
+                state.after_step = after_step
                 yield
         except LostRankError as error:
             hint = "there is no checkpoint yet: start it again"
             if self._path.exists():
                 last = f"the last checkpoint is {self._path}"
                 hint = f"{last}: start the same fit again, on any ranks"
-            fact = f"{error}. The fit ends after {state.done} steps"
+            fact = f"{error}. The fit ends after {state.steps_done} steps"
             raise LostRankError(f"{fact}; {hint}") from error
         if ranks.maximum(int(ctrl_c.is_set())):
             raise self._stopped(state)
@@ -155,7 +155,7 @@ class Checkpoints:
             self._path.unlink(missing_ok=True)
 
     def _stopped(self, state: FlowState) -> KeyboardInterrupt:
-        fact = f"the fit was stopped after {state.done} steps"
+        fact = f"the fit was stopped after {state.steps_done} steps"
         same = "the same data, the same parameters"
         folder = f"checkpoint_dir={str(self._folder)!r}"
         return KeyboardInterrupt(

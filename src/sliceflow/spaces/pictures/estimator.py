@@ -19,8 +19,8 @@ from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
-from sliceflow.spaces.pictures.layout import part_of
+from sliceflow.spaces.pictures.inpainting import complete_pictures, with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import as_mask
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
@@ -168,9 +168,9 @@ class ImageFlow(FlowEstimator):
             raise ValueError(
                 "pass mask=, what is known of the pictures, such as mask='left'"
             )
-        known = part_of(mask, fitted.layout, "mask")
+        known = as_mask(mask, fitted.layout, "mask")
         codes = None
-        pictures = without_hidden(X, known)
+        pictures = with_hidden_as_zero(X, known)
         like = self._kept_pictures(fitted)
         if y is not None:
             if fitted.given is None or fitted.given.condition.hidden:
@@ -199,7 +199,7 @@ class ImageFlow(FlowEstimator):
             raise ValueError(
                 f"{fact}; fit it with keep_rows=True, or for one mask with observed="
             )
-        return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
+        return fitted.layout.read(fitted.mosaics.decoded_pictures(fitted.layout))
 
     def evolution(
         self,
@@ -241,7 +241,7 @@ class ImageFlow(FlowEstimator):
                 raise ValueError("the model was fitted without observed=; omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
-        frames = fitted.frames(n, codes, seed, n_frames)
+        frames = fitted.trajectory(n, codes, seed, n_frames)
         return (
             torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
         )

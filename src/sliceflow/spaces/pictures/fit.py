@@ -34,9 +34,13 @@ from sliceflow.models.rows import Conditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.layout import Layout, part_of
+from sliceflow.spaces.pictures.layout import Layout, as_mask
 from sliceflow.spaces.pictures.levels import LevelFlow
-from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
+from sliceflow.spaces.pictures.mosaics import (
+    build_mosaics,
+    initial_particles,
+    stored_pictures,
+)
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 
@@ -104,9 +108,9 @@ class PictureAdapter:
         if data.given is None and observed is None:
             k = plans.choose_clusters(parameters, m, n, data.layout.shape, self.device)
             if k > 1:
-                data = data.clustered(k, seed.child("data"), ranks)
+                data = data.with_clusters(k, seed.child("data"), ranks)
                 xi = math.inf
-        mask = None if observed is None else part_of(observed, data.layout).copy()
+        mask = None if observed is None else as_mask(observed, data.layout).copy()
         xi = plans.choose_amplifier(xi, transport, m, n, data.n_conditions)
         model = parameters["options"].n_knots != 0
         own = seed.child("conditions")
@@ -129,10 +133,10 @@ class PictureAdapter:
         width = data.n_conditions
         per_class = width if math.isinf(amplifier) else 0
         shared = 0 < amplifier < math.inf
-        n_summed = plans.choose_start(
+        mosaic_size = plans.choose_mosaic_size(
             options.start, layout, shared, observed is not None
         )
-        joint = not per_class and not n_summed
+        joint = not per_class and not mosaic_size
         different = n / ((2 if parameters["mirror"] else 1) * (per_class or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
         c, h, w = layout.shape
@@ -165,16 +169,16 @@ class PictureAdapter:
             ),
             transport=plans.choose_transport(parameters["transport"], amplifier, *size),
             n_knots=plans.choose_knots(options.n_knots, m, amplifier, width),
-            n_summed=n_summed,
+            mosaic_size=mosaic_size,
             shrinkage=plans.choose_shrinkage(
-                options.shrinkage, different, steps, n_summed > 0
+                options.shrinkage, different, steps, mosaic_size > 0
             ),
             options=options,
         )
         plan = replace(
             plan, batch_size=None if ranks.size > 1 else self._looked_at(plan)
         )
-        n_here = data.raw.shape[1]
+        n_here = data.pixels.shape[1]
         m_here = ranks.share(moved).count
         what = f"n_particles={m_here}, {n_here} pictures of {layout.dimension} values and a model"
         advice = "lower n_particles, quality or n_knots (0 keeps no model)"
@@ -194,7 +198,12 @@ class PictureAdapter:
         if memory is not None:
             max_samples = min(
                 max_samples,
-                max(4096, memory // (8 if on_cpu else 4) // (8 * max(plan.directions))),
+                max(
+                    4096,
+                    memory
+                    // (8 if on_cpu else 4)
+                    // (8 * max(plan.directions_per_stage)),
+                ),
             )
         if on_cpu and plan.options.dequantize_every == "stage":
             max_samples = min(max_samples, max(plan.n_moved, _FEWEST_LOOKED_AT))
@@ -231,8 +240,8 @@ class PictureJob:
         ((_, pixels),) = results
         layout = replace(self.data.layout, tensor=False)
         particles = layout.write(pixels).reshape(pixels.shape[1], -1)
-        shape = (*layout.shape, self.data.raw.shape[1])
-        rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
+        shape = (*layout.shape, self.data.pixels.shape[1])
+        rows = self.data.pixels.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
         more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions)"
         return shown, f"{more}, or a lower quality, help"
@@ -249,7 +258,7 @@ class MovingPictures:
         self.job = job
         self.share = ranks.share(plan.n_moved)  # this rank's part of all particles
         self.first = self.share.first
-        self.known = data.layout.known(job.observed, device)
+        self.known = data.layout.known_values(job.observed, device)
         per_class = plan.per_class
         class_slices = None
         assigned = data.codes, job.assigned.codes, job.assigned.column
@@ -264,12 +273,14 @@ class MovingPictures:
             Batches() if self.parts else self._batches(codes, codes_p, class_slices)
         )
         self.pixels = (
-            kept_pictures(data, ranks) if plan.n_summed else None
+            stored_pictures(data, ranks) if plan.mosaic_size else None
         )  # of mosaics
         self.noise = Noise(job.seed.child("particles"), self.share.first)
         own = None if codes_p is None else codes_p[self.share.slice]
         at = self.share.count, own, self.noise, device
-        x = start(plan, mosaics_of(plan, self.pixels, codes, device), *at)
+        x = initial_particles(
+            plan, build_mosaics(plan, self.pixels, codes, device), *at
+        )
         if self.known is not None:
             x = torch.where(self.known, self._observed(), x)
         self.particles = Cloud(x, own, class_slices)
@@ -288,13 +299,13 @@ class MovingPictures:
         max_samples = self.job.plan.batch_size
         if max_samples is None or plan.n_moved > max_samples or data.n <= max_samples:
             return []
-        if data.device.type != "cpu" or plan.shared:
+        if data.device.type != "cpu" or plan.classes_share_maps:
             return []  # else even the encoding of all pictures would take long
         order = self.job.seed.child("batches", "order").permutation(data.n)
         class_slices = ClassSlices((0, data.n))
-        if plan.per_class and data.own_codes is not None:
-            order = order[torch.argsort(data.own_codes[order], stable=True)]
-            class_slices = ClassSlices.from_codes(data.own_codes, plan.per_class)
+        if plan.per_class and data.local_codes is not None:
+            order = order[torch.argsort(data.local_codes[order], stable=True)]
+            class_slices = ClassSlices.from_codes(data.local_codes, plan.per_class)
         return [
             order[columns]
             for columns in even_parts(class_slices, max_samples, data.device)[0]
@@ -312,11 +323,11 @@ class MovingPictures:
         seed = self.job.seed.child("batches")
         codes_p = None if plan.amplifier == 0 else codes_p
         if self.job.ranks.size > 1:  # a step uses all columns
-            if class_slices is not None and data.own_codes is not None:
-                own_runs = ClassSlices.from_codes(data.own_codes, plan.per_class)
-                order = torch.argsort(data.own_codes, stable=True)
+            if class_slices is not None and data.local_codes is not None:
+                own_runs = ClassSlices.from_codes(data.local_codes, plan.per_class)
+                order = torch.argsort(data.local_codes, stable=True)
                 return Batches(order=order, class_slices=[(class_slices, own_runs)])
-            return weighted_batches(codes, codes_p, data.own_numbers, data.device)
+            return weighted_batches(codes, codes_p, data.indices, data.device)
         if plan.per_class and codes is not None and codes_p is not None:
             return divide_per_class(
                 plan.batch_size, codes_p, codes, plan.per_class, seed
@@ -336,10 +347,10 @@ class MovingPictures:
         numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[
             share.slice
         ]
-        raw = data.picked(numbers.to(data.device), job.ranks)
+        raw = data.gather_columns(numbers.to(data.device), job.ranks)
         seed = job.seed.child("observed")
         return data.layout.encode(
-            raw, seed, total=share.total, class_slices=[share.slice]
+            raw, seed, n_total=share.total, column_slices=[share.slice]
         )
 
     def move(self, run: FlowState, listeners: Sequence[events.Listener]) -> None:
@@ -359,7 +370,9 @@ class MovingPictures:
             return cloud
 
         target = Target(draw, self.batches, every_step)
-        simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
+        simulate(
+            flow, self.particles, target, self.noise, listeners=listeners, state=run
+        )
 
     def finish(
         self, run: FlowState, listeners: Sequence[events.Listener]
@@ -372,7 +385,7 @@ class MovingPictures:
         model = (
             job.plan,
             job.seed,
-            tuple(step.moving() for step in run.model),
+            tuple(step.without_still_maps() for step in run.model),
             data.given,
         )
         return FittedPictures(*model, job.observed, self.pixels, data.device), x

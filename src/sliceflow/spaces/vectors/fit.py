@@ -409,11 +409,15 @@ class MovingVectors:
         codes = assigned.kept_codes(m)
         if part.plan.n_fresh:
             own = None if codes is None else codes[ranks.share(m).slice].to(x.device)
-            last = replace(run, model=[], after=FlowState().after)
+            last = replace(run, model=[], after_step=FlowState().after_step)
             self._simulate(Cloud(x, own), codes, last, listeners, exact=True)
             fresh, codes = self._fresh(model)
             model = self._simulate(
-                fresh, codes, FlowState(run.stage, model=list(model)), (), exact=True
+                fresh,
+                codes,
+                FlowState(run.stage_index, model=list(model)),
+                (),
+                exact=True,
             )
         return VectorModel(part.seed, tuple(model), part.units), x
 
@@ -437,7 +441,7 @@ class MovingVectors:
             both = (self.codes_q, codes) if flow.conditional else (None, None)
             batches = weighted_batches(*both, self.shard.slice, data.x.device)
             target = Target.from_cloud(data, batches)
-        how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
+        how: Any = dict(listeners=listeners, state=run, n_stages=n_stages)
         return simulate(flow, particles, target, self.noise, **how)
 
     def _fresh(self, model: Sequence[ModelStep]) -> tuple[Cloud, Tensor | None]:

@@ -14,7 +14,12 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import MixedCondition
 from sliceflow.engine.flow import Noise, replay
-from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
+from sliceflow.engine.frames import (
+    MaxSliced,
+    count_directions,
+    frame_bytes,
+    freeing_rotation_pools,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.errors import require_finite
 from sliceflow.fields import Label
@@ -157,7 +162,7 @@ class FittedVectors(HasConditions):
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
 
-    @releasing()
+    @freeing_rotation_pools()
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         if len(self.models) == 1:
             return self.in_form(self._replay(self.models[0], n, codes, seed))

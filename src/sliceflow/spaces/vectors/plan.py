@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
-from sliceflow.engine.compact import JUMPS
+from sliceflow.engine.compact import MAX_JUMPS
 from sliceflow.engine.conditions import (
     ContinuousCondition,
     LabelCondition,
@@ -232,7 +232,7 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
 def model_bytes(plan: VectorPlan, m: int) -> int:
     """The maps that a fit of m particles keeps."""
     axis = (
-        min(plan.options.n_knots + 3 * JUMPS, m)
+        min(plan.options.n_knots + 3 * MAX_JUMPS, m)
         * plan.n_columns
         * plan.options.n_axis_steps
     )
