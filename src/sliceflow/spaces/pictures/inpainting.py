@@ -19,9 +19,9 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import draw_near
-from sliceflow.neighbours.local import LocalRows, LocalSettings
-from sliceflow.neighbours.views import View, project, ridge
+from sliceflow.neighbours.sampling import sample_neighbourhoods
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
+from sliceflow.neighbours.features import FeatureMap, project, ridge
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
 _HIDDEN = 100
@@ -118,7 +118,7 @@ class _Pictures:
         self.hidden = _components(hidden, _HIDDEN)
         seen = _scores(self.shown, rows[:, known])
         self.x = _scores(self.hidden, hidden)
-        self.view = View.fit_to(seen, _FEATURES)
+        self.view = FeatureMap.fit(seen, _FEATURES)
         slopes = ridge(self.view, seen, self.x)
         main = _components(
             project(self.view, seen, slopes).numpy(), _SUGGESTED
@@ -131,10 +131,10 @@ class _Pictures:
         self.tones: tuple[np.ndarray, np.ndarray] | None = None
         self.tones = self._fit_tones(hidden, seed)
 
-    def _local(self, own: np.ndarray) -> LocalRows:
+    def _local(self, own: np.ndarray) -> LocalSampler:
         unit = torch.eye(self.y.shape[1], dtype=torch.float64)
         settings = LocalSettings(min(_NEIGHBOURS, len(own)), _SPREAD, unit)
-        return LocalRows(self.x[own], self.y[own], settings)
+        return LocalSampler(self.x[own], self.y[own], settings)
 
     def _pixels(
         self, draws: np.ndarray, around: np.ndarray, some: Any = slice(None)
@@ -152,10 +152,10 @@ class _Pictures:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
         some = seed.child("rows").permutation(len(hidden))[:_TONE_ROWS]
-        near = self._local(np.arange(len(hidden))).adjusted(
-            self.y[some], without=some, most=1
+        near = self._local(np.arange(len(hidden))).neighbourhoods(
+            self.y[some], exclude=some, max_components=1
         )
-        draws, picked = draw_near(near, 1, _SPREAD, seed)
+        draws, picked = sample_neighbourhoods(near, 1, _SPREAD, seed)
         pixels = self._pixels(draws.numpy(), near.rows.gather(1, picked).numpy())
         levels = np.linspace(0, 1, _TONES)
         before, after = (
@@ -169,7 +169,8 @@ class _Pictures:
         """Hidden pixels (m, n, hidden) of given rows (m, d), by the pictures with the numbers `own`."""
         y = project(self.view, _scores(self.shown, given[:, self.known]), self.slopes)
         draws, around = (
-            t.numpy() for t in self._local(own).draw(y, n * _DRAWS, seed, most=1)
+            t.numpy()
+            for t in self._local(own).sample(y, n * _DRAWS, seed, max_components=1)
         )
         numbers = own[around]
         edge = self._pixels(draws, numbers, self.seam.inner)
