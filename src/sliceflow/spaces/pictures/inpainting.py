@@ -26,9 +26,9 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.neighbours.draws import draw_near
-from sliceflow.neighbours.local import LocalRows, LocalSettings
-from sliceflow.neighbours.views import View, project, ridge
+from sliceflow.neighbours.features import FeatureMap, project, ridge
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
+from sliceflow.neighbours.sampling import sample_neighbourhoods
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
 # Fewer pictures do not say how hidden pixels vary.
@@ -186,7 +186,7 @@ class _Completer:
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
         known_scores = _scores(self.known_pca, rows[:, known])
         self.x = _scores(self.hidden_pca, hidden)
-        self.view = View.fit_to(known_scores, N_RANDOM_FEATURES)
+        self.view = FeatureMap.fit(known_scores, N_RANDOM_FEATURES)
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
         self.y = project(self.view, known_scores, self.slopes)
 
@@ -204,8 +204,8 @@ class _Completer:
         """
         known_scores = _scores(self.known_pca, rows[:, self.known])
         y = project(self.view, known_scores, self.slopes)
-        x, neighbour = self._local_rows(training).draw(
-            y, n * DRAWS_PER_COMPLETION, seed, most=1
+        x, neighbour = self._local_rows(training).sample(
+            y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
         draws = x.numpy()  # (m, 8n, components)
         neighbours = training[neighbour.numpy()]  # (m, 8n)
@@ -215,14 +215,14 @@ class _Completer:
         neighbours = np.take_along_axis(neighbours, best, 1)
         return self.seam.blend(rows, self._pixels(draws, neighbours))
 
-    def _local_rows(self, training: np.ndarray) -> LocalRows:
+    def _local_rows(self, training: np.ndarray) -> LocalSampler:
         """Some training pictures, ready to be asked for x given y."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
             spread=SPREAD,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
-        return LocalRows(self.x[training], self.y[training], settings)
+        return LocalSampler(self.x[training], self.y[training], settings)
 
     def _pixels(
         self,
@@ -257,8 +257,10 @@ class _Completer:
         """
         chosen = seed.child("rows").permutation(len(hidden))[:N_TONE_PICTURES]
         local_rows = self._local_rows(np.arange(len(hidden)))
-        adjusted = local_rows.adjusted(self.y[chosen], without=chosen, most=1)
-        x, picked = draw_near(adjusted, 1, SPREAD, seed)
+        adjusted = local_rows.neighbourhoods(
+            self.y[chosen], exclude=chosen, max_components=1
+        )
+        x, picked = sample_neighbourhoods(adjusted, 1, SPREAD, seed)
         neighbours = adjusted.rows.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
         levels = np.linspace(0, 1, N_TONE_QUANTILES)
@@ -358,7 +360,7 @@ def _laplace_solver(i: np.ndarray, j: np.ndarray, at_seam: np.ndarray, n: int) -
     return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
 
 
-def _condition_slopes(view: View, known_scores: Tensor, x: Tensor) -> Tensor:
+def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tensor:
     """The slopes (f, m) by which a view of known pixels gives the condition y.
 
     These are the main components of what a ridge regression predicts of x.

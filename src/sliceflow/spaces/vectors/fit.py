@@ -27,7 +27,7 @@ from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import ParticleConditions, select_particles
 from sliceflow.models.ranks import SINGLE, Ranks, Shard, across_ranks
 from sliceflow.models.rows import Conditions
-from sliceflow.neighbours.local import LocalRows
+from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors import plan as plans
 from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
 from sliceflow.spaces.vectors.plan import VectorPlan
@@ -268,7 +268,7 @@ class VectorAdapter:
         plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
         units = Units.fit_to(rows.X, self.parameters["standardize"])
         fitted = self._fitted(plan, units, rows)
-        local = tuple(LocalRows.fit_to(*part) for part in fitted.local_parts(rows))
+        local = tuple(LocalSampler.fit(*part) for part in fitted.local_parts(rows))
         largest = max(local, key=lambda part: len(part.x))
         settings = tuple(p.settings for p in local)
         plan = replace(

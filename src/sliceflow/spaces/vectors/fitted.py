@@ -25,7 +25,7 @@ from sliceflow.errors import require_finite
 from sliceflow.fields import Label
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditions, HasConditions
-from sliceflow.neighbours.local import LocalRows, LocalSettings
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
 
@@ -57,7 +57,7 @@ class FittedVectors(HasConditions):
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     # If conditions are local, all rows; with labels in y, the rows of each combination of them. A file
     # has the rows once, and `with_rows` puts them here.
-    local: tuple[LocalRows, ...] = field(default=(), metadata={"saved": False})
+    local: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
 
     @property
     def needs_rows(self) -> bool:
@@ -82,7 +82,7 @@ class FittedVectors(HasConditions):
             replace(own, projection=own.projection.cpu()) for own in self.settings
         ]
         local = tuple(
-            LocalRows(*part, own) for part, own in zip(parts, settings, strict=True)
+            LocalSampler(*part, own) for part, own in zip(parts, settings, strict=True)
         )
         for part in local:
             part.check()
@@ -172,7 +172,7 @@ class FittedVectors(HasConditions):
         )
         for c, at, own in self._by_model(codes):
             if self.local:
-                self.local[c].warn_of_far(own, "y", stacklevel=4, numbers=at)
+                self.local[c].warn_if_far(own, "y", stacklevel=4, indices=at)
                 x = self.local[c].sample_each(
                     own, seed.child(c)
                 )  # float64: keeps small spreads

@@ -27,7 +27,7 @@ from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
 from sliceflow.errors import ParameterError, is_int, is_real, require
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
-from sliceflow.neighbours.draws import COMPONENTS
+from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
 KINDS: dict[Any, Any] = {
@@ -163,7 +163,7 @@ class VectorPlan(Plan):
                     f"the {self.neighbours} nearest {among}: likelihood of rows left out",
                 ),
                 ("distances", f"exact, {self.distances}"),
-                ("regressions", f"1 to {COMPONENTS} in a neighbourhood, by BIC"),
+                ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
                 ("particles", self.n_particles),
                 ("model", "keeps all rows"),
             ]

@@ -16,7 +16,7 @@ from sliceflow.errors import from_tensor, unmasked
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import ArrayRows, Conditions
-from sliceflow.neighbours.views import heavy_tail
+from sliceflow.neighbours.features import heavy_tail
 
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
 

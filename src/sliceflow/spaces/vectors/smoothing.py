@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.neighbours.smoothing import Group, find_groups
+from sliceflow.neighbours.smoothing import ClassNeighbours, find_class_neighbours
 from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
 from sliceflow.spaces.vectors.options import VectorOptions
 
@@ -29,7 +29,7 @@ class Smoothing:
 
     h: float  # how far rows are spread
     x: Tensor  # (n, d), the rows of all ranks
-    groups: Sequence[Group]  # the rows of each class with their neighbours
+    groups: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
     exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case: heavy tails
 
     def draws(self, times: int, seed: Seed, here: Shard) -> tuple[Tensor, Tensor]:
@@ -43,7 +43,7 @@ class Smoothing:
         flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
         for i, group in enumerate(self.groups):
             own = group.x[:, None]
-            at = group.numbers
+            at = group.indices
             draws = group.draw(self.h, times, seed.child(i))
             flow[at] = draws.to(x.dtype)
             low = own.amin(0)
@@ -79,7 +79,7 @@ def choose_smoothing(
     if why or not h:
         return None, why
     x = ranks.gather(x)
-    groups = find_groups(x, codes, options.n_neighbors)
+    groups = find_class_neighbours(x, codes, options.n_neighbors)
     if h == "auto":
         h = ranks.broadcast(choose_h(groups))
         why = (
