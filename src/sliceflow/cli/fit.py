@@ -36,7 +36,7 @@ class _Job:
     settings: Settings
     train: Data
     test: Data | None
-    prepared: PreparedFit
+    prepared: PreparedFit[Any, Any]
     ranks: Ranks | None  # of a flow
     began: float
 

@@ -143,12 +143,7 @@ class Checkpoints:
                 state.after_step = after_step
                 yield
         except LostRankError as error:
-            hint = "there is no checkpoint yet: start it again"
-            if self._path.exists():
-                last = f"the last checkpoint is {self._path}"
-                hint = f"{last}: start the same fit again, on any ranks"
-            fact = f"{error}. The fit ends after {state.steps_done} steps"
-            raise LostRankError(f"{fact}; {hint}") from error
+            raise self._lost(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
             raise self._stopped(state)
         if ranks.first:
@@ -161,6 +156,14 @@ class Checkpoints:
         return KeyboardInterrupt(
             f"{fact}; to resume it, fit again with {same} and {folder}"
         )
+
+    def _lost(self, error: LostRankError, state: FlowState) -> LostRankError:
+        hint = "there is no checkpoint yet: start it again"
+        if self._path.exists():
+            last = f"the last checkpoint is {self._path}"
+            hint = f"{last}: start the same fit again, on any ranks"
+        fact = f"{error}. The fit ends after {state.steps_done} steps"
+        return LostRankError(f"{fact}; {hint}")
 
     def _read(self, device: torch.device | str = "cpu") -> _SavedState:
         """The last checkpoint; an error if it is damaged or of another fit."""

@@ -109,7 +109,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         super().set_params(**parameters)
         if nested:
             assert self._options_type is not None
-            options = self.options
+            options: Any = self.get_params(deep=False)["options"]
             if options is None:
                 options = self._options_type()
             changes = {name.removeprefix(_OPTION): nested[name] for name in nested}

@@ -20,7 +20,7 @@ def run_flow(
     """Move the particles, or go on where a checkpoint ended, and finish the fit."""
     state = FlowState()
     history = History()
-    told = [history, *listeners]
+    told: list[Listener] = [history, *listeners]
     saving: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         saving = checkpoints.running(state, running, history)
@@ -31,7 +31,7 @@ def run_flow(
             running.target(),
             running.noise,
             listeners=told,
-            run=state,
+            state=state,
             n_stages=running.n_stages,
         )
         result = running.finish(state, told)

@@ -39,9 +39,7 @@ _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
-class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]
-):
+class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
@@ -94,9 +92,11 @@ class FlowEstimator(
         ranks = planned.ranks
         if self.verbose and ranks.first:
             told.append(LoggedProgress())
+        listening = told
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             ranks.agree({"checkpoint_dir": folder_given})
+            listening = ranks.agreeing(told)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -109,7 +109,7 @@ class FlowEstimator(
                 )
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
         with events.closing(told):
-            result = planned.run(told, checkpoints)
+            result = planned.run(listening, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         model = self._new_model(prepared, result)
         self._store_model(model, result.particles, result.y)
@@ -303,4 +303,3 @@ class FlowEstimator(
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
-

@@ -46,7 +46,12 @@ class Shard:
 
     @property
     def slice(self) -> slice:
+        """The numbers of these rows among all."""
         return slice(self.first, self.first + self.count)
+
+    def times(self, n: int) -> Shard:
+        """The same if every row stands n times, one after the other."""
+        return Shard(n * self.first, n * self.count, n * self.total)
 
 
 @dataclass(frozen=True)

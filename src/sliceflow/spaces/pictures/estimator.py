@@ -16,7 +16,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, require
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import complete_pictures, with_hidden_as_zero
@@ -26,7 +26,7 @@ from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
 
 
-class ImageFlow(FlowEstimator):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Parameters
@@ -82,8 +82,9 @@ class ImageFlow(FlowEstimator):
     """
 
     _kinds = (PicturePlan, FittedPictures, PictureRows)
+    _options_type = PictureOptions
 
-    def __init__(  # many: they are the settings of the model
+    def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
         *,
         schedule: str = "auto",
@@ -173,12 +174,12 @@ class ImageFlow(FlowEstimator):
         pictures = with_hidden_as_zero(X, known)
         like = self._kept_pictures(fitted)
         if y is not None:
-            if fitted.given is None or fitted.given.condition.hidden:
+            if fitted.conditions is None or fitted.conditions.condition.hidden:
                 raise ValueError(
                     "y was given but the model was fitted without labels; omit y"
                 )
-            condition = fitted.given.condition
-            learnt = fitted.given.codes[: len(like)]
+            condition = fitted.conditions.condition
+            learnt = fitted.conditions.codes[: len(like)]
             asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
             if len(asked) != len(pictures):
                 fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
@@ -191,7 +192,7 @@ class ImageFlow(FlowEstimator):
 
     def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
-        rows: PictureRows | None = self._model.rows
+        rows = self._rows_for_file()  # as a loaded model would have them
         if rows is not None:
             return rows.pixels
         if fitted.mosaics is None:
@@ -259,13 +260,17 @@ class ImageFlow(FlowEstimator):
         return self
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks | None = None
+        self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> PictureAdapter:
-        check_parameters(self.get_params(deep=False))
-        parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
+        parameters = self.get_params(deep=False)
+        check_parameters(parameters)
+        parameters["options"] = self.options or PictureOptions()
+        if self.preset is not None:
+            defaults = type(self)().get_params(deep=False)
+            defaults["options"] = PictureOptions()
+            parameters = with_preset(parameters, defaults, PICTURES)
         layout = None
         if like_fitted:
-            pending: PictureRows | None = self._pending_rows
-            layout = self._model.fitted.layout if pending is None else pending.layout
-        device = resolve_device(self.device)
-        return PictureAdapter(parameters, device, layout, ranks or Ranks())
+            pending = self._pending_rows
+            layout = self._fitted_state().layout if pending is None else pending.layout
+        return PictureAdapter(parameters, resolve_device(self.device), layout, ranks)

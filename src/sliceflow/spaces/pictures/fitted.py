@@ -18,7 +18,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps
-from sliceflow.models.rows import Conditions, HasConditions
+from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_trajectory
@@ -46,7 +46,9 @@ class FittedPictures(HasConditions):
     plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
-    given: Conditions | None = None  # classes or clusters, also of mirror images
+    conditions: RowConditions | None = (
+        None  # classes or clusters, also of mirror images
+    )
     # True where a pixel is known
     observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
@@ -64,7 +66,7 @@ class FittedPictures(HasConditions):
 
     def _check_conditions(self) -> None:
         plan = self.plan
-        check_labels(self.given)
+        check_labels(self.conditions)
         if self.n_conditions != plan.n_conditions:
             raise ValueError(
                 f"the condition has width {self.n_conditions}, the plan "

@@ -208,7 +208,7 @@ class PicturePlan(Plan):
         )
         return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
 
-    def lines(self) -> Sequence[tuple[str, object]]:
+    def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
         return [
             ("data", self._data_in_words()),

@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.models.rows import ArrayRows, Conditions, HasConditions
+from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
 from sliceflow.spaces.pictures.clusters import (
     gradient_histograms,
     kmeans_centers,
@@ -47,8 +47,8 @@ class PictureRows(ArrayRows):
 
     layout: Layout
     pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, packed="pictures")]
-    given: Conditions | None = None  # labels
-    shard: Shard | None = field(default=None, metadata={"saved": False})
+    conditions: RowConditions | None = None  # labels
+    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _names = ("pixels", "labels")
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class PictureRows(ArrayRows):
             raise ValueError(
                 f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
             )
-        check_labels(self.given)
+        check_labels(self.conditions)
         if self.codes is not None and len(self.codes) != len(self.pixels):
             raise ValueError(
                 f"there are {len(self.codes)} labels for {len(self.pixels)} pictures"
@@ -75,7 +75,7 @@ class PictureRows(ArrayRows):
         return self.pictures, self.y
 
 
-def check_labels(labels: Conditions | None) -> None:
+def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
@@ -95,7 +95,7 @@ class PictureData(HasConditions):
     layout: Layout
     pixels: Tensor  # (d, n) of this rank, then its mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
-    given: Conditions | None = None  # labels or clusters of all N pictures
+    conditions: RowConditions | None = None  # labels or clusters of all N pictures
     local_codes: Tensor | None = None  # class numbers of the columns of `pixels`
     mirrored: bool = False  # whether there are mirror images
 
@@ -103,8 +103,8 @@ class PictureData(HasConditions):
     def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
         """The pictures on the device of a fit, with mirror images if `mirror`."""
         layout = rows.layout
-        shard = rows.here
-        labels = rows.given
+        shard = rows.shard
+        labels = rows.conditions
         pixels = layout.to_columns(torch.from_numpy(rows.pixels).to(device))
         local_codes = None
         if labels is not None:
@@ -162,7 +162,9 @@ class PictureData(HasConditions):
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
         clusters = conditions.LabelCondition(np.arange(k), hidden=True)
-        return replace(self, given=Conditions(clusters, codes), local_codes=local_codes)
+        return replace(
+            self, conditions=RowConditions(clusters, codes), local_codes=local_codes
+        )
 
     def _cluster_features(self, pixels: Tensor) -> Tensor:
         """What k-means compares of columns (d, n): (f, n).
