@@ -188,11 +188,11 @@ class Gallery:
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
         """Size, classes and known part of a model, and pictures that it can complete."""
-        from sliceflow.spaces.pictures.layout import part_of
+        from sliceflow.spaces.pictures.layout import as_mask
 
         observed = None
         if run.model.observed is not None:
-            observed = part_of(run.model.observed, run.layout).astype(int).tolist()
+            observed = as_mask(run.model.observed, run.layout).astype(int).tolist()
         examples: list[str] = []
         data = run.train if run.test is None else run.test
         if data is not None:

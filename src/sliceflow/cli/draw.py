@@ -183,11 +183,11 @@ def _write_completions(
 
     `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
     """
-    from sliceflow.spaces.pictures.layout import part_of
+    from sliceflow.spaces.pictures.layout import as_mask
 
     grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy
-    hidden[:, ~part_of(known, layout)] = grey
+    hidden[:, ~as_mask(known, layout)] = grey
     rows = np.concatenate((hidden[:, None], completions), axis=1)
     write_image(out, make_grid(as_bytes(rows, layout.n_pixel_values)), optimize=True)
 

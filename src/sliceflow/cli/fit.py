@@ -43,7 +43,7 @@ class _Job:
     train: Data
     test: Data | None
     estimator: ImageFlow | TableFlow
-    prepared: PreparedFit
+    prepared: PreparedFit[Any, Any]
     ranks: Ranks | None
     started_at: float
 
@@ -233,6 +233,7 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
 def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
     """Fit, with a progress bar. Flows write checkpoints; the fit of a table is short."""
     from sliceflow import TableFlow
+    from sliceflow.spaces.pictures.plan import PicturePlan
 
     model = job.estimator
     if isinstance(model, TableFlow):
@@ -240,9 +241,11 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
+    plan = job.prepared.plan
+    stages = plan.stages if isinstance(plan, PicturePlan) else ()
     model.fit(
         job.prepared,
-        listeners=progress_bars(output, job.prepared.plan.stages),
+        listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=job.settings.checkpoint_every,
     )

@@ -28,7 +28,7 @@ from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chai
 _MIN_SCORED = 2_000  # samples that `score` draws, at least
 
 
-class TableFlow(Estimator):
+class TableFlow(Estimator[TableRows, FittedTable]):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     New rows are drawn column by column, each cell given those before it, by a chain of trees

@@ -58,7 +58,7 @@ class TablePlan(Plan):
         """Near rows may have missing cells: without these, trees draw all columns."""
         return self.detail if missing else self.detail._replace(near=0)
 
-    def lines(self) -> Sequence[tuple[str, object]]:
+    def summary(self) -> Sequence[tuple[str, object]]:
         pairs = [*zip(self.order, self.strategies, strict=True)]
         label = [
             f"each level of {name} has trees of its own"
@@ -172,7 +172,7 @@ class TableAdapter:
         )
         seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
         what = f"{rows.n} rows of {len(table.columns)} columns need"
-        plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
+        plan = plan.with_cost(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
         return TableJob(plan, FittedTable(plan, seed, table))
 
 
@@ -190,7 +190,7 @@ class TableJob:
         together = len(self.fitted.table.together(plan.strategies)) if plan.near else 1
         return len(plan.order) + 1 - together
 
-    def run(self, listeners: Sequence[events.Listener]) -> FitResult:
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedTable]:
         """Grow one link after the other."""
         started_at = events.now()
         history = events.History()
