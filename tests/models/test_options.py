@@ -99,7 +99,7 @@ def test_a_wrong_value_is_named_before_anything_is_fitted(kind, name, value):
     for call in (flow.fit, flow.plan, flow.partial_fit):
         with pytest.raises(ParameterError, match=r" must be ") as caught:
             call(DATA[type(flow)])
-        assert (caught.value.name, repr(caught.value.value)) == (name, repr(value))
+        assert (caught.value.parameter, repr(caught.value.value)) == (name, repr(value))
     assert not hasattr(flow, "history_")
     again = pickle.loads(pickle.dumps(caught.value))  # as joblib sends it
     assert str(again) == str(caught.value)
@@ -179,7 +179,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
 ):
     flow = estimator(preset="paper", device="cpu")
     before = flow.get_params()
-    resolved = flow._space().parameters
+    resolved = flow._adapter().parameters
     for name, value in of_paper.items():
         found = (
             resolved[name] if name in resolved else getattr(resolved["options"], name)
@@ -193,7 +193,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
     given = dict(
         transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25)
     )
-    won = estimator(preset="paper", device="cpu", **given)._space().parameters
+    won = estimator(preset="paper", device="cpu", **given)._adapter().parameters
     assert (won["transport"], won["amplifier"], won["options"].taper) == (
         "sorted",
         3.0,
@@ -226,6 +226,10 @@ def test_plans_of_the_preset_are_the_papers():
     plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(
         PICTURES, EVEN_AND_ODD
     )
-    assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
+    assert (plan.method, plan.patch_basis, plan.mosaic_size) == (
+        "CSWF ξ=10",
+        "random",
+        0,
+    )
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert {stage.n_steps for stage in plan.stages} == {300}

@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
-from sliceflow.models.plan import in_bytes
+from sliceflow.wording import format_bytes
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _RATIO = (
@@ -48,10 +48,14 @@ class Allowance:
     def _check(self, count: int, usual: int, what: str) -> None:
         if count <= (usual if self.most is None else self.most):
             return
-        given = f"a file of {in_bytes(self.size)} may take {in_bytes(usual)}"
-        given = given if self.most is None else f"max_memory is {in_bytes(self.most)}"
+        given = f"a file of {format_bytes(self.size)} may take {format_bytes(usual)}"
+        given = (
+            given if self.most is None else f"max_memory is {format_bytes(self.most)}"
+        )
         advice = f"if you trust the file, load it with max_memory={count} or more"
-        raise ValueError(f"{what} {in_bytes(count)} of memory, and {given}; {advice}")
+        raise ValueError(
+            f"{what} {format_bytes(count)} of memory, and {given}; {advice}"
+        )
 
 
 def check_steps(  # many: what a flow does with a model, and what moves
@@ -81,9 +85,9 @@ def check_steps(  # many: what a flow does with a model, and what moves
                 f"step {k} of stage {i} is out of order, or beyond the schedule"
             )
         size = (
-            step.table.n_maps
-            if isinstance(step.table, CompactMap)
-            else len(step.table.values)
+            step.map.n_maps
+            if isinstance(step.map, CompactMap)
+            else len(step.map.values)
         )
         if size != n_maps(i, k):
             raise ValueError(
@@ -92,7 +96,7 @@ def check_steps(  # many: what a flow does with a model, and what moves
         last = i
         done[i] = k + 1
         eta = flow.stages[i].step_size
-        reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(
+        reach += 2 * eta * _farthest(step.map) * d + _FARTHEST * math.sqrt(
             2 * flow.entropy * eta * d
         )
     offset = 0.0

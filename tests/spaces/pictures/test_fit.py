@@ -107,12 +107,12 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     flow = ImageFlow(
         quality=1, n_pixel_values=17, n_particles=500, random_state=0, device="cpu"
     )
-    job = flow.prepare(images, labels).job
+    job = flow.prepare(images, labels).planned
     assert job.plan.batch_size == 10_000
     assert (
         flow.plan(images[:1797], labels[:1797]).batch_size is None
     )  # every stage sees all
-    parts = job.begin().parts
+    parts = job.start().parts
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from sliceflow.neighbours.draws import noise_along
-from sliceflow.neighbours.search import build_search, find_nearest
+from sliceflow.neighbours.sampling import local_noise
+from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.columns import Column
 
 _OWN = 4  # neighbours that the random row itself is worth
@@ -52,7 +52,7 @@ class Near:
         )
         explained = 1 - 1 / (np.diag(covariance) * np.diag(np.linalg.inv(covariance)))
         seen = torch.from_numpy(points * np.sqrt(np.clip(explained, _LEAST, 1)))
-        around = find_nearest(build_search(seen), seen, min(k, len(z)))[1]
+        around = query_index(build_index(seen), seen, min(k, len(z)))[1]
         pairs = [
             (z[:, [c]], of)
             for of, c in zip(axes, which, strict=True)
@@ -103,7 +103,7 @@ class Near:
                 (
                     mean
                     + own
-                    + math.sqrt(k / (k + _OWN)) * noise_along(points, w)[:, 0]
+                    + math.sqrt(k / (k + _OWN)) * local_noise(points, w)[:, 0]
                 ).numpy()
             )
         return np.concatenate(out)
