@@ -138,9 +138,10 @@ def memorized_rate(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> train, test, samples = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
+    >>> rows = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
+    >>> train, test, samples = rows
     >>> far = np.abs(train).sum(1).argsort()[-50:]
-    >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies, of far rows
+    >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies
     >>> print(f"{memorized_rate(samples, train, test, device='cpu'):.2f}")
     0.06
     """
