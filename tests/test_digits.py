@@ -1,7 +1,7 @@
 """The promised quality on scikit-learn's digits, by several metrics.
 
-The thresholds leave room: all these numbers move a little with the instructions that a processor
-multiplies matrices by.
+The thresholds leave room: all these numbers move a little with the instructions that a
+processor multiplies matrices by.
 """
 
 import numpy as np
@@ -84,8 +84,9 @@ def digits_as_pictures(n_particles, seed, quality=30):
 def test_class_conditional_digits_as_pictures(split):
     """Every seed is near the data and copies none of it; TSTR is judged by the mean.
 
-    TSTR is .990 on average, with a standard deviation over seeds, and over processors, of .003: .985,
-    three standard errors lower, can be asked of the mean of three seeds on every machine.
+    TSTR is .990 on average, with a standard deviation over seeds, and over processors,
+    of .003: .985, three standard errors lower, can be asked of the mean of three seeds
+    on every machine.
     """
     train, test = split
     judge = SVC(C=10).fit(*train)

@@ -1,4 +1,4 @@
-"""One report for vectors, pictures and tables: fresh rows score as the floor, bad ones do not."""
+"""One report for all kinds: fresh rows score as the floor, bad ones do not."""
 
 import json
 

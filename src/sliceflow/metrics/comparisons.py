@@ -1,7 +1,8 @@
 """The numbers of a report: samples of each kind against training and held-out rows.
 
-Every number has two values: that of the samples, and the floor, that of training rows in
-their place. Numbers depend on the counts of rows, so equally many of both are compared.
+Every number has two values: that of the samples, and the floor, that of training rows
+in their place. Numbers depend on the counts of rows, so equally many of both are
+compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _N_COMPONENTS = 32
 _THUMBNAIL_SIDE = 8
 # Training rows that say which class a sample looks like.
 _N_VOTES = 5
-# Trees of the forest that tells samples from held-out rows: fewer than usual, for speed.
+# Trees of the forest that tells samples from held-out rows: fewer than usual, for
+# speed.
 _N_TREES = 50
 # Training rows of a table that are points at a time: points are wide.
 _MAX_POINT_ROWS = 50_000

@@ -1,4 +1,4 @@
-"""Two samples: sliced Wasserstein and Fréchet distances, coverage, a classifier, FID."""
+"""Two samples: sliced and Fréchet distances, coverage, a classifier's test, FID."""
 
 from __future__ import annotations
 

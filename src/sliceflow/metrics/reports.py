@@ -245,10 +245,10 @@ def report(
 
     The floor of a number is what training rows score in place of the samples; that of
     NN ratio is one half of the held-out rows against the other, that of copies and
-    memorized patches what new real rows score on average. Columns of vectors are divided
-    by their standard deviations. Mirror images of training pictures count as training
-    pictures. Of each kind of rows at most 2,000 are compared, 10,000 on a GPU; copies
-    are searched among all training rows. The same input gives the same report.
+    memorized patches what new real rows score on average. Columns of vectors are
+    divided by their standard deviations. Mirror images of training pictures count as
+    training pictures. Of each kind of rows at most 2,000 are compared, 10,000 on a GPU;
+    copies are searched among all training rows. The same input gives the same report.
 
     Parameters
     ----------

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
-# Categories that boosted trees take (scikit-learn's limit is 255), and that have an axis
-# of their own among points; all others count as one.
+# Categories that boosted trees take (scikit-learn's limit is 255), and that have an
+# axis of their own among points; all others count as one.
 _MAX_CATEGORIES = 250
-# Boosted trees: as strong as three times as many smaller steps with leaves twice as many,
-# in a quarter of the time.
+# Boosted trees: as strong as three times as many smaller steps with leaves twice as
+# many, in a quarter of the time.
 _BOOSTING_ITERATIONS = 50
 _LEARNING_RATE = 0.2
 _MAX_LEAVES = 15
@@ -96,7 +96,7 @@ def _require_same_columns(frames: Sequence[Any]) -> None:
 
 
 def _identifies_rows(column: pd.Series) -> bool:
-    """Whether nearly every text of a column is different, as a name or an address is."""
+    """Whether nearly every text of a column is different, as addresses are."""
     texts = column.dropna()
     if len(texts) < _MIN_IDENTIFIERS:
         return False
@@ -170,8 +170,8 @@ def points(
     """Rows (n, c) as points (n, a), between which distances are measured.
 
     Another category and one standard deviation of a number both are a distance of 1. A
-    missing cell has an axis of its own. All categories behind those of the training rows
-    share an axis: they are as far from each of these.
+    missing cell has an axis of its own. All categories behind those of the training
+    rows share an axis: they are as far from each of these.
     """
     axes = []
     for c, is_category in enumerate(categories):
@@ -202,9 +202,9 @@ def _category_axes(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
 def shape(real: np.ndarray, samples: np.ndarray, is_category: bool) -> float:
     """The agreement of the distributions of two columns, from 0 to 1.
 
-    It is 1 − Kolmogorov's distance of numbers; of categories, 1 − their total variation.
-    A missing cell is one more category; of numbers, the difference of the shares of
-    missing cells counts if it is larger.
+    It is 1 − Kolmogorov's distance of numbers; of categories, 1 − their total
+    variation. A missing cell is one more category; of numbers, the difference of the
+    shares of missing cells counts if it is larger.
     """
     if is_category:
         return 1 - _total_variation(real, samples)
@@ -220,7 +220,7 @@ def shape(real: np.ndarray, samples: np.ndarray, is_category: bool) -> float:
 
 
 def _total_variation(real: np.ndarray, samples: np.ndarray) -> float:
-    """Half the sum of the differences of the shares of all codes; NaN is one of them."""
+    """Half the sum of the differences of the shares of all codes, NaN among them."""
     real = np.where(np.isnan(real), -1, real)
     samples = np.where(np.isnan(samples), -1, samples)
     codes = np.union1d(real, samples)
@@ -309,7 +309,7 @@ def boosted_trees(
 
 
 def _binnable(x: np.ndarray, max_values: np.ndarray) -> np.ndarray:
-    """What boosted trees take: codes up to a limit, and 0 in columns without a value."""
+    """What boosted trees take: codes up to a limit, 0 in columns without a value."""
     empty = np.isnan(x).all(axis=0)
     return np.where(empty, 0.0, np.minimum(x, max_values))
 
