@@ -79,7 +79,7 @@ class Table:
             for c in rule.columns
         }
         columns = tuple(
-            replace(of, exact=of.exact or c in occurs)
+            replace(of, observed_only=of.exact or c in occurs)
             for c, of in enumerate(self.columns)
         )
         rules = Rules((*self.rules.rules, *more), columns, self.z)
