@@ -139,7 +139,7 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
     return _uniform_block(seed, step // _BLOCK, columns)[step % _BLOCK]
 
 
-@cached(_POOLS, keep_latest=True)
+@cached(_POOLS, always=True)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all seeds with this entropy share, computed on the CPU."""
     pool = torch.empty((_POOL, d, d), dtype=torch.float64, device=device)
