@@ -1,4 +1,4 @@
-"""What is kept between steps and between fits: a bounded number of bytes, and the same bits."""
+"""Caches keep a bounded number of bytes, and change no bit."""
 
 import threading
 
@@ -10,39 +10,41 @@ from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
 
 
-def counting(made):
+def counting(calls):
+    """A function that appends every argument with which it is called."""
+
     def numbers(n):
-        made.append(n)
+        calls.append(n)
         return torch.full((n,), float(n))
 
     return numbers
 
 
 def test_the_least_recently_used_goes_first():
-    made = []
-    numbers = Cached(counting(made), most=4 * 60)
+    calls = []
+    numbers = Cached(counting(calls), max_bytes=4 * 60)
     for n in (10, 20, 30, 10, 20, 5, 10, 20):  # 5 replaces 30
         assert numbers(n).shape == (n,)
-    assert made == [10, 20, 30, 5]
+    assert calls == [10, 20, 30, 5]
     assert numbers.nbytes == 4 * 35
 
 
-def test_what_is_larger_than_the_bound_is_kept_only_if_it_must_be_and_until_it_is_released():
-    made = []
-    numbers = Cached(counting(made), most=40)
+def test_what_is_larger_than_the_bound_is_kept_only_if_asked_for_and_until_trimmed():
+    calls = []
+    numbers = Cached(counting(calls), max_bytes=40)
     assert torch.equal(numbers(100), numbers(100))
-    assert (made, numbers.nbytes) == ([100, 100], 0)
-    made.clear()
-    numbers = Cached(counting(made), most=40, always=True)
+    assert (calls, numbers.nbytes) == ([100, 100], 0)
+    calls.clear()
+    numbers = Cached(counting(calls), max_bytes=40, always=True)
     for n in (5, 100, 100):
         numbers(n)
-    assert (made, numbers.nbytes) == ([5, 100], 400)
+    assert (calls, numbers.nbytes) == ([5, 100], 400)
     numbers.trim()
     assert numbers.nbytes == 0
 
 
 def test_threads_may_ask_at_once():
-    numbers = Cached(counting([]), most=400)
+    numbers = Cached(counting([]), max_bytes=400)
 
     def ask():
         for k in range(300):
@@ -61,9 +63,8 @@ def test_a_bound_that_is_too_small_changes_no_bit(monkeypatch):
     caches = [value for value in vars(frames).values() if isinstance(value, Cached)]
     assert caches
     for cache in caches:
-        monkeypatch.setattr(cache, "most", 0)
+        monkeypatch.setattr(cache, "max_bytes", 0)
         cache.trim()
     assert all(torch.equal(rotation(Seed(1), k, 40), r) for k, r in enumerate(wanted))
-    assert all(
-        cache.nbytes <= 40 * 40 * 8 * 64 for cache in caches
-    )  # a pool stays for a fit
+    for cache in caches:
+        assert cache.nbytes <= 40 * 40 * 8 * 64  # a pool stays for a fit

@@ -13,49 +13,63 @@ P = ParamSpec("P")
 
 
 class Cached(Generic[P]):
-    """A function of hashable arguments with a cache of `most` bytes; `always` keeps even a larger result."""
+    """A function of hashable arguments with a cache of its results.
+
+    The cache has at most `max_bytes`, and drops the results that were used least
+    recently. A result that is larger by itself is not cached, unless `always` is
+    set: then the latest result stays until the next one comes. Threads may share it.
+    """
 
     def __init__(
-        self, function: Callable[P, Tensor], most: int, *, always: bool = False
+        self,
+        function: Callable[P, Tensor],
+        max_bytes: int,
+        *,
+        always: bool = False,
     ) -> None:
         self.function = function
-        self.most = most
+        self.max_bytes = max_bytes
         self.always = always
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
-        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._results: OrderedDict[Hashable, Tensor] = OrderedDict()
         self._lock = Lock()
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Tensor:
         key = (args, *sorted(options.items()))
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        value = self.function(*args, **options)
-        if self.always or value.nbytes <= self.most:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key]
+        result = self.function(*args, **options)
+        if self.always or result.nbytes <= self.max_bytes:
             with self._lock:
-                self._kept[key] = value
-                self._shrink(keeping=1)
-        return value
+                self._results[key] = result
+                self._drop_oldest(min_results=1)
+        return result
 
     @property
     def nbytes(self) -> int:
         """Of all cached results."""
-        return sum(value.nbytes for value in self._kept.values())
+        return sum(result.nbytes for result in self._results.values())
 
     def trim(self) -> None:
-        """Remove results until the bound holds, even the latest one."""
+        """Drop results until the bound holds, even the latest one."""
         with self._lock:
-            self._shrink(keeping=0)
+            self._drop_oldest(min_results=0)
 
-    def _shrink(self, keeping: int) -> None:
-        while self.nbytes > self.most and len(self._kept) > keeping:
-            self._kept.popitem(last=False)
+    def _drop_oldest(self, min_results: int) -> None:
+        """Drop results until the bound holds, or until only so many are left."""
+        while self.nbytes > self.max_bytes and len(self._results) > min_results:
+            self._results.popitem(last=False)
 
 
 def cached(
-    most: int, *, always: bool = False
+    max_bytes: int, *, always: bool = False
 ) -> Callable[[Callable[P, Tensor]], Cached[P]]:
     """Decorates a function from hashable arguments to a tensor; see `Cached`."""
-    return lambda function: Cached(function, most, always=always)
+
+    def decorate(function: Callable[P, Tensor]) -> Cached[P]:
+        return Cached(function, max_bytes, always=always)
+
+    return decorate

@@ -9,9 +9,18 @@ import torch
 from sliceflow.errors import NotEnoughMemoryError, ParameterError
 from sliceflow.wording import format_bytes
 
+# Projections of a chunk: 64 MiB stay near the caches of a CPU, 4 GiB keep a GPU busy.
+_MAX_PROJECTION_BYTES_ON_CPU = 1 << 26
+_MAX_PROJECTION_BYTES_ON_GPU = 1 << 32
+# And no more than this share of the free memory.
+_PROJECTION_SHARE = 1 / 8
+
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The torch device that `device` names, a CPU or a CUDA device; "auto" is a GPU if there is one."""
+    """The torch device that `device` names, a CPU or a CUDA device.
+
+    "auto" is a GPU if there is one.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -19,61 +28,73 @@ def resolve_device(device: str | torch.device) -> torch.device:
     except RuntimeError as error:
         fact = "is not a torch device"
         raise ParameterError("device", device, fact, "try 'cpu' or 'cuda'") from error
-    fact = ""
-    advice = "pass device='cpu'"
-    if resolved.type == "cuda" and not torch.cuda.is_available():
-        fact = "but torch sees no CUDA device"
-    elif resolved.type == "cuda" and (resolved.index or 0) >= (
-        there := torch.cuda.device_count()
-    ):
-        fact = f"but torch sees {there} CUDA devices, counted from 0"
-        advice = "pass 'cuda'"
-    elif resolved.type not in ("cpu", "cuda"):
+    if resolved.type == "cpu":
+        return resolved
+    if resolved.type != "cuda":
         fact = "is neither a CPU nor a CUDA device"
-    if fact:
-        raise ParameterError("device", device, fact, advice)
+        raise ParameterError("device", device, fact, "pass device='cpu'")
+    if not torch.cuda.is_available():
+        fact = "but torch sees no CUDA device"
+        raise ParameterError("device", device, fact, "pass device='cpu'")
+    n_devices = torch.cuda.device_count()
+    if resolved.index is not None and resolved.index >= n_devices:
+        fact = f"but torch sees {n_devices} CUDA devices, counted from 0"
+        raise ParameterError("device", device, fact, "pass 'cuda'")
     return resolved
 
 
 def require_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
-    """Raise an error at once for what can never be allocated, instead of failing later."""
+    """Raise a `NotEnoughMemoryError` if so many bytes can never be allocated.
+
+    `what` begins the message, such as "the particles need".
+    """
     free = free_memory(device)
-    if free is not None and wanted > free:
-        fact = (
-            f"{what} about {format_bytes(wanted)}"
-            f" but {device} has {format_bytes(free)} free"
-        )
-        raise NotEnoughMemoryError(fact, advice)
+    if free is None or wanted <= free:
+        return
+    fact = (
+        f"{what} about {format_bytes(wanted)}"
+        f" but {device} has {format_bytes(free)} free"
+    )
+    raise NotEnoughMemoryError(fact, advice)
 
 
 def projection_budget(device: torch.device) -> int:
-    """Bytes for the projections of a chunk, which changes no result: small for caches, large for GPUs."""
-    most = 1 << (32 if device.type == "cuda" else 26)
-    return min(most, (free_memory(device) or most) // 8)
+    """Bytes for the projections of a chunk. It changes no result, only the speed."""
+    budget = _MAX_PROJECTION_BYTES_ON_CPU
+    if device.type == "cuda":
+        budget = _MAX_PROJECTION_BYTES_ON_GPU
+    free = free_memory(device) or budget
+    return min(budget, int(free * _PROJECTION_SHARE))
 
 
 def free_memory(device: torch.device) -> int | None:
     """Free bytes on the device; None if the system does not say."""
     if device.type == "cuda":
-        # Memory that torch has reserved is free, too.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
-    try:  # counts the memory of cached files as available
+        free_on_device, _ = torch.cuda.mem_get_info(device)
+        # Memory that torch has reserved but does not use is free, too.
+        reserved = torch.cuda.memory_reserved(device)
+        return int(free_on_device) + reserved - torch.cuda.memory_allocated(device)
+    try:
+        # Linux counts the memory of cached files as available here.
         with open("/proc/meminfo") as lines:
-            available = next(line for line in lines if line.startswith("MemAvailable"))
-            return 1024 * int(available.split()[1])
-    except (OSError, StopIteration):
-        return _pages("SC_AVPHYS_PAGES")
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return _bytes_of_pages("SC_AVPHYS_PAGES")
 
 
 def total_memory(device: torch.device) -> int | None:
     """All bytes of the device; None if the system does not say."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
-    return _pages("SC_PHYS_PAGES")
+        _, total = torch.cuda.mem_get_info(device)
+        return int(total)
+    return _bytes_of_pages("SC_PHYS_PAGES")
 
 
-def _pages(name: str) -> int | None:
+def _bytes_of_pages(name: str) -> int | None:
+    """Bytes of the pages that a name of `os.sysconf` counts; None if it is unknown."""
     try:
         return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Durations and sizes in words, the same in plans, errors, progress bars and reports."""
+"""Durations and sizes in words: the same in plans, errors, progress and reports."""
 
 from __future__ import annotations
 

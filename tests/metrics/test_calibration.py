@@ -1,4 +1,4 @@
-"""Calibration: uniform ranks where samples are right, the right verdict where they are not."""
+"""Calibration: uniform ranks of right samples, the right verdict on others."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_tarp_sees_what_no_column_alone_shows():
 
 
 def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rng):
-    """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
+    """Swapped axes would pass an overconfident posterior: others would be ranked."""
     truth = rng.normal(size=(60, 2))
     posterior = (
         truth[:, None]
@@ -64,10 +64,9 @@ def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rn
     assert "overconfident" in right.verdict
     swapped = calibration(posterior.transpose(1, 0, 2), truth, first="samples")
     assert np.array_equal(swapped.ranks, right.ranks)
-    told = calibration(
-        posterior[:, :50].transpose(1, 0, 2), truth
-    )  # as sample_batched gives them
-    assert np.array_equal(told.ranks, calibration(posterior[:, :50], truth).ranks)
+    as_sample_batched = posterior[:, :50].transpose(1, 0, 2)
+    found = calibration(as_sample_batched, truth)
+    assert np.array_equal(found.ranks, calibration(posterior[:, :50], truth).ranks)
 
 
 @pytest.mark.parametrize("shape", [(800, 2), (800, 60, 3), (7, 60, 2), (0, 60, 2)])

@@ -1,4 +1,4 @@
-"""One report for vectors, pictures and tables: fresh rows score as the floor, bad ones do not."""
+"""One report for all kinds: fresh rows score as the floor, bad ones do not."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow.metrics import report, tables
+from sliceflow.metrics import report
 
 TRAIN, TEST, FRESH = np.random.default_rng(0).normal(size=(3, 400, 4)) * [1, 10, 0.1, 1]
 
@@ -33,8 +33,8 @@ ROWS = [table(250, seed) for seed in (1, 2, 3)]
 def few_trees():
     """Small forests: these tests are about the report, not about its classifiers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sliceflow.metrics.reports._TREES", 8)
-        patch.setitem(tables._BOOSTING, "max_iter", 25)
+        patch.setattr("sliceflow.metrics.comparisons._N_TREES", 8)
+        patch.setattr("sliceflow.metrics.tables._BOOSTING_ITERATIONS", 25)
         yield
 
 
@@ -131,9 +131,8 @@ def test_pictures_have_numbers_of_their_own(rng):
     assert bad.verdict.startswith("The samples copy training rows (copies")
     pasted = new.copy()
     pasted[:, :8, :8] = train[:, :8, :8]  # one of nine patches
-    assert report(pasted, train, test, device="cpu")[
-        "lookalikes, halves"
-    ].value == pytest.approx(1 / 9 + 0.01, abs=0.02)
+    memorized = report(pasted, train, test, device="cpu")["memorized, halves"]
+    assert memorized.value == pytest.approx(1 / 9 + 0.01, abs=0.02)
     turned = report(train[:, :, ::-1], train, test, device="cpu")
     assert turned["copies"].value == 1, "mirror images are copies, too"
     assert (

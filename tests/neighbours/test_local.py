@@ -1,4 +1,4 @@
-"""Local conditions: samples of x given y have the true conditional distribution, and are new."""
+"""Local conditions: samples of x given y have the true distribution, and are new."""
 
 import warnings
 from dataclasses import replace
@@ -34,7 +34,7 @@ def bimodal_cdf(x, y):
 
 
 def norms(n, seed=0):
-    """x is the length of y in six columns: no column says much alone, and not linearly."""
+    """x is the length of y in six columns: no column says much alone, none linearly."""
     y = Seed(seed).normal(n, 6)
     return y.square().sum(1, keepdim=True).sqrt() + 0.1 * Seed(seed + 1).normal(n, 1), y
 
@@ -84,7 +84,7 @@ def test_samples_are_new(d):
 
 
 def test_heavy_tails_do_not_hide_the_rest():
-    """x is log y plus noise: rows near y₀ in standard deviations of y would be nearly all rows."""
+    """x is log y plus noise: near y₀ in deviations of y would be nearly all rows."""
     z = Seed(0).normal(2_000, 1)
     local = LocalSampler.fit(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
     y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))

@@ -1,4 +1,4 @@
-"""Smoothing along neighbours: moments stay, classes stay apart, and draws are as far as rows."""
+"""Smoothing along neighbours: moments and classes stay, draws are as far as rows."""
 
 import numpy as np
 import pytest

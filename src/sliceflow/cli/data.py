@@ -159,7 +159,8 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> Data:
                 skip_broken=settings.skip_broken,
             )
     except (datasets.DatasetError, datasets.MissingSetError) as error:
-        raise CommandError(error.fact, _dataset_hint(error)) from error
+        fact = error.where + error.fact
+        raise CommandError(fact, _dataset_hint(error)) from error
     images = pictures.images
     if images.ndim == 4 and images.shape[3] > _MAX_CHANNELS:
         fact = (

@@ -185,7 +185,7 @@ def _read_array(path: Path, *, resize: bool) -> np.ndarray:
         return load(path).images
     except DatasetError as error:
         hint = "pass pictures like those that were fitted"
-        raise CommandError(error.fact, hint) from error
+        raise CommandError(error.where + error.fact, hint) from error
 
 
 def _picture_files(path: Path) -> list[Path]:

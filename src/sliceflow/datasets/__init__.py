@@ -1,4 +1,7 @@
-"""Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded."""
+"""Pictures from files: named sets, folders of pictures, arrays.
+
+Nothing is scaled or encoded.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from sliceflow.datasets import arrays, cifar, folders, sets
-from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSizesError
-from sliceflow.datasets.sets import MissingSetError
-from sliceflow.errors import is_int, require
+from sliceflow.datasets.errors import (
+    BrokenPictureError,
+    DatasetError,
+    MissingSetError,
+    MixedSizesError,
+)
+from sliceflow.errors import ParameterError, is_int, require
 
 __all__ = [
     "BrokenPictureError",
@@ -23,14 +30,21 @@ __all__ = [
     "load",
 ]
 
+_NAMES = ("digits", *sets.SETS)
+# The side of CelebA's faces unless the user says another.
+_FACE_SIZE = 64
+_DIGITS_TEST_SIZE = 500
+# Pixel values of arrays by their type: as many as it has, but no more than a byte has.
+_N_PIXEL_VALUES = {"bool": 2, "int8": 128}
+
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures (n, h, w[, c]) as stored, their labels or None; whole pixels are below n_pixel_values."""
+    """Pictures as stored, and their labels."""
 
-    images: np.ndarray
-    labels: np.ndarray | None
-    n_pixel_values: int
+    images: np.ndarray  # (n, h, w[, c])
+    labels: np.ndarray | None  # (n,)
+    n_pixel_values: int  # whole pixels are 0 to n_pixel_values - 1
     name: str
 
 
@@ -47,10 +61,11 @@ def load(
     Parameters
     ----------
     name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
-        A folder with one subfolder per class gives labels. An .npz file has `images` or `x`, or a
-        single array, and optionally `labels` or `y`.
+        A folder with one subfolder per class gives labels. An .npz file has `images` or
+        `x`, or a single array, and optionally `labels` or `y`.
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
-    root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the user's cache
+    root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the
+        user's cache
     size : for folders and CelebA (default 64): the middle square, resized to this side
     skip_broken : skip pictures that cannot be read, with a warning
 
@@ -61,39 +76,20 @@ def load(
     ((1297, 8, 8), 17)
     """
     path = Path(name_or_path).expanduser()
-    named = name_or_path in ("digits", *sets.SETS)
+    is_named = name_or_path in _NAMES
     require(
         size is None or is_int(size, 1), "size", size, "None or an int of at least 1"
     )
-    if size is not None and (name_or_path != "celeba" if named else path.is_file()):
-        raise ValueError(
-            f"size={size} is for celeba and folders; {path} is read as it was stored"
-        )
-    if named:
-        return _named(
-            str(name_or_path), split, sets.root_folder(root), size, skip_broken
-        )
-    if not path.exists():
-        known = ", ".join(("digits", *sets.SETS))
-        raise DatasetError(
-            f"{str(path)!r} is neither a known set ({known}) nor an existing path"
-        )
-    if split != "train":
-        raise DatasetError(
-            f"{path} has no split {split!r}: a path is read whole, as 'train'"
-        )
-    if path.is_dir():
-        return Pictures(
-            *folders.read(path, size, skip_broken), 256, path.resolve().name
-        )
-    if path.suffix not in (".npy", ".npz"):
-        raise DatasetError(
-            f"{path} is not a folder of pictures, an .npy or an .npz file"
-        )
-    images, labels = arrays.read(path)
-    return Pictures(
-        images, labels, {"bool": 2, "int8": 128}.get(images.dtype.name, 256), path.stem
-    )
+    has_own_size = path.is_file()
+    if is_named:
+        has_own_size = name_or_path != "celeba"
+    if size is not None and has_own_size:
+        fact = f"is for celeba and folders; {path} is read as it was stored"
+        raise ParameterError("size", size, fact)
+    if is_named:
+        folder = sets.root_folder(root)
+        return _load_named(str(name_or_path), split, folder, size, skip_broken)
+    return _load_path(path, split, size, skip_broken)
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
@@ -103,30 +99,70 @@ def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     False
     """
     folder = sets.root_folder(root)
-    return {"digits": True} | {
-        name: sets.is_complete(name, folder) for name in sets.SETS
-    }
+    complete = {"digits": True}
+    for name in sets.SETS:
+        complete[name] = sets.is_complete(name, folder)
+    return complete
 
 
-def _named(name: str, split: str, root: Path, size: int | None, skip: bool) -> Pictures:
-    splits = sets.SETS[name].files if name in sets.SETS else ("train", "test")
-    if split not in splits:
-        raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(splits)}")
-    if name == "digits":
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-
-        images = load_digits()["images"].astype(np.uint8)
-        labels = load_digits()["target"]
-        both = train_test_split(
-            images, labels, test_size=500, stratify=labels, random_state=0
+def _load_path(path: Path, split: str, size: int | None, skip_broken: bool) -> Pictures:
+    """The pictures of a folder or of a file of arrays."""
+    if not path.exists():
+        known = ", ".join(_NAMES)
+        raise DatasetError(
+            f"{str(path)!r} is neither a known set ({known}) nor an existing path"
         )
-        images, labels = both[::2] if split == "train" else both[1::2]
-        return Pictures(images, labels, 17, name)
+    if split != "train":
+        fact = f"has no split {split!r}: a path is read whole, as 'train'"
+        raise DatasetError(fact, file=path)
+    if path.is_dir():
+        images, labels = folders.read(path, size, skip_broken)
+        return Pictures(images, labels, 256, path.resolve().name)
+    if path.suffix not in (".npy", ".npz"):
+        fact = "is not a folder of pictures, an .npy or an .npz file"
+        raise DatasetError(fact, file=path)
+    images, labels = arrays.read(path)
+    n_pixel_values = _N_PIXEL_VALUES.get(images.dtype.name, 256)
+    return Pictures(images, labels, n_pixel_values, path.stem)
+
+
+def _load_named(
+    name: str, split: str, root: Path, size: int | None, skip_broken: bool
+) -> Pictures:
+    """The pictures of a named set, whose files are below `root`."""
+    splits: tuple[str, ...] = ("train", "test")
+    if name != "digits":
+        splits = tuple(sets.SETS[name].files)
+    if split not in splits:
+        hint = f"it has {', '.join(splits)}"
+        raise DatasetError(f"{name} has no split {split!r}", hint)
+    if name == "digits":
+        return _load_digits(split)
     files = sets.find(name, root, sets.SETS[name].files[split])
     if name == "celeba":
-        return Pictures(
-            folders.read_faces(files, split, size or 64, skip), None, 256, name
-        )
-    images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)
+        faces = folders.read_faces(files, split, size or _FACE_SIZE, skip_broken)
+        return Pictures(faces, None, 256, name)
+    if name == "cifar10":
+        images, labels = cifar.read(files)
+    else:
+        images, labels = arrays.read_idx(files)
     return Pictures(images, labels, 256, name)
+
+
+def _load_digits(split: str) -> Pictures:
+    """Scikit-learn's digits, divided once and for all."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    images = digits["images"].astype(np.uint8)
+    train_images, test_images, train_labels, test_labels = train_test_split(
+        images,
+        digits["target"],
+        test_size=_DIGITS_TEST_SIZE,
+        stratify=digits["target"],
+        random_state=0,
+    )
+    if split == "train":
+        return Pictures(train_images, train_labels, 17, "digits")
+    return Pictures(test_images, test_labels, 17, "digits")

@@ -9,97 +9,127 @@ import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
+from sliceflow.datasets.errors import DatasetError, reading
+
+# No more than this many bytes come from one compressed byte: the limit of deflate, and
+# so of zip and gz. A header that promises more is not believed.
+_MAX_INFLATION = 1032
+# The header of an array in numpy's format is shorter.
+_MAX_HEADER_BYTES = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures in a file, and the labels if it has any."""
+    """The pictures in an .npy or .npz file, and the labels if it has any."""
     with reading(path):
-        arrays = _arrays(path)
-    labels = next((arrays.pop(key) for key in ("labels", "y") if key in arrays), None)
-    key = next((key for key in ("images", "x", *arrays) if key in arrays), "")
-    if key not in ("images", "x") and len(arrays) != 1:
-        raise DatasetError(
-            f"{path} has arrays {sorted(arrays)}; name the one of pictures 'images'"
-        )
-    images = arrays[key]
-    shape = arrays[key].shape
+        arrays = _read_npy(path) if path.suffix == ".npy" else _read_npz(path)
+    labels = None
+    for key in ("labels", "y"):
+        if key in arrays:
+            labels = arrays.pop(key)
+            break
+    images = _pictures_among(arrays, path)
+    shape = images.shape
     if images.dtype.kind not in "buif" or len(shape) not in (3, 4) or 0 in shape:
-        held = f"{images.dtype} {shape}"
         raise DatasetError(
-            f"{path} holds {held}, not pictures (n, h, w) or (n, h, w, c)"
+            f"holds {images.dtype} {shape}, not pictures (n, h, w) or (n, h, w, c)",
+            file=path,
         )
     if labels is not None and labels.shape != shape[:1]:
-        raise DatasetError(
-            f"{path} has labels of shape {labels.shape} for {shape[0]} pictures"
-        )
+        fact = f"has labels of shape {labels.shape} for {shape[0]} pictures"
+        raise DatasetError(fact, file=path)
     return images, labels
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix == ".npy":
-        with path.open("rb") as stream:
-            return {"images": _array(stream, path.stat().st_size)}
+def _pictures_among(arrays: dict[str, np.ndarray], path: Path) -> np.ndarray:
+    """The array that is named `images` or `x`, or the only one."""
+    for key in ("images", "x"):
+        if key in arrays:
+            return arrays[key]
+    if len(arrays) != 1:
+        hint = "name the one of pictures 'images'"
+        raise DatasetError(f"has arrays {sorted(arrays)}", hint, path)
+    return next(iter(arrays.values()))
+
+
+def _read_npy(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as stream:
+        return {"images": _read_array(stream, path.stat().st_size)}
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    arrays = {}
     with zipfile.ZipFile(path) as archive:
-        most = {
-            i: min(i.file_size, i.compress_size * MOST_INFLATION)
-            for i in archive.infolist()
-        }
-        return {
-            i.filename.removesuffix(".npy"): _array(archive.open(i), n)
-            for i, n in most.items()
-        }
+        for member in archive.infolist():
+            possible = member.compress_size * _MAX_INFLATION
+            size = min(member.file_size, possible)
+            key = member.filename.removesuffix(".npy")
+            arrays[key] = _read_array(archive.open(member), size)
+    return arrays
 
 
-def _array(stream: IO[bytes], size: int) -> np.ndarray:
-    """An array in numpy's format; its header must not promise more than `size` bytes."""
-    head = io.BytesIO(stream.read(1 << 16))
-    old = npy.read_magic(head) == (1, 0)
-    shape, _, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(
-        head
-    )
-    if (require := math.prod(shape) * dtype.itemsize) > size:
+def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
+    """An array in numpy's format; its header must not promise more than `size`."""
+    header = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
+    if npy.read_magic(header) == (1, 0):
+        shape, _, dtype = npy.read_array_header_1_0(header)
+    else:
+        shape, _, dtype = npy.read_array_header_2_0(header)
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > size:
         raise ValueError(
-            f"its header promises {shape} of {dtype}, {require} bytes, and it has {size}"
+            f"its header promises {shape} of {dtype}, {promised} bytes, "
+            f"and it has {size}"
         )
     stream.seek(0)
     return np.asarray(npy.read_array(stream, allow_pickle=False))
 
 
 def read_idx(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and labels from a file of each."""
-    images = _idx(files[0], 3)
-    labels = _idx(files[1], 1)
+    """Pictures and labels from two idx files."""
+    image_file, label_file = files
+    images = _read_idx_file(image_file, n_axes=3)
+    labels = _read_idx_file(label_file, n_axes=1)
     if len(labels) != len(images):
-        raise DatasetError(
-            f"{files[1]} has {len(labels)} labels, {files[0]} {len(images)} pictures"
-        )
+        fact = f"has {len(labels)} labels, {image_file} {len(images)} pictures"
+        raise DatasetError(fact, file=label_file)
     return images, labels.astype(np.int64)
 
 
-def _idx(file: Path, rank: int) -> np.ndarray:
-    """An idx file, gzipped or not: 00 00 08 rank, the sizes as big-endian uint32, then bytes."""
-    with reading(file), file.open("rb") as plain:
-        packed = (
-            plain.read(2) == b"\x1f\x8b"
-        )  # not by its name: browsers may unpack .gz files
-        plain.seek(0)
-        stream: Any = gzip.GzipFile(fileobj=plain) if packed else plain
-        head = stream.read(4 + 4 * rank)
-        if head[:4] != bytes((0, 0, 8, rank)):
+def _read_idx_file(file: Path, n_axes: int) -> np.ndarray:
+    """The bytes of an idx file, gzipped or not.
+
+    It begins with 00 00 08 and the number of axes, the sizes as big-endian uint32.
+    """
+    with reading(file), file.open("rb") as raw:
+        # Not by its name: browsers may unpack .gz files.
+        is_gzipped = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        max_size = file.stat().st_size
+        stream: IO[bytes] = raw
+        if is_gzipped:
+            max_size *= _MAX_INFLATION
+            stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+        header = stream.read(4 + 4 * n_axes)
+        if header[:4] != bytes((0, 0, 8, n_axes)):
             raise DatasetError(
-                f"{file} is not an idx{rank} file of bytes: it starts with {head[:4]!r}"
+                f"is not an idx{n_axes} file of bytes: it starts with {header[:4]!r}",
+                file=file,
             )
-        shape = struct.unpack(f">{rank}I", head[4:])
-        require = math.prod(shape)
-        most = file.stat().st_size * (MOST_INFLATION if packed else 1)
-        data = stream.read(require + 1) if require <= most else b""
-        if len(data) != require or require == 0:
-            fact = f"its header gives sizes {shape}, {require} bytes"
-            raise DatasetError(f"{file} is truncated, damaged or empty: {fact}")
+        shape = struct.unpack(f">{n_axes}I", header[4:])
+        size = math.prod(shape)
+        data = b""
+        if size <= max_size:
+            data = stream.read(size + 1)  # one more shows that the file is too long
+        if len(data) != size or size == 0:
+            raise DatasetError(
+                "is truncated, damaged or empty: "
+                f"its header gives sizes {shape}, {size} bytes",
+                file=file,
+            )
     return np.frombuffer(data, np.uint8).reshape(shape).copy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,38 +13,54 @@ import numpy as np
 
 from sliceflow.datasets.errors import DatasetError, reading
 
-_CORE = r"multiarray\._reconstruct|numeric\._frombuffer"
-_ALLOWED = rf"numpy\.(ndarray|dtype|_?core\.({_CORE}))|_codecs\.encode"
+# A picture is a red, a green and a blue plane of 32×32 bytes.
+_PICTURE_BYTES = 3 * 32 * 32
+# In binary batches, the label is a byte before each picture.
+_RECORD_BYTES = 1 + _PICTURE_BYTES
+_N_CLASSES = 10
+# What pickles of arrays call, in old and new versions of numpy.
+_ALLOWED_CALLS = (
+    "numpy.ndarray",
+    "numpy.dtype",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.numeric._frombuffer",
+    "numpy._core.numeric._frombuffer",
+    "_codecs.encode",
+)
 
 
 def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and labels of all batches; a picture is a red, a green and a blue plane of 32×32."""
-    rows = []
+    """Pictures (n, 32, 32, 3) and labels (n,) of all batches."""
+    batches = []
     labels = []
     for file in files:
         with reading(file):
-            if file.suffix != ".bin":
-                x, y = _pickled_batch(file)
-            elif (size := file.stat().st_size) % 3073:
-                raise DatasetError(
-                    f"{file} is truncated: {size} bytes are not whole pictures of 3073"
-                )
+            if file.suffix == ".bin":
+                x, y = _read_binary(file)
             else:
-                table = np.fromfile(file, np.uint8).reshape(-1, 3073)
-                x = table[:, 1:]
-                y = table[:, 0].astype(np.int64)
-        if x.shape != (len(y), 3072) or len(y) == 0:
-            raise DatasetError(
-                f"{file} has {len(y)} labels but data {x.shape} instead of (n, 3072)"
-            )
-        if y.min() < 0 or y.max() > 9:
-            raise DatasetError(
-                f"{file} has labels {y.min()} to {y.max()}; CIFAR-10's are 0 to 9"
-            )
-        rows.append(x)
+                x, y = _read_pickle(file)
+        if x.shape != (len(y), _PICTURE_BYTES) or len(y) == 0:
+            fact = f"has {len(y)} labels but data {x.shape} instead of (n, 3072)"
+            raise DatasetError(fact, file=file)
+        if y.min() < 0 or y.max() >= _N_CLASSES:
+            fact = f"has labels {y.min()} to {y.max()}; CIFAR-10's are 0 to 9"
+            raise DatasetError(fact, file=file)
+        batches.append(x)
         labels.append(y)
-    planes = np.concatenate(rows).reshape(-1, 3, 32, 32)
-    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.concatenate(labels)
+    planes = np.concatenate(batches).reshape(-1, 3, 32, 32)
+    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return images, np.concatenate(labels)
+
+
+def _read_binary(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (n, 3072) and labels (n,) of a binary batch."""
+    size = file.stat().st_size
+    if size % _RECORD_BYTES:
+        fact = f"is truncated: {size} bytes are not whole pictures of {_RECORD_BYTES}"
+        raise DatasetError(fact, file=file)
+    records = np.fromfile(file, np.uint8).reshape(-1, _RECORD_BYTES)
+    return records[:, 1:], records[:, 0].astype(np.int64)
 
 
 class _Record:
@@ -53,48 +68,65 @@ class _Record:
 
     def __init__(self, *args: Any) -> None:
         self.args = args
-        self.state = ()
+        self.state: tuple[Any, ...] = ()
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
 
 class _Unpickler(pickle.Unpickler):
-    """Records replace numpy's functions: a forged dtype or shape makes them allocate anything."""
+    """Puts records in place of numpy's functions.
 
-    def find_class(self, module: str, name: str, /) -> Any:
-        if not re.fullmatch(_ALLOWED, f"{module}.{name}"):
+    These would allocate any amount of memory for a forged dtype or shape.
+    """
+
+    def find_class(self, module: str, name: str, /) -> type[_Record]:
+        if f"{module}.{name}" not in _ALLOWED_CALLS:
             raise pickle.UnpicklingError(
                 f"its pickle asks for {module}.{name}, which is refused"
             )
         return _Record
 
 
-def _pickled_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    raw = file.read_bytes()
-    # A pass without execution: all lengths are within the file, and no memo index makes a huge table.
-    for opcode, arg, _ in pickletools.genops(raw):
-        if opcode.name in ("PUT", "LONG_BINPUT") and int(arg or 0) > len(raw):
+def _read_pickle(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (n, 3072) and labels (n,) of a pickled batch."""
+    content = file.read_bytes()
+    _require_small_memo(content)
+    batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+    labels = None
+    data = None
+    if isinstance(batch, dict):
+        labels = batch.get("labels")
+        data = batch.get("data")
+    if not isinstance(labels, list) or not isinstance(data, _Record):
+        fact = "is not a CIFAR-10 batch: a dict of 'labels', a list, and 'data'"
+        raise DatasetError(fact, file=file)
+    return _as_array(data), np.array([int(label) for label in labels], np.int64)
+
+
+def _require_small_memo(content: bytes) -> None:
+    """Read a pickle without executing it, which checks that lengths are within it.
+
+    Also refuse an index of its memo that would make a huge table.
+    """
+    for opcode, arg, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "LONG_BINPUT") and int(arg or 0) > len(content):
             raise pickle.UnpicklingError(f"its pickle has a memo index of {arg}")
-    batch = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
-    labels = batch.get("labels") if isinstance(batch, dict) else None
-    if not isinstance(labels, list) or not isinstance(batch.get("data"), _Record):
-        raise DatasetError(
-            f"{file} is not a CIFAR-10 batch: a dict of 'labels', a list, and 'data'"
-        )
-    record = batch["data"]
+
+
+def _as_array(record: _Record) -> np.ndarray:
+    """The array of bytes that a recorded call would have made."""
     if record.state:
-        _, shape, dtype, fortran, raw = record.state
+        _, shape, dtype, is_fortran, raw = record.state
     else:  # pickle protocol 5
-        raw, dtype, shape = record.args[:3]
-        fortran = record.args[3] == "F"
+        raw, dtype, shape, order = record.args[:4]
+        is_fortran = order == "F"
     if dtype.args[0] != "u1":
         raise pickle.UnpicklingError(
             f"its data are {dtype.args[0]!r} instead of bytes, 'u1'"
         )
-    raw = (
-        raw.args[0] if isinstance(raw, _Record) else raw
-    )  # Python 3 may write bytes as latin1 text
-    raw = raw.encode("latin1") if isinstance(raw, str) else raw
-    x = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
-    return x, np.array([int(label) for label in labels], np.int64)
+    if isinstance(raw, _Record):
+        raw = raw.args[0]
+    if isinstance(raw, str):  # Python 3 may write bytes as latin1 text
+        raw = raw.encode("latin1")
+    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if is_fortran else "C")

@@ -8,11 +8,20 @@ from pathlib import Path
 
 from sliceflow.errors import HintedError
 
-MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
-
 
 class DatasetError(HintedError, ValueError):
-    """A file does not hold what its name or header says."""
+    """Pictures that cannot be loaded, with the `file` or folder where that is known."""
+
+    def __init__(self, fact: str, hint: str = "", file: Path | None = None) -> None:
+        super().__init__(fact, hint)
+        self.file = file
+        self.args = (fact, hint, file)
+
+    @property
+    def where(self) -> str:
+        if self.file is None:
+            return ""
+        return f"{self.file} "
 
 
 class BrokenPictureError(DatasetError):
@@ -23,6 +32,19 @@ class MixedSizesError(DatasetError):
     """The pictures of a folder differ in size."""
 
 
+class MissingSetError(HintedError, FileNotFoundError):
+    """The files of a named set are missing; `name` is the set's."""
+
+    def __init__(self, fact: str, hint: str = "", name: str = "") -> None:
+        super().__init__(fact, hint)
+        self.name = name
+        self.args = (fact, hint, name)
+
+    @property
+    def where(self) -> str:
+        return f"{self.name}: "
+
+
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
     """Turn the errors of decoders into a `DatasetError` that names the file."""
@@ -31,6 +53,5 @@ def reading(file: Path) -> Iterator[None]:
     except (DatasetError, MemoryError, PermissionError):
         raise
     except Exception as error:
-        raise DatasetError(
-            f"{file} cannot be read: {str(error) or type(error).__name__}"
-        ) from error
+        reason = str(error) or type(error).__name__
+        raise DatasetError(f"cannot be read: {reason}", file=file) from error

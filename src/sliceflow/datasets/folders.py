@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -21,92 +21,132 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-_FORMATS = (
-    "PNG",
-    "JPEG",
-    "BMP",
-    "WEBP",
-    "GIF",
-    "PPM",
-    "TIFF",
-)  # and none that runs other programs
+# What Pillow may decode: no format that runs other programs, as EPS does.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
+# CelebA's aligned faces, and the square in their middle that is usually taken.
+_FACE_WIDTH = 178
+_FACE_HEIGHT = 218
+_FACE_SQUARE = 140
+# Broken pictures that a warning names.
+_MAX_NAMED = 3
 
 
 def read(
     path: Path, size: int | None, skip_broken: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures in a folder, or in its subfolders, whose names are the labels."""
+    """The pictures in a folder, or in its subfolders, whose names are the labels.
 
-    def inside(folder: Path) -> list[Path]:
-        files = (
-            f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and f.is_file()
-        )
-        return sorted(f for f in files if not f.name.startswith("."))
-
-    own = inside(path)
-    folders = sorted(
-        f for f in path.iterdir() if f.is_dir() and not f.name.startswith(".")
-    )
-    in_classes = [file for folder in folders for file in inside(folder)]
-    if bool(own) == bool(in_classes):
-        held = "both pictures and folders of pictures" if own else "no pictures"
+    With a `size`, the middle square of each, resized to this side.
+    """
+    files = _picture_files(path)
+    class_files = []
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            class_files += _picture_files(folder)
+    suffixes = ", ".join(SUFFIXES)
+    if files and class_files:
         raise DatasetError(
-            f"{path} holds {held} ({', '.join(SUFFIXES)} in it or one folder per class)"
+            f"holds both pictures and folders of pictures ({suffixes} in it or one "
+            "folder per class)",
+            file=path,
         )
-    square = (lambda i: _middle_square(i, min(i.size), size)) if size else (lambda i: i)
-    images, kept = _decode_all(own or in_classes, square, skip_broken)
-    return images, np.array(
-        [in_classes[i].parent.name for i in kept]
-    ) if in_classes else None
+    if not files and not class_files:
+        fact = f"holds no pictures ({suffixes} in it or one folder per class)"
+        raise DatasetError(fact, file=path)
+
+    def fit(image: Image) -> Image:
+        if size is None:
+            return image
+        return _middle_square(image, min(image.size), size)
+
+    if files:
+        images, _ = _decode_all(files, fit, skip_broken)
+        return images, None
+    images, decoded = _decode_all(class_files, fit, skip_broken)
+    return images, np.array([file.parent.name for file in decoded])
+
+
+def _picture_files(folder: Path) -> list[Path]:
+    """The files of a folder that are pictures by their names, in order."""
+    files = []
+    for file in folder.iterdir():
+        is_picture = file.suffix.lower() in SUFFIXES and file.is_file()
+        if is_picture and not file.name.startswith("."):
+            files.append(file)
+    return sorted(files)
 
 
 def _decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
-) -> tuple[np.ndarray, list[int]]:
-    """The pictures that can be read, grey if all are, and the indices of their files."""
+) -> tuple[np.ndarray, list[Path]]:
+    """The pictures that can be read, grey if all are, and their files."""
     images = np.empty(0, np.uint8)
-    kept = list[int]()
-    broken = list[str]()
-    for i, file in enumerate(files):
+    decoded: list[Path] = []
+    problems: list[str] = []
+    for file in files:
         try:
-            image = upright(file)
-            with reading(file):
-                picture = np.asarray(fit(image))
-        except DatasetError as error:
+            pixels = _decode(file, fit)
+        except BrokenPictureError as error:
             if not skip_broken:
-                raise BrokenPictureError(
-                    str(error), "skip_broken=True skips such files"
-                ) from error
-            broken.append(str(error))
+                raise
+            problems.append(error.where + error.fact)
             continue
-        if not kept:
-            images = np.empty((len(files), *picture.shape), np.uint8)
-        if picture.shape[:2] != images.shape[1:3]:
-            first, this = (
-                "{1}x{0}".format(*shape) for shape in (images.shape[1:], picture.shape)
-            )
-            fact = f"{files[kept[0]]} is {first} but {file} is {this}"
-            raise MixedSizesError(fact, "pass size= to make them one size")
-        if picture.ndim == images.ndim:  # the first in colour, after grey ones
+        if not decoded:
+            images = np.empty((len(files), *pixels.shape), np.uint8)
+        elif pixels.shape[:2] != images.shape[1:3]:
+            _raise_mixed_sizes(decoded[0], images.shape[1:], file, pixels.shape)
+        if pixels.ndim == images.ndim:  # the first in colour, after grey ones
             images = np.repeat(images[..., None], 3, axis=-1)
-        images[len(kept)] = (
-            picture if picture.ndim == images.ndim - 1 else picture[..., None]
-        )
-        kept.append(i)
-    if not kept:
-        raise BrokenPictureError(
-            f"none of {len(files)} pictures can be read; the first: {broken[0]}"
-        )
-    if broken:
-        shown = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
-        warnings.warn(
-            f"skipped {len(broken)} of {len(files)} pictures: {shown}", stacklevel=4
-        )
-    return images[: len(kept)], kept
+        if pixels.ndim < images.ndim - 1:  # a grey one among those in colour
+            pixels = pixels[..., None]
+        images[len(decoded)] = pixels
+        decoded.append(file)
+    if not decoded:
+        fact = f"none of {len(files)} pictures can be read; the first: {problems[0]}"
+        raise BrokenPictureError(fact)
+    if problems:
+        _warn_of_skipped(problems, len(files))
+    return images[: len(decoded)], decoded
+
+
+def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
+    """The pixels of one picture; a `BrokenPictureError` if it cannot be read."""
+    try:
+        image = upright(file)
+        with reading(file):
+            return np.asarray(fit(image))
+    except DatasetError as error:
+        hint = "skip_broken=True skips such files"
+        raise BrokenPictureError(error.fact, hint, error.file) from error
+
+
+def _warn_of_skipped(problems: Sequence[str], n_files: int) -> None:
+    """Warn the caller of `datasets.load`, five functions above, of broken pictures."""
+    named = "; ".join(problems[:_MAX_NAMED])
+    if len(problems) > _MAX_NAMED:
+        named += "; …"
+    message = f"skipped {len(problems)} of {n_files} pictures: {named}"
+    warnings.warn(message, stacklevel=6)
+
+
+def _raise_mixed_sizes(
+    first_file: Path,
+    first_shape: tuple[int, ...],
+    file: Path,
+    shape: tuple[int, ...],
+) -> NoReturn:
+    """Raise an error about two pictures of different sizes."""
+    first_size = f"{first_shape[1]}x{first_shape[0]}"
+    size = f"{shape[1]}x{shape[0]}"
+    raise MixedSizesError(
+        f"is {first_size} but {file} is {size}",
+        "pass size= to make them one size",
+        first_file,
+    )
 
 
 def upright(file: Path) -> Image:
-    """One picture as its camera meant it, on white: grey if stored grey, else in colour."""
+    """One picture as its camera meant it, on white: grey if stored so, or in colour."""
     try:
         import PIL.Image as pillow
         from PIL.ImageOps import exif_transpose
@@ -130,42 +170,58 @@ def upright(file: Path) -> Image:
 
 def _middle_square(image: Image, side: float, size: int) -> Image:
     """The middle square, side×side, as size×size pixels."""
-    left, top = ((length - side) / 2 for length in image.size)
+    from PIL.Image import Resampling
+
+    width, height = image.size
+    left = (width - side) / 2
+    top = (height - side) / 2
     if side == size:  # a crop by whole pixels resamples nothing
         left = math.floor(left)
         top = math.floor(top)
-    from PIL.Image import Resampling
-
-    return image.resize(
-        (size, size), Resampling.LANCZOS, box=(left, top, left + side, top + side)
-    )
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), Resampling.LANCZOS, box=box)
 
 
 def read_faces(
     files: Sequence[Path], split: str, size: int, skip_broken: bool
 ) -> np.ndarray:
-    """CelebA's faces of a published split, size×size: the usual 140×140 of 178×218, in proportion."""
+    """CelebA's faces of a published split, size×size.
 
-    def face(image: Image) -> Image:
-        w, h = image.size
-        if abs(h * 178 - w * 218) > 218:  # more than a pixel off
-            raise ValueError(
-                f"{w}x{h} is not in proportion to CelebA's 178x218; load it by path"
-            )
-        return _middle_square(image, w * 140 / 178, size)
+    The usual square, 140×140 of 178×218, in proportion if pictures are smaller.
+    """
+    images, _ = _decode_all(
+        _files_of_split(files, split), lambda image: _face(image, size), skip_broken
+    )
+    return images
 
+
+def _face(image: Image, size: int) -> Image:
+    """The face in one of CelebA's pictures."""
+    width, height = image.size
+    difference = height * _FACE_WIDTH - width * _FACE_HEIGHT
+    if abs(difference) > _FACE_HEIGHT:  # more than a pixel off
+        raise ValueError(
+            f"{width}x{height} is not in proportion to CelebA's 178x218; "
+            "load it by path"
+        )
+    return _middle_square(image, width * _FACE_SQUARE / _FACE_WIDTH, size)
+
+
+def _files_of_split(files: Sequence[Path], split: str) -> Sequence[Path]:
+    """The files that CelebA's list puts into a split; without it, all are "train"."""
     partition = files[0].parent.parent / "list_eval_partition.txt"
     if not partition.is_file():
-        if split != "train":
-            raise DatasetError(
-                f"celeba: without {partition} all pictures are 'train', none {split!r}"
-            )
-        return _decode_all(files, face, skip_broken)[0]
-    with reading(partition):
-        parts = dict(line.split() for line in partition.read_text().splitlines())
-    number = str(("train", "valid", "test").index(split))
-    if not (chosen := [file for file in files if parts.get(file.name) == number]):
+        if split == "train":
+            return files
         raise DatasetError(
-            f"{partition} puts none of the {len(files)} pictures into {split!r}"
+            f"celeba: without {partition} all pictures are 'train', none {split!r}"
         )
-    return _decode_all(chosen, face, skip_broken)[0]
+    with reading(partition):
+        lines = partition.read_text().splitlines()
+        split_numbers = dict(line.split() for line in lines)
+    number = str(("train", "valid", "test").index(split))
+    chosen = [file for file in files if split_numbers.get(file.name) == number]
+    if not chosen:
+        fact = f"puts none of the {len(files)} pictures into {split!r}"
+        raise DatasetError(fact, file=partition)
+    return chosen

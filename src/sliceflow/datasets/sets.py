@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sliceflow.errors import HintedError
-
-
-class MissingSetError(HintedError, FileNotFoundError):
-    """The files of a named set are missing."""
+from sliceflow.datasets.errors import MissingSetError
 
 
 class NamedSet(NamedTuple):
-    """A published set: its name in torchvision, its files by split, and their alternative ending."""
+    """A published set, and where its files are."""
 
-    torchvision: str
-    folders: tuple[str, ...]
-    files: Mapping[str, tuple[str, ...]]
-    ending: str
+    torchvision: str  # the class of torchvision that downloads it
+    folders: tuple[str, ...]  # in which the files may be, below the root
+    files: Mapping[str, tuple[str, ...]]  # by split
+    ending: str  # which files may have in addition, such as ".gz"
 
 
 _IDX = {
@@ -31,51 +27,88 @@ _BATCHES = {
     "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
     "test": ("test_batch",),
 }
+# All faces are in one folder: a list of them makes the splits.
 _FACES = {"train": ("*.jpg",), "valid": ("*.jpg",), "test": ("*.jpg",)}
-_BATCH_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", "")
 SETS = {
-    "mnist": NamedSet("MNIST", ("MNIST/raw", "mnist", ""), _IDX, ".gz"),
-    "fashion-mnist": NamedSet(
-        "FashionMNIST", ("FashionMNIST/raw", "fashion-mnist", ""), _IDX, ".gz"
+    "mnist": NamedSet(
+        torchvision="MNIST",
+        folders=("MNIST/raw", "mnist", ""),
+        files=_IDX,
+        ending=".gz",
     ),
-    "cifar10": NamedSet("CIFAR10", _BATCH_FOLDERS, _BATCHES, ".bin"),
+    "fashion-mnist": NamedSet(
+        torchvision="FashionMNIST",
+        folders=("FashionMNIST/raw", "fashion-mnist", ""),
+        files=_IDX,
+        ending=".gz",
+    ),
+    "cifar10": NamedSet(
+        torchvision="CIFAR10",
+        folders=("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", ""),
+        files=_BATCHES,
+        ending=".bin",
+    ),
     "celeba": NamedSet(
-        "CelebA", ("celeba/img_align_celeba", "img_align_celeba"), _FACES, ""
+        torchvision="CelebA",
+        folders=("celeba/img_align_celeba", "img_align_celeba"),
+        files=_FACES,
+        ending="",
     ),
 }
 
 
 def root_folder(root: str | os.PathLike[str] | None) -> Path:
-    """The folder of the sets: the argument, else SLICEFLOW_DATA, else the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "sliceflow")
-    return Path(root or os.environ.get("SLICEFLOW_DATA") or cache).expanduser()
+    """The folder of the sets: the argument, SLICEFLOW_DATA, or the user's cache."""
+    if root:
+        return Path(root).expanduser()
+    variable = os.environ.get("SLICEFLOW_DATA")
+    if variable:
+        return Path(variable).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache, "sliceflow").expanduser()
 
 
 def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
-    """The wanted files, all from one folder, each with or without the alternative ending."""
-    places = [root / folder for folder in SETS[name].folders]
-    ending = SETS[name].ending
-    missing = list(wanted)
-    for place in places:
-        found = {
-            f: sorted(place.glob(f)) or sorted(place.glob(f + ending)) for f in wanted
-        }
-        if all(found.values()):
-            return [path for paths in found.values() for path in paths]
-        missing = min(missing, [f for f in wanted if not found[f]], key=len)
-    wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
-    made = (
-        f"torchvision.datasets.{SETS[name].torchvision}({str(root)!r}, download=True)"
+    """The wanted files, all from one folder, each with or without the other ending.
+
+    A `MissingSetError` if no folder has all of them.
+    """
+    named_set = SETS[name]
+    folders = [root / folder for folder in named_set.folders]
+    fewest_missing = list(wanted)
+    for folder in folders:
+        found = []
+        missing = []
+        for pattern in wanted:
+            paths = sorted(folder.glob(pattern))
+            if not paths:
+                paths = sorted(folder.glob(pattern + named_set.ending))
+            if not paths:
+                missing.append(pattern)
+            found += paths
+        if not missing:
+            return found
+        if len(missing) < len(fewest_missing):
+            fewest_missing = missing
+    file = fewest_missing[0]
+    if named_set.ending:
+        file = f"{file} or {file}{named_set.ending}"
+    places = ", ".join(map(str, folders))
+    download = (
+        f"torchvision.datasets.{named_set.torchvision}({str(root)!r}, download=True)"
     )
-    hint = f"name the folder above with root= or SLICEFLOW_DATA, or download the set: {made}"
-    raise MissingSetError(
-        f"{name}: no {wanted_name} in {', '.join(map(str, places))}", hint
+    hint = (
+        "name the folder above with root= or SLICEFLOW_DATA, "
+        f"or download the set: {download}"
     )
+    raise MissingSetError(f"no {file} in {places}", hint, name)
 
 
 def is_complete(name: str, root: Path) -> bool:
     """Whether all files of all splits are there."""
     try:
-        return all(find(name, root, files) for files in set(SETS[name].files.values()))
-    except FileNotFoundError:
+        for files in SETS[name].files.values():
+            find(name, root, files)
+    except MissingSetError:
         return False
+    return True

@@ -1,9 +1,9 @@
 """How good samples are: one report, and the numbers in it one by one.
 
-`report` compares samples of any kind with held-out rows. Distances between distributions do not detect
-copies, so `nn_ratio` and `copies` stand beside them, and every number has its floor, what real rows
-score. `fid` needs the extra ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is
-one.
+`report` compares samples of any kind with held-out rows. Distances between
+distributions do not detect copies, so `nn_ratio` and `copies` stand beside them, and
+every number has its floor, what real rows score. `fid` needs the extra
+``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
 
 from sliceflow.metrics.calibration import Calibration, calibration
@@ -22,8 +22,8 @@ from sliceflow.metrics.distances import (
     sliced_wasserstein,
     two_sample_accuracy,
 )
-from sliceflow.metrics.rows import nearest
 from sliceflow.metrics.reports import Number, Report, report
+from sliceflow.metrics.rows import nearest
 
 __all__ = [
     "Calibration",

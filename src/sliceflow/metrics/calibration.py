@@ -1,8 +1,8 @@
 """Calibration: do conditional samples cover the truth as often as they should?
 
-If the truth is one more draw, its *rank* among the samples is uniform in every column (Talts et al.,
-2018), and so is, by *TARP* (Lemos et al., 2023), that of its distance to a random point, in all columns
-together.
+If the truth is one more draw, its *rank* among the samples is uniform in every column
+(Talts et al., 2018). By *TARP* (Lemos et al., 2023) so is the rank of its distance to a
+random point, in all columns together.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import from_tensor, require
+from sliceflow.errors import DataError, from_tensor, require
 
-_FIRST = ("conditions", "samples")  # what the first axis counts
-_UNLIKELY = 0.01  # p-value below which samples do not pass
+# Samples whose p-value is below this do not pass: a usual level of significance.
+_MIN_P_VALUE = 0.01
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of true values among samples. Made by `calibration`; `print` shows a verdict."""
+    """Ranks of true values among samples. Made by `calibration`; `print` it."""
 
     ranks: np.ndarray  # (q, d), how many of the samples are smaller than the truth
-    tarp_ranks: (
-        np.ndarray
-    )  # (q,), how many are nearer to a random point than the truth is
+    # (q,), how many samples are nearer to a random point than the truth is
+    tarp_ranks: np.ndarray
     n_samples: int  # of each of the q conditions
 
     @property
     def levels(self) -> np.ndarray:
-        """(q, d) numbers in (0, 1), uniform if samples are calibrated: (rank + u)/(n + 1)."""
+        """(q, d) numbers in (0, 1), uniform if samples are calibrated.
+
+        They are (rank + u)/(n + 1) with uniform u.
+        """
         u = np.random.default_rng(0).random(self.ranks.shape)
         return (self.ranks + u) / (self.n_samples + 1)
 
     @property
     def p_values(self) -> np.ndarray:
-        """(d,), of Kolmogorov's and Smirnov's test that the ranks of a column are uniform."""
+        """(d,), of Kolmogorov's and Smirnov's test that the levels are uniform."""
         return np.array([_p_value(column) for column in self.levels.T])
 
     @property
@@ -46,33 +48,39 @@ class Calibration:
         return _p_value((self.tarp_ranks + u) / (self.n_samples + 1))
 
     def coverage(self, share: float) -> np.ndarray:
-        """(d,), how often the central interval with this share of the samples holds the truth."""
+        """(d,), how often the central interval of this share holds the truth."""
         require(0 <= share <= 1, "share", share, "from 0 to 1")
-        return np.asarray((np.abs(2 * self.levels - 1) <= share).mean(axis=0))
+        inside = np.abs(2 * self.levels - 1) <= share
+        return np.asarray(inside.mean(axis=0))
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether samples pass both tests, and if not, what is wrong with them."""
-        q = len(self.ranks)
-        least = self._least_p_value
-        if min(least, self.tarp_p_value) >= _UNLIKELY:
-            return f"calibrated, as far as {q} conditions can tell"
-        worst = int(self.p_values.argmin())
-        held = float(self.coverage(0.9)[worst])
-        if least >= _UNLIKELY:
+        """One sentence: whether samples pass both tests; if not, what is wrong."""
+        n_conditions = len(self.ranks)
+        columns_pass = self._least_p_value >= _MIN_P_VALUE
+        tarp_passes = self.tarp_p_value >= _MIN_P_VALUE
+        if columns_pass and tarp_passes:
+            return f"calibrated, as far as {n_conditions} conditions can tell"
+        if columns_pass:
             return (
                 "not calibrated: each column by itself is, all together are not (TARP)"
             )
-        if abs(held - 0.9) > 2 * np.sqrt(0.09 / q):  # two standard errors
-            kind = "overconfident" if held < 0.9 else "underconfident"
-            return f"{kind}: the 90 % interval of column {worst} holds {held:.0%} of the truths"
-        return f"biased: truths of column {worst} are {self.levels[:, worst].mean():.0%} up, not 50 %"
+        worst = int(self.p_values.argmin())
+        covered = float(self.coverage(0.9)[worst])
+        standard_error = np.sqrt(0.9 * 0.1 / n_conditions)
+        if abs(covered - 0.9) <= 2 * standard_error:
+            level = self.levels[:, worst].mean()
+            return f"biased: truths of column {worst} are {level:.0%} up, not 50 %"
+        fault = "overconfident" if covered < 0.9 else "underconfident"
+        return (
+            f"{fault}: the 90 % interval of column {worst} holds {covered:.0%} of the "
+            "truths"
+        )
 
     @property
     def _least_p_value(self) -> float:
-        return min(
-            1.0, len(self.p_values) * float(self.p_values.min())
-        )  # Bonferroni: d tests
+        """The least p-value of d tests, corrected by Bonferroni."""
+        return min(1.0, len(self.p_values) * float(self.p_values.min()))
 
     def __str__(self) -> str:
         rows = (
@@ -81,10 +89,10 @@ class Calibration:
             ("truths in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
             ("truths in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
         )
-        lines = [
-            f"{name:31} {value:7.3g}   ideal: {ideal}" for name, value, ideal in rows
-        ]
-        return "\n".join((self.verdict, *lines))
+        lines = [self.verdict]
+        for name, value, ideal in rows:
+            lines.append(f"{name:31} {value:7.3g}   ideal: {ideal}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -96,50 +104,83 @@ def calibration(
 
     Parameters
     ----------
-    samples : (q, n, d), or (n, q, d) as `sample_batched` gives them; without d if truth is (q,)
-    truth : (q, d) or (q,), such as the parameters with which the conditions were simulated
-    first : "conditions" or "samples", what the first axis of samples counts; needed only if n = q
+    samples : (q, n, d), or (n, q, d) as `sample_batched` gives them; without d if truth
+        is (q,)
+    truth : (q, d) or (q,), such as the parameters with which the conditions were
+        simulated
+    first : "conditions" or "samples", what the first axis of samples counts; needed
+        only if n = q
     seed : of TARP's reference points
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> truth, samples = rng.normal(size=(500, 1)), rng.normal(size=(500, 100, 1))
+    >>> truth = rng.normal(size=(500, 1))
+    >>> samples = rng.normal(size=(500, 100, 1))
     >>> print(calibration(0.5 * samples, truth).verdict)  # too narrow
     overconfident: the 90 % interval of column 0 holds 58% of the truths
     """
-    samples, truth = (np.asarray(from_tensor(a), np.float64) for a in (samples, truth))
-    require(first in (None, *_FIRST), "first", first, "'conditions' or 'samples'")
-    shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
-    fits = []
+    samples = np.asarray(from_tensor(samples), np.float64)
+    truth = np.asarray(from_tensor(truth), np.float64)
+    allowed = (None, "conditions", "samples")
+    require(first in allowed, "first", first, "'conditions' or 'samples'")
+    given_shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
     if truth.ndim == 1 and samples.ndim == 2:
         samples = samples[..., None]
         truth = truth[:, None]
-    if samples.ndim == 3 and samples.shape[2:] == truth.shape[1:] and samples.size:
-        fits = [name for i, name in enumerate(_FIRST) if samples.shape[i] == len(truth)]
-    if first is None and len(fits) == 2:
-        advice = (
-            "pass first='conditions', or first='samples' as sample_batched puts them"
-        )
-        raise ValueError(f"{shapes}: either axis may count the conditions; {advice}")
-    if not fits or (first or fits[0]) not in fits:
-        raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
-    if (first or fits[0]) == "samples":
+    if _first_axis(samples, truth, first, given_shapes) == "samples":
         samples = samples.transpose(1, 0, 2)
-    for name, a in (("samples", samples), ("truth", truth)):
-        if not np.isfinite(a).all():
-            raise ValueError(f"{name} contain a NaN or an infinity")
+    for name, values in (("samples", samples), ("truth", truth)):
+        if not np.isfinite(values).all():
+            raise DataError(f"{name} contain a NaN or an infinity")
+    ranks = (samples < truth[:, None]).sum(axis=1)
+    tarp_ranks = _tarp_ranks(samples, truth, seed)
+    return Calibration(ranks, tarp_ranks, n_samples=samples.shape[1])
+
+
+def _first_axis(
+    samples: np.ndarray, truth: np.ndarray, first: str | None, given_shapes: str
+) -> str:
+    """What the first axis of samples counts: "conditions" or "samples".
+
+    It is what the user says (`first`), or what fits the shape of truth (q, d). A
+    `DataError` if nothing fits, or if both do and the user does not say.
+    """
+    possible = []
+    same_columns = samples.ndim == 3 and samples.shape[2:] == truth.shape[1:]
+    if same_columns and samples.size > 0:
+        if samples.shape[0] == len(truth):
+            possible.append("conditions")
+        if samples.shape[1] == len(truth):
+            possible.append("samples")
+    if first is None and len(possible) == 2:
+        raise DataError(
+            f"{given_shapes}: either axis may count the conditions",
+            "pass first='conditions', or first='samples' as sample_batched puts them",
+        )
+    if first is None and possible:
+        return possible[0]
+    if first is None or first not in possible:
+        raise DataError(given_shapes, "pass (q, n, d) or (n, q, d), and (q, d)")
+    return first
+
+
+def _tarp_ranks(samples: np.ndarray, truth: np.ndarray, seed: int) -> np.ndarray:
+    """How many samples are nearer to a random point than the truth is, (q,).
+
+    Points are uniform in the range of the truth, which is also the unit of distances.
+    """
     low = truth.min(axis=0)
     high = truth.max(axis=0)
     unit = np.where(high > low, high - low, 1.0)
-    point = np.random.default_rng(seed).uniform(low, high, truth.shape)
-    apart = np.linalg.norm((samples - point[:, None]) / unit, axis=2)
-    of_truth = np.linalg.norm((truth - point) / unit, axis=1)
-    ranks = (samples < truth[:, None]).sum(axis=1)
-    return Calibration(ranks, (apart < of_truth[:, None]).sum(axis=1), samples.shape[1])
+    points = np.random.default_rng(seed).uniform(low, high, truth.shape)
+    sample_distances = np.linalg.norm((samples - points[:, None]) / unit, axis=2)
+    truth_distances = np.linalg.norm((truth - points) / unit, axis=1)
+    return np.asarray((sample_distances < truth_distances[:, None]).sum(axis=1))
 
 
 def _p_value(levels: np.ndarray) -> float:
+    """Of Kolmogorov's and Smirnov's test that levels (q,) are uniform."""
     from scipy.stats import kstest
 
     return float(kstest(levels, "uniform").pvalue)

@@ -27,8 +27,8 @@ _MAX_WARNED_ROWS = 20_000
 _MIN_WARNED_PARTICLES = 100
 # Particles, and rows that they are compared with. 2 % of them are still 20.
 _N_WARNED_PARTICLES = 1_000
-# Samples copy rows if there are more copies than this many times the floor, which 99 and
-# fewer new real rows reach once in 150,
+# Samples copy rows if there are more copies than this many times the floor, which 99
+# and fewer new real rows reach once in 150,
 _MAX_COPIES_RATIO = 5
 # or if their NN ratio is below this.
 _MIN_NN_RATIO = 0.7
@@ -138,9 +138,10 @@ def memorized_rate(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> train, test, samples = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
+    >>> rows = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
+    >>> train, test, samples = rows
     >>> far = np.abs(train).sum(1).argsort()[-50:]
-    >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies, of far rows
+    >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies
     >>> print(f"{memorized_rate(samples, train, test, device='cpu'):.2f}")
     0.06
     """
@@ -187,8 +188,8 @@ def nearest_pictures(
     """The k training pictures nearest to each image, and their distances (n, k).
 
     The pictures are (n, k, h, w[, c]). Distances are in units of pixel values, such as
-    0 to 255. With `mirror`, for flows that were fitted to mirror images, too, the nearer
-    of a training picture and its mirror image is shown.
+    0 to 255. With `mirror`, for flows that were fitted to mirror images, too, the
+    nearer of a training picture and its mirror image is shown.
 
     Examples
     --------
@@ -215,8 +216,8 @@ def nearest_pictures(
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
     """What shows that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
-    It is empty if nothing does, or if there are too few of them or too many.
-    `pairs` are rows (n, d) and particles (m, d) of each flow, such as one of each class.
+    It is empty if nothing does, or if there are too few of them or too many. `pairs`
+    are rows (n, d) and particles (m, d) of each flow, such as one of each class.
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)

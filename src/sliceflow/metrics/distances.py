@@ -1,4 +1,4 @@
-"""Two samples: sliced Wasserstein and Fréchet distances, coverage, a classifier, FID."""
+"""Two samples: sliced and Fréchet distances, coverage, a classifier's test, FID."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def frechet_distance(a: Any, b: Any) -> float:
 
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
 
-    **It is biased upwards for few samples**: two samples of n and m rows from the same standard
-    Gaussian in d dimensions have a distance of about (1/n + 1/m)·(d + d(d + 1)/4). Compare only at
-    equal counts, and with the floor.
+    **It is biased upwards for few samples**: two samples of n and m rows from the same
+    standard Gaussian in d dimensions have a distance of about
+    (1/n + 1/m)·(d + d(d + 1)/4). Compare only at equal counts, and with the floor.
 
     Examples
     --------
@@ -99,12 +99,14 @@ def frechet_distance(a: Any, b: Any) -> float:
 def frechet_distance_pca(
     samples: Any, test: Any, train: Any, n_components: int = 32
 ) -> float:
-    """Fréchet distance of samples to test rows in the leading principal components of train rows.
+    """Fréchet distance of samples to test rows in principal components of train rows.
+
+    Only the leading components are seen: a shift along another one is not.
 
     Examples
     --------
     >>> a = np.random.default_rng(0).normal(size=(1000, 4)) * [9, 1, 1, 1]
-    >>> round(frechet_distance_pca(a + [0, 5, 0, 0], a, a, n_components=1), 1)  # not seen: not in it
+    >>> round(frechet_distance_pca(a + [0, 5, 0, 0], a, a, n_components=1), 1)
     0.0
     """
     mean, axes = principal_axes(as_rows(train, "train"), n_components)

@@ -37,7 +37,7 @@ def require_same_width(a: np.ndarray, b: np.ndarray, names: str) -> None:
 
 
 def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
-    """n random rows without repetition, in their order; all rows if there are no more."""
+    """n random rows without repetition, in their order; all if there are no more."""
     if len(x) <= n:
         return x
     chosen = np.random.default_rng(seed).permutation(len(x))[:n]

@@ -7,195 +7,282 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sliceflow.dataframes import column_kind
+from sliceflow.errors import DataError
 from sliceflow.number_formats import infer_number_format
 
-_MOST_CODES = 250  # categories that boosted trees take, and that have an axis; others count as one
-# As strong as three times as many smaller steps with leaves twice as many, in a quarter of the time.
-_BOOSTING: Any = dict(
-    max_iter=50,
-    learning_rate=0.2,
-    max_leaf_nodes=15,
-    early_stopping=False,
-    random_state=0,
-)
-_NEARLY_UNIQUE = 0.9
-_ENOUGH_TEXTS = 20  # share of distinct texts, and rows, of an identifier
-_RULE_COLUMNS = 100  # every pair of them is checked
-_CHANCE = 1e-9  # of a rule between columns that have nothing to do with each other
-_ROWS_PER_LEVEL = 5  # fewer rows of a value, on average, do not show a rule
+if TYPE_CHECKING:
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
+# Categories that boosted trees take (scikit-learn's limit is 255), and that have an
+# axis of their own among points; all others count as one.
+_MAX_CATEGORIES = 250
+# Boosted trees: as strong as three times as many smaller steps with leaves twice as
+# many, in a quarter of the time.
+_BOOSTING_ITERATIONS = 50
+_LEARNING_RATE = 0.2
+_MAX_LEAVES = 15
+# Texts identify their row if more than this share of so many or more is different.
+_IDENTIFIER_SHARE = 0.9
+_MIN_IDENTIFIERS = 20
+# Fewer rows with a target teach nothing, or test nothing.
+_MIN_UTILITY_ROWS = 5
+# Rules are searched among so many columns: every pair of them is checked.
+_MAX_RULE_COLUMNS = 100
+# A rule between unrelated columns is found with at most this probability.
+_RULE_CHANCE = 1e-9
+# Fewer rows of each value, on average, do not show that another column follows from it.
+_MIN_ROWS_PER_VALUE = 5
+# Days, months and years in any order, such as 17.05.2024.
+_DATE_PATTERN = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"
 
 
 class Tables(NamedTuple):
-    """Tables with the same columns as numbers; those that identify a row are left out."""
+    """Tables with the same columns as numbers, without columns that identify a row."""
 
     names: list[str]
     categories: list[bool]  # which columns hold codes
     rows: list[np.ndarray]  # (n, c) of each table
-    revealed: dict[
-        str, float
-    ]  # of columns left out, the share of real texts in the first table
+    # Of the columns left out: the share of the first table's texts that are real.
+    revealed: dict[str, float]
 
 
 def read_tables(*frames: Any) -> Tables:
     """Samples, training rows and others, all DataFrames, as numbers."""
     import pandas as pd
 
-    names = list(frames[1].columns)
-    for other in frames:
-        if not isinstance(other, pd.DataFrame):
-            raise TypeError(
-                f"tables are DataFrames of pandas, not of {type(other).__module__}"
-            )
-        if odd := set(other.columns) ^ set(names):
-            raise ValueError(
-                f"the tables have different columns: {min(map(str, odd))!r} is not in all"
-            )
-    ends = np.cumsum([len(table) for table in frames])[:-1]
-    found = []
-    kept = []
+    _require_same_columns(frames)
+    samples, train = frames[:2]
+    names = []
+    categories = []
+    columns = []
     revealed = {}
-    for name in names:
-        own = [table[name] for table in frames]
-        numbers, category = as_numbers(pd.concat(own, ignore_index=True))
-        texts = own[1].dropna()
-        if (
-            category
-            and len(texts) >= _ENOUGH_TEXTS
-            and texts.nunique() > _NEARLY_UNIQUE * len(texts)
-        ):
-            revealed[str(name)] = (
-                float(own[0].dropna().isin(set(texts)).mean()) if len(own[0]) else 0.0
-            )
+    for name in train.columns:
+        joined = pd.concat([frame[name] for frame in frames], ignore_index=True)
+        numbers, is_category = as_numbers(joined)
+        if is_category and _identifies_rows(train[name]):
+            revealed[str(name)] = _share_of_real_values(samples[name], train[name])
         else:
-            kept.append(category)
-            found.append(numbers)
-    if not found:
-        raise ValueError("every column identifies its row; there is nothing to compare")
-    names = [str(name) for name in names if str(name) not in revealed]
-    return Tables(names, kept, np.split(np.column_stack(found), ends), revealed)
+            names.append(str(name))
+            categories.append(is_category)
+            columns.append(numbers)
+    if not columns:
+        raise DataError("every column identifies its row; there is nothing to compare")
+    ends = np.cumsum([len(frame) for frame in frames])[:-1]
+    rows = np.split(np.column_stack(columns), ends)
+    return Tables(names, categories, rows, revealed)
 
 
-def as_numbers(column: Any) -> tuple[np.ndarray, bool]:
-    """A column of pandas as floats, and whether they are codes of categories; NaN is a missing cell."""
+def _require_same_columns(frames: Sequence[Any]) -> None:
+    """Raise an error unless all are DataFrames of pandas with the same columns."""
     import pandas as pd
 
-    kind = pd.api.types
-    if kind.is_numeric_dtype(column) and not kind.is_bool_dtype(column):
+    names = set(frames[1].columns)
+    for frame in frames:
+        if not isinstance(frame, pd.DataFrame):
+            library = type(frame).__module__
+            raise TypeError(f"tables are DataFrames of pandas, not of {library}")
+        not_in_all = names ^ set(frame.columns)
+        if not_in_all:
+            first = min(map(str, not_in_all))
+            raise DataError(
+                f"the tables have different columns: {first!r} is not in all"
+            )
+
+
+def _identifies_rows(column: pd.Series) -> bool:
+    """Whether nearly every text of a column is different, as addresses are."""
+    texts = column.dropna()
+    if len(texts) < _MIN_IDENTIFIERS:
+        return False
+    return bool(texts.nunique() > _IDENTIFIER_SHARE * len(texts))
+
+
+def _share_of_real_values(samples: pd.Series, train: pd.Series) -> float:
+    """The share of the samples' values that are in the training rows."""
+    if len(samples) == 0:
+        return 0.0
+    real = set(train.dropna())
+    return float(samples.dropna().isin(real).mean())
+
+
+def as_numbers(column: pd.Series) -> tuple[np.ndarray, bool]:
+    """A column as floats (n,), and whether these are codes of categories.
+
+    NaN is a missing cell. Dates and durations are days. Texts are numbers or dates if
+    all of them are.
+    """
+    import pandas as pd
+
+    kind = column_kind(column)
+    if kind in ("integer", "float"):
         return column.to_numpy(np.float64, na_value=np.nan), False
-    there = column.notna().to_numpy()
-    out = np.full(len(column), np.nan)
-    if kind.is_datetime64_any_dtype(column) or kind.is_timedelta64_dtype(column):
-        out[there] = _days(column[there])
-        return out, False
-    texts = column[there].astype(str)
-    if len(texts) and not kind.is_bool_dtype(column):
-        strategy = infer_number_format(texts.to_numpy())
-        numbers = (
-            np.array([np.nan]) if strategy is None else strategy.parse(texts.to_numpy())
-        )
-        if (
-            strategy is None
-            and texts.str.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}").all()
-        ):
-            dates = pd.to_datetime(texts, errors="coerce", format="mixed", utc=True)
-            numbers = numbers if dates.isna().any() else _days(dates)
-        if not np.isnan(numbers).any():
-            out[there] = numbers
-            return out, False
-    out[there] = pd.factorize(texts, sort=True)[0]
-    return out, True
+    present = column.notna().to_numpy()
+    numbers = np.full(len(column), np.nan)
+    if kind in ("datetime", "timedelta"):
+        numbers[present] = _days(column[present])
+        return numbers, False
+    texts = column[present].astype(str)
+    parsed = None
+    if len(texts) > 0 and kind != "boolean":
+        parsed = _parse_texts(texts)
+    if parsed is not None:
+        numbers[present] = parsed
+        return numbers, False
+    codes, _ = pd.factorize(texts, sort=True)
+    numbers[present] = codes
+    return numbers, True
 
 
-def _days(dates: Any) -> np.ndarray:
+def _parse_texts(texts: pd.Series) -> np.ndarray | None:
+    """Texts as numbers, or dates as days; None unless all are numbers, or all dates."""
+    import pandas as pd
+
+    number_format = infer_number_format(texts.to_numpy())
+    if number_format is not None:
+        numbers = number_format.parse(texts.to_numpy())
+    elif texts.str.match(_DATE_PATTERN).all():
+        dates = pd.to_datetime(texts, errors="coerce", format="mixed", utc=True)
+        if dates.isna().any():
+            return None
+        numbers = _days(dates)
+    else:
+        return None
+    if np.isnan(numbers).any():
+        return None
+    return numbers
+
+
+def _days(times: pd.Series) -> np.ndarray:
     """Dates or durations as days."""
-    unit = np.timedelta64(1, dates.dt.unit) / np.timedelta64(1, "D")
-    return np.asarray(dates.astype("int64") * unit)
+    unit = np.timedelta64(1, times.dt.unit) / np.timedelta64(1, "D")
+    return np.asarray(times.astype("int64") * unit)
 
 
 def points(
     rows: np.ndarray, categories: Sequence[bool], train: np.ndarray
 ) -> np.ndarray:
-    """Rows as points, where another category and one standard deviation both are a distance of 1.
+    """Rows (n, c) as points (n, a), between which distances are measured.
 
-    All categories behind those of the training rows share an axis: they are as far from each of these.
+    Another category and one standard deviation of a number both are a distance of 1. A
+    missing cell has an axis of its own. All categories behind those of the training
+    rows share an axis: they are as far from each of these.
     """
-    out = []
-    for column, category, known in zip(rows.T, categories, train.T, strict=True):
-        gone = np.isnan(column)
-        present = known[~np.isnan(known)]
-        if category:
-            last = min(int(present.max(initial=-1)) + 1, _MOST_CODES - 1)
-            code = np.where(gone, 0, column).clip(max=last).astype(int)
-            out.append(
-                np.where(gone[:, None], 0.0, np.eye(last + 1)[code] / np.sqrt(2))
-            )
-        elif len(present):
-            unit = present.std() or 1.0
-            out.append(
-                np.where(gone, 0.0, (column - np.median(present)) / unit)[:, None]
-            )
-        out.append(gone[:, None] / (np.sqrt(2) if category else 1.0))
-    return np.hstack(out)
+    axes = []
+    for c, is_category in enumerate(categories):
+        column = rows[:, c]
+        missing = np.isnan(column)[:, None]
+        known = train[~np.isnan(train[:, c]), c]
+        if is_category:
+            axes.append(_category_axes(column, known))
+            axes.append(missing / np.sqrt(2))
+        else:
+            if len(known):
+                unit = known.std() or 1.0
+                scaled = (column - np.median(known)) / unit
+                axes.append(np.where(missing, 0.0, scaled[:, None]))
+            axes.append(missing / 1.0)
+    return np.hstack(axes)
 
 
-def shape(real: np.ndarray, made: np.ndarray, category: bool) -> float:
-    """1 − Kolmogorov's distance of two columns; of categories, 1 − their total variation.
+def _category_axes(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Codes (n,) one-hot, over √2: two categories are at a distance of 1; NaN is 0."""
+    missing = np.isnan(codes)
+    last = min(int(known.max(initial=-1)) + 1, _MAX_CATEGORIES - 1)
+    codes = np.where(missing, 0, codes).clip(max=last).astype(int)
+    one_hot = np.eye(last + 1)[codes] / np.sqrt(2)
+    return np.where(missing[:, None], 0.0, one_hot)
 
-    A missing cell is one more category; of numbers, the difference of their shares counts if larger.
+
+def shape(real: np.ndarray, samples: np.ndarray, is_category: bool) -> float:
+    """The agreement of the distributions of two columns, from 0 to 1.
+
+    It is 1 − Kolmogorov's distance of numbers; of categories, 1 − their total
+    variation. A missing cell is one more category; of numbers, the difference of the
+    shares of missing cells counts if it is larger.
     """
-    if category:
-        a, b = (np.where(np.isnan(x), -1, x) for x in (real, made))
-        at = np.union1d(a, b)
-        share = [
-            np.bincount(np.searchsorted(at, x), minlength=len(at)) / len(x)
-            for x in (a, b)
-        ]
-        return 1 - 0.5 * float(np.abs(share[0] - share[1]).sum())
+    if is_category:
+        return 1 - _total_variation(real, samples)
     from scipy.stats import ks_2samp
 
-    gone = abs(float(np.isnan(real).mean()) - float(np.isnan(made).mean()))
-    a, b = (x[~np.isnan(x)] for x in (real, made))
-    apart = (
-        float(ks_2samp(a, b, method="asymp").statistic) if len(a) and len(b) else gone
-    )
-    return 1 - max(gone, apart)
+    missing_real = np.isnan(real)
+    missing_samples = np.isnan(samples)
+    difference = abs(float(missing_real.mean()) - float(missing_samples.mean()))
+    if missing_real.all() or missing_samples.all():
+        return 1 - difference
+    test = ks_2samp(real[~missing_real], samples[~missing_samples], method="asymp")
+    return 1 - max(difference, float(test.statistic))
+
+
+def _total_variation(real: np.ndarray, samples: np.ndarray) -> float:
+    """Half the sum of the differences of the shares of all codes, NaN among them."""
+    real = np.where(np.isnan(real), -1, real)
+    samples = np.where(np.isnan(samples), -1, samples)
+    codes = np.union1d(real, samples)
+    real_counts = np.bincount(np.searchsorted(codes, real), minlength=len(codes))
+    sample_counts = np.bincount(np.searchsorted(codes, samples), minlength=len(codes))
+    differences = real_counts / len(real) - sample_counts / len(samples)
+    return 0.5 * float(np.abs(differences).sum())
 
 
 def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
-    """(c, c): correlation of numbers, correlation ratio of a number and a category, Cramér's V."""
-    out = np.eye(len(categories))
-    for i, j in combinations(range(len(categories)), 2):
-        ok = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
-        out[i, j] = out[j, i] = _associated(
-            rows[ok, i], rows[ok, j], categories[i], categories[j]
-        )
-    return out
+    """How two columns go together, for all pairs: (c, c).
+
+    The correlation of two numbers, the correlation ratio of a number and a category,
+    and Cramér's V of two categories, in the rows without missing cells in both.
+    """
+    n_columns = len(categories)
+    matrix = np.eye(n_columns)
+    for i, j in combinations(range(n_columns), 2):
+        present = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
+        a = rows[present, i]
+        b = rows[present, j]
+        strength = _pair_association(a, b, categories[i], categories[j])
+        matrix[i, j] = strength
+        matrix[j, i] = strength
+    return matrix
 
 
-def _associated(a: np.ndarray, b: np.ndarray, first: bool, second: bool) -> float:
+def _pair_association(
+    a: np.ndarray, b: np.ndarray, a_is_category: bool, b_is_category: bool
+) -> float:
+    """The association of two columns (n,) without missing cells; 0 of constant ones."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
-    if not first and not second:
-        return float(np.corrcoef(a, b)[0, 1])
-    if first and second:
-        from scipy.stats.contingency import association as contingency
+    if a_is_category and b_is_category:
+        from scipy.stats.contingency import association as contingency_association
         from scipy.stats.contingency import crosstab
 
-        return float(contingency(crosstab(a, b).count, method="cramer"))
-    codes, x = (a, b) if first else (b, a)
-    _, i = np.unique(codes, return_inverse=True)
-    means = np.bincount(i, x) / np.bincount(i)
-    return float(
-        np.sqrt(np.square(means[i] - x.mean()).sum() / np.square(x - x.mean()).sum())
-    )
+        counts = crosstab(a, b).count
+        return float(contingency_association(counts, method="cramer"))
+    if a_is_category:
+        return _correlation_ratio(a, b)
+    if b_is_category:
+        return _correlation_ratio(b, a)
+    return float(np.corrcoef(a, b)[0, 1])
 
 
-def boosted_trees(n: int, categories: Sequence[bool], regress: bool = False) -> Any:
-    """Boosted trees for n rows: a classifier, or a regressor. Rare categories count as one."""
+def _correlation_ratio(codes: np.ndarray, x: np.ndarray) -> float:
+    """√ of the share of the variance of x that is between categories."""
+    _, group = np.unique(codes, return_inverse=True)
+    means = np.bincount(group, x) / np.bincount(group)
+    between = np.square(means[group] - x.mean()).sum()
+    total = np.square(x - x.mean()).sum()
+    return float(np.sqrt(between / total))
+
+
+def boosted_trees(
+    n: int, categories: Sequence[bool], regress: bool = False
+) -> Pipeline:
+    """Boosted trees for n rows: a classifier, or a regressor.
+
+    Categories beyond the most that they take count as one.
+    """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
         HistGradientBoostingRegressor,
@@ -203,86 +290,152 @@ def boosted_trees(n: int, categories: Sequence[bool], regress: bool = False) -> 
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
-    kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
-    top = np.where(categories, _MOST_CODES, np.inf)
-    leaf = min(20, max(2, n // 40))
-    trees = kind(
-        categorical_features=list(categories), min_samples_leaf=leaf, **_BOOSTING
+    boosting = HistGradientBoostingClassifier
+    if regress:
+        boosting = HistGradientBoostingRegressor
+    trees = boosting(
+        max_iter=_BOOSTING_ITERATIONS,
+        learning_rate=_LEARNING_RATE,
+        max_leaf_nodes=_MAX_LEAVES,
+        # Small tables have small leaves; 20 is scikit-learn's own number.
+        min_samples_leaf=min(20, max(2, n // 40)),
+        categorical_features=list(categories),
+        early_stopping=False,
+        random_state=0,
     )
-    return make_pipeline(FunctionTransformer(_binnable, kw_args={"top": top}), trees)
+    max_values = np.where(categories, _MAX_CATEGORIES, np.inf)
+    clip = FunctionTransformer(_binnable, kw_args={"max_values": max_values})
+    return make_pipeline(clip, trees)
 
 
-def _binnable(x: np.ndarray, top: np.ndarray) -> np.ndarray:
-    """What boosted trees take: codes up to `top`, and 0 in columns without a value."""
-    return np.where(np.isnan(x).all(0), 0.0, np.minimum(x, top))
+def _binnable(x: np.ndarray, max_values: np.ndarray) -> np.ndarray:
+    """What boosted trees take: codes up to a limit, 0 in columns without a value."""
+    empty = np.isnan(x).all(axis=0)
+    return np.where(empty, 0.0, np.minimum(x, max_values))
 
 
 def utility(
     learn: np.ndarray, test: np.ndarray, categories: Sequence[bool], target: int
 ) -> float:
-    """R² or AUC of a column of test rows, learnt from other rows; NaN if it cannot be learnt."""
+    """How well a column of test rows is predicted after learning from other rows.
+
+    R² of numbers, AUC of categories, both by boosted trees; NaN if it cannot be learnt.
+    """
     from sklearn.metrics import r2_score, roc_auc_score
 
-    learn, test = (x[~np.isnan(x[:, target])] for x in (learn, test))
+    learn = learn[~np.isnan(learn[:, target])]
+    test = test[~np.isnan(test[:, target])]
     others = np.arange(len(categories)) != target
-    if not others.any() or min(len(learn), len(test)) < 5:
+    if not others.any() or min(len(learn), len(test)) < _MIN_UTILITY_ROWS:
         return float("nan")
-    trees = boosted_trees(
-        len(learn), np.asarray(categories)[others], not categories[target]
-    )
-    if not categories[target]:
+    is_category = categories[target]
+    other_categories = [bool(c) for c in np.asarray(categories)[others]]
+    trees = boosted_trees(len(learn), other_categories, regress=not is_category)
+    if not is_category:
         trees.fit(learn[:, others], learn[:, target])
         return float(r2_score(test[:, target], trees.predict(test[:, others])))
-    known, n = np.unique(learn[:, target], return_counts=True)
-    classes = np.intersect1d(known[n >= 2], test[:, target])
+    # Classes of one row cannot be learnt, and those that are not tested have no AUC.
+    classes, counts = np.unique(learn[:, target], return_counts=True)
+    classes = np.intersect1d(classes[counts >= 2], test[:, target])
     if len(classes) < 2:
         return float("nan")
-    learn, test = (x[np.isin(x[:, target], classes)] for x in (learn, test))
-    p = trees.fit(learn[:, others], learn[:, target]).predict_proba(test[:, others])
-    return float(
-        roc_auc_score(
-            test[:, target], p[:, 1] if len(classes) == 2 else p, multi_class="ovr"
-        )
-    )
+    learn = learn[np.isin(learn[:, target], classes)]
+    test = test[np.isin(test[:, target], classes)]
+    trees.fit(learn[:, others], learn[:, target])
+    probabilities = trees.predict_proba(test[:, others])
+    if len(classes) == 2:
+        probabilities = probabilities[:, 1]
+    return float(roc_auc_score(test[:, target], probabilities, multi_class="ovr"))
 
 
 def rules_kept(
-    train: np.ndarray, made: np.ndarray, categories: Sequence[bool]
+    train: np.ndarray, samples: np.ndarray, categories: Sequence[bool]
 ) -> float:
-    """The share of rows that obey every rule that all training rows obey; 1 if there are none.
+    """The share of rows that obey every rule that all training rows obey.
 
-    Rules are: a column of whole numbers; one number at most another (a ≤ b); one column that follows
-    from another, such as a country from its town. Missing cells break no rule.
+    Rules are: a column of whole numbers; one number at most another (a ≤ b); one column
+    that follows from another, such as a country from its town. Missing cells break no
+    rule. It is 1 if there are no rules.
     """
-    train = train[:, :_RULE_COLUMNS]
-    made = made[:, :_RULE_COLUMNS]
-    number = ~np.asarray(categories[:_RULE_COLUMNS])
-    here = ~np.isnan(train)
-    good = np.ones(len(made), bool)
+    train = train[:, :_MAX_RULE_COLUMNS]
+    samples = samples[:, :_MAX_RULE_COLUMNS]
+    is_number = ~np.asarray(categories[:_MAX_RULE_COLUMNS])
+    keeps = np.ones(len(samples), bool)
     for a in range(train.shape[1]):
-        x = train[:, a, None]
-        y = made[:, a, None]
-        if number[a]:
-            if (x == np.rint(x))[here[:, a]].all():
-                good &= np.isnan(y[:, 0]) | (y[:, 0] == np.rint(y[:, 0]))
-            ordered = number & ~(x > train).any(0) & (x < train).any(0)
-            good &= ~(y > made)[:, ordered].any(1)
-        values, group = np.unique(train[:, a], return_inverse=True)
-        if not 1 < len(values) <= len(train) / _ROWS_PER_LEVEL:
+        if is_number[a]:
+            keeps &= _keeps_whole_numbers(train[:, a], samples[:, a])
+            keeps &= _keeps_order(train, samples, a, is_number)
+        keeps &= _keeps_dependencies(train, samples, a)
+    return float(keeps.mean())
+
+
+def _keeps_whole_numbers(train: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Which samples (n,) are whole numbers; all of them if training rows are not."""
+    known = train[~np.isnan(train)]
+    if (known != np.rint(known)).any():
+        return np.ones(len(samples), bool)
+    return np.asarray(np.isnan(samples) | (samples == np.rint(samples)))
+
+
+def _keeps_order(
+    train: np.ndarray, samples: np.ndarray, a: int, is_number: np.ndarray
+) -> np.ndarray:
+    """Which samples have column a at most b, for all b where training rows have it so.
+
+    Columns that are always equal do not count here: one follows from the other.
+    """
+    x = train[:, [a]]
+    never_above = ~(x > train).any(axis=0)
+    sometimes_below = (x < train).any(axis=0)
+    ordered = is_number & never_above & sometimes_below
+    broken = samples[:, [a]] > samples[:, ordered]
+    return np.asarray(~broken.any(axis=1))
+
+
+def _keeps_dependencies(train: np.ndarray, samples: np.ndarray, a: int) -> np.ndarray:
+    """Which samples have the values that follow from column a in training rows."""
+    keeps = np.ones(len(samples), bool)
+    values, group = np.unique(train[:, a], return_inverse=True)
+    if not 1 < len(values) <= len(train) / _MIN_ROWS_PER_VALUE:
+        return keeps
+    sample_group = np.searchsorted(values, samples[:, a]).clip(0, len(values) - 1)
+    is_known_value = values[sample_group] == samples[:, a]
+    for b in range(train.shape[1]):
+        if b == a:
             continue
-        at = np.clip(np.searchsorted(values, made[:, a]), 0, len(values) - 1)
-        for b in np.flatnonzero(here.any(0)):
-            low = np.full(len(values), np.inf)
-            high = np.full(len(values), -np.inf)
-            np.minimum.at(low, group[here[:, b]], train[here[:, b], b])
-            np.maximum.at(high, group[here[:, b]], train[here[:, b], b])
-            common = (
-                np.unique(train[here[:, b], b], return_counts=True)[1].max()
-                / here[:, b].sum()
-            )
-            # n rows in k groups obey by chance with a probability of at most commonⁿ⁻ᵏ.
-            chance = (here[:, b].sum() - len(values)) * np.log(common)
-            if b != a and (low >= high).all() and chance < np.log(_CHANCE):
-                known = (values[at] == made[:, a]) & np.isfinite(low[at])
-                good &= ~known | np.isnan(made[:, b]) | (made[:, b] == low[at])
-    return float(good.mean())
+        group_values = _value_of_each_group(train[:, b], group, len(values))
+        if group_values is None:
+            continue
+        wanted = group_values[sample_group]
+        applies = is_known_value & np.isfinite(wanted) & ~np.isnan(samples[:, b])
+        keeps &= ~applies | (samples[:, b] == wanted)
+    return keeps
+
+
+def _value_of_each_group(
+    column: np.ndarray, group: np.ndarray, n_groups: int
+) -> np.ndarray | None:
+    """The one value (n_groups,) that a column has in each group of rows.
+
+    None if a group has several values, or if that might be chance. A group without a
+    value has an infinity.
+    """
+    present = ~np.isnan(column)
+    if not present.any():
+        return None
+    column = column[present]
+    group = group[present]
+    low = np.full(n_groups, np.inf)
+    high = np.full(n_groups, -np.inf)
+    np.minimum.at(low, group, column)
+    np.maximum.at(high, group, column)
+    if (low < high).any():
+        return None
+    # Unrelated columns look like this with a probability of at most
+    # common ^ (rows − groups), with the share of the most common value.
+    _, counts = np.unique(column, return_counts=True)
+    common = counts.max() / len(column)
+    log_chance = (len(column) - n_groups) * np.log(common)
+    if log_chance >= np.log(_RULE_CHANCE):
+        return None
+    return low

@@ -39,9 +39,9 @@ _MAX_NUMBERS = 1 << 24
 
 
 def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
-    """The median of a heavy-tailed column, and the median distance of other values to it.
+    """The median of a heavy-tailed column, and the median distance of others to it.
 
-    None if the column is not heavy-tailed.
+    Others are the values that differ from it. None if the column is not heavy-tailed.
     """
     median = float(np.median(column))
     distances = np.abs(column - median)
@@ -63,14 +63,14 @@ def inverse_deviation(y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NormalScores:
-    """Distinct quantiles of a column, increasing, and their scores: normal quantiles."""
+    """Distinct quantiles of a column, increasing, and the normal quantiles for them."""
 
     quantiles: np.ndarray
     scores: np.ndarray
 
     @classmethod
     def fit(cls, column: np.ndarray) -> NormalScores:
-        """The scores of a column (n,); equal quantiles have the mean of their levels."""
+        """The scores of a column (n,); equal quantiles have their mean level."""
         levels = np.linspace(0, 1, _N_QUANTILES)
         all_quantiles = np.quantile(column, levels, method="nearest")
         quantiles, inverse, counts = np.unique(

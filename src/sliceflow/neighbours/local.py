@@ -202,9 +202,10 @@ class LocalSampler:
     def warn_if_far(
         self, y0: Any, name: str, stacklevel: int, indices: Tensor | None = None
     ) -> None:
-        """Warn of the condition of y0 (q, l) that is farthest from the rows, if it is far.
+        """Warn of the condition of y0 (q, l) farthest from the rows, if it is far.
 
-        `name` is what the user calls y; `indices` (q,) are the conditions' places in it.
+        `name` is what the user calls y; `indices` (q,) are the conditions' places in
+        it.
         """
         reach = self._reach
         points = _as_float64(y0) * reach.inverse_scale

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from sliceflow.neighbours.search import build_index, query_index
 
-# Distances of draws to their nearest rows, over those of rows, that count as "not
-# nearer": slightly below 1, so that noise of the distances does not decide.
+# Draws are not nearer to rows than rows are to each other if the ratio of the distances
+# is at least this: hardly below 1.
 MIN_DISTANCE_RATIO = 0.97
 # The mean log distance where all distances are 0.
 _LOG_OF_ZERO = -1e3
@@ -46,8 +46,9 @@ def log_distance_ratio(
 ) -> float:
     """Mean log distance of samples to rows, minus the mean log distance between rows.
 
-    Below 0, samples are nearer to rows than rows are to each other. An `offset` is added
-    to all distances, so that equal rows count; without it, distances of 0 are left out.
+    Below 0, samples are nearer to rows than rows are to each other. An `offset` is
+    added to all distances, so that equal rows count; without it, distances of 0 are
+    left out.
     """
     sample_mean = _mean_log(sample_distances + offset)
     row_mean = _mean_log(row_distances + offset)
@@ -64,7 +65,7 @@ def _mean_log(distances: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _RowSet:
-    """One of the sets of rows, with the distances of its rows to their nearest others."""
+    """One of the sets of rows, with distances of its rows to their nearest others."""
 
     number: int
     index: NearestNeighbors
@@ -83,7 +84,7 @@ def choose_spread(
 
     Returns
     -------
-    The largest h that is tried if no draws get so far, and 0 if no rows of a set differ.
+    The spread; the largest that is tried if no draws get so far, 0 if no rows differ
     """
     measured = _measure_rows(row_sets)
     if not measured:

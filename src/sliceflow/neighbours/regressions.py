@@ -19,10 +19,10 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.weights import choose_by_weight
 
-# The most components of a mixture. A round number: BIC takes fewer where they suffice.
+# The most components of a mixture; BIC takes fewer where these suffice.
 MAX_COMPONENTS = 4
-# Iterations of expectation maximisation. Fixed, so that all conditions of a batch take
-# the same steps; the last ones hardly move anything.
+# Iterations of expectation maximisation: a fixed number, so that all conditions of a
+# batch take the same steps.
 _EM_ITERATIONS = 12
 # Random starts of k-means, of which the best begins expectation maximisation.
 _N_STARTS = 3
@@ -31,7 +31,8 @@ _LLOYD_ITERATIONS = 4
 _EM_ROWS = 500
 # Ridge penalty of the regressions, as a share of the squares of each column.
 _RIDGE = 1e-3
-# Penalty of columns that are all 0, and of the intercept, which should not be penalised.
+# Penalty of columns that are all 0, and of the intercept, which should not be
+# penalised.
 _MIN_RIDGE = 1e-9
 _INTERCEPT_RIDGE = 1e-12
 
@@ -149,7 +150,7 @@ def _as_columns(x: Tensor, offsets: Tensor) -> Tensor:
 def _fit_mixture(
     x: Tensor, offsets: Tensor, weights: Tensor, n: int
 ) -> tuple[_Mixture, Tensor, Tensor]:
-    """A mixture of n regressions, its BIC (q,), and the component of each row (q, k)."""
+    """A mixture of n regressions, its BIC (q,), and the rows' components (q, k)."""
     d = x.shape[2]
     n_rows = _effective_rows(weights)
     weights = weights * n_rows[:, None]
@@ -235,7 +236,7 @@ def _pooled_variances(
 
 
 def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
-    """Clusters of rows x (q, k, d) as zeros and ones (q, n, k): the best of some starts."""
+    """Clusters (q, n, k) of rows x (q, k, d), as zeros and ones: the best of starts."""
     q, k, d = x.shape
     shares = (weights / weights.sum(1, keepdim=True))[..., None]
     x = x - (shares * x).sum(1, keepdim=True)

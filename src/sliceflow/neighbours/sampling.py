@@ -11,8 +11,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.weights import choose_by_weight
 
-# Adjusted rows whose covariance the noise of a draw has: enough for a direction, few
-# enough to stay local.
+# Adjusted rows whose covariance the noise of a draw has: few, so that it is local.
 N_NOISE_ROWS = 20
 # The covariance of the noise is measured on at least so many draws of a condition, even
 # if fewer are asked for.
@@ -91,7 +90,7 @@ def sample_neighbourhoods(
 
 
 def _noise_rows(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
-    """Indices (q, m, N_NOISE_ROWS) of the rows of x nearest to the rows `chosen` (q, m).
+    """Indices (q, m, N_NOISE_ROWS) of the rows nearest to the rows `chosen` (q, m).
 
     x (q, k, d) is centred within components, so a component of few rows borrows rows of
     the others as if they had its mean.

@@ -84,8 +84,8 @@ def nearest_rows(
     index of one row for each point that is not to be found.
 
     Candidates come from matrix products in float32. The distances of the best k + 8 are
-    computed again as |a − b| in float64, so that the distance to an equal row is 0. This
-    takes less than 1 GiB. Integers are not converted in memory as a whole.
+    computed again as |a − b| in float64, so that the distance to an equal row is 0.
+    This takes less than 1 GiB. Integers are not converted in memory as a whole.
     """
     n_others = len(rows)
     if exclude is not None:
@@ -126,7 +126,7 @@ def _candidates(
     n_candidates: int,
     exclude: np.ndarray | None,
 ) -> np.ndarray:
-    """Indices (q, n_candidates), ascending, of rows that float32 finds nearest to x (q, d)."""
+    """Indices (q, n_candidates), ascending, of rows nearest to x (q, d) in float32."""
     extended_x = torch.cat((-x, x.new_ones(len(x), 1)), 1)
     best_scores = x.new_empty(len(x), 0)
     best_rows = best_scores.long()

@@ -23,8 +23,8 @@ from sliceflow.neighbours.search import build_index, query_index
 _N_TRIED_DRAWS = 2_000
 # Numbers in memory at a time: 32 MiB of float64.
 _MAX_NUMBERS = 1 << 22
-# Draws of more columns keep the variances of the rows instead of their covariance, whose
-# eigenvectors would take long.
+# Draws of more columns keep the variances of the rows instead of their covariance,
+# whose eigenvectors would take long.
 _MAX_COVARIANCE_COLUMNS = 256
 
 
