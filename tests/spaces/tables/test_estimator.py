@@ -72,34 +72,41 @@ def test_the_plan_and_the_history(flow):
         flow.n_iter_ == len(flow.history_["step"]) == 3
     )  # near rows, and two of seven columns
     seen = []
-    TableFlow(detail=(5, 2.0), random_state=0).fit(table(50), listeners=seen.append)
+    TableFlow(tree_settings=(5, 2.0), random_state=0).fit(
+        table(50), listeners=seen.append
+    )
     assert [event.steps_done for event in seen] == list(range(1, 8))
     assert {event.measure for event in seen} == {"unexplained share"}
 
 
-@pytest.mark.parametrize(("n", "limit"), [(600, "_AS_FAR"), (8_000, "_NEARER")])
+@pytest.mark.parametrize(
+    ("n", "limit"), [(600, "MIN_DISTANCE_RATIO"), (8_000, "MAX_NEARER_EXCESS")]
+)
 def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     x = rng.normal(size=n)
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
     leaves = []
     for value in (0.01, 9.0):
         monkeypatch.setattr(choosing, limit, value)
-        leaves.append(TableFlow().plan(frame).leaf)
-    assert leaves == ([5, 20] if limit == "_AS_FAR" else [20, 5])
+        leaves.append(TableFlow().plan(frame).min_samples_leaf)
+    assert leaves == ([5, 20] if limit == "MIN_DISTANCE_RATIO" else [20, 5])
     monkeypatch.undo()
-    noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).leaf
+    noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).min_samples_leaf
     assert (
         5 < noise < (21 if n == 600 else 20)
     )  # of many rows, neither the finest nor the coarsest
-    assert TableFlow().plan(frame[:30]).leaf == 3
+    assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
 def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
     seen = []
-    grow = choosing.grow_chain
-    monkeypatch.setattr(
-        choosing, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how)
-    )
+    fit_chain = choosing.fit_chain
+
+    def fit_and_remember(*arguments, **settings):
+        seen.append(settings["strategies"])
+        return fit_chain(*arguments, **settings)
+
+    monkeypatch.setattr(choosing, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
@@ -108,22 +115,22 @@ def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
 
 
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
-    fine = flow.plan_.detail
-    same = TableFlow(detail=fine, random_state=0).fit(table())
+    fine = flow.plan_.tree_settings
+    same = TableFlow(tree_settings=fine, random_state=0).fit(table())
     pd.testing.assert_frame_equal(
         flow.sample(50, 7), same.sample(50, 7)
     )  # of the same seed
     assert not flow.sample(50).equals(flow.sample(50))
     same.save(tmp_path / "m")
-    assert sliceflow.load(tmp_path / "m").detail == fine
+    assert sliceflow.load(tmp_path / "m").tree_settings == fine
     assert (
-        TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40
+        TableFlow(tree_settings=(40, 3)).plan(table(90)).min_samples_leaf < 40
     )  # fewer rows have smaller leaves
     for wrong in (5, (5,), (5, -1), (5, 1, 2.5)):
         with pytest.raises(
-            ValueError, match=r"detail=.* must be None or numbers such as"
+            ValueError, match=r"tree_settings=.* must be None or numbers such as"
         ):
-            TableFlow(detail=wrong).fit(table())
+            TableFlow(tree_settings=wrong).fit(table())
 
 
 @pytest.mark.parametrize(
@@ -305,7 +312,7 @@ def joined(frame, more):
 def test_any_table_comes_back(frame, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
 
-    rules, detail = data.draw(
+    rules, tree_settings = data.draw(
         st.sampled_from([(RULES, None), ((), (3, 2.0, 5))])
     )  # or near rows
 
@@ -314,7 +321,10 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
             name: "category" for name in frame if name.startswith(("text", "code"))
         }
         return TableFlow(
-            columns=kinds, constraints=rules, detail=detail, random_state=0
+            columns=kinds,
+            constraints=rules,
+            tree_settings=tree_settings,
+            random_state=0,
         ).fit(rows)
 
     def file_of(flow):

@@ -201,7 +201,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
             assert kept.fillna(False).all()  # a missing cell is not between
     for value in (7.123, 999.0):  # finer than the column, and outside it
         with pytest.raises(
-            ValueError, match=r"'a' is outside.* the constraint 't = a . b' needs"
+            ValueError, match=r"column 'a': .* outside.* constraint 't = a . b' needs"
         ):
             flow.sample(1, 0, given={"a": value})
 

@@ -15,13 +15,13 @@ from sliceflow.errors import is_int, is_real, require
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.chain import LINES
-from sliceflow.spaces.tables.choosing import may_be_near
+from sliceflow.spaces.tables.chain import RIDGE_SCALES
+from sliceflow.spaces.tables.choosing import may_use_neighbours
 from sliceflow.spaces.tables.files import as_frame
 from sliceflow.spaces.tables.fit import FittedTable, TableAdapter, TablePlan
 from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
-from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
+from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain, generator
 
 
 class TableFlow(FlowEstimator):
@@ -81,7 +81,7 @@ class TableFlow(FlowEstimator):
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         missing: str = "model",
-        detail: tuple[int, float] | tuple[int, float, int] | None = None,
+        tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         device: str | torch.device = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -89,7 +89,7 @@ class TableFlow(FlowEstimator):
         self.columns = columns
         self.constraints = constraints
         self.missing = missing
-        self.detail = detail
+        self.tree_settings = tree_settings
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -111,19 +111,19 @@ class TableFlow(FlowEstimator):
         kinds = {} if self.columns is None else self.columns
         ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
         require(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
-        fine = self.detail or (1, 0)
+        fine = self.tree_settings or (1, 0)
         ok = (
             isinstance(fine, tuple) and len(fine) in (2, 3) and is_int((*fine, 0)[2], 0)
         )
         ok = ok and is_int(fine[0], 1) and is_real(fine[1], 0)
         require(
             ok,
-            "detail",
-            self.detail,
+            "tree_settings",
+            self.tree_settings,
             "None or numbers such as (10, 2.5) or (10, 2.5, 20)",
         )
         known = self._known_rows() if like_fitted else None
-        return TableAdapter(kinds, tuple(self.constraints), known, self.detail)
+        return TableAdapter(kinds, tuple(self.constraints), known, self.tree_settings)
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedTable = model.fitted
@@ -140,12 +140,14 @@ class TableFlow(FlowEstimator):
                 table.names[c] for c in order
             )
             fits = fits and all(
-                of.has_room for strategy, of in pairs if strategy in LINES
+                of.has_room for strategy, of in pairs if strategy in RIDGE_SCALES
             )
             fits = fits and all(
                 of.is_label for strategy, of in pairs if strategy == "per_level"
             )
-            if not fits or (plan.near and not may_be_near(table, plan.strategies)):
+            if not fits or (
+                plan.n_neighbors and not may_use_neighbours(table, plan.strategies)
+            ):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
@@ -195,16 +197,24 @@ class TableFlow(FlowEstimator):
         if not given:
             return fitted.draw(int(n), None, seed, missing)
         plan = fitted.plan
-        table, rows, fixed, values = condition_on(fitted.table, given)
-        detail = plan.detail_for(missing)
-        links = [
-            *grow_chain(
-                table, rows, [*fixed], seed.child("given"), detail, plan.strategies
-            )
-        ]
-        return table.frame(
-            draw_rows(table, links, int(n), seed, fixed, missing), seed, values
+        conditional = condition_on(fitted.table, given)
+        chain = fit_chain(
+            conditional.table,
+            conditional.z,
+            list(conditional.fixed),
+            seed=seed.child("given"),
+            settings=plan.tree_settings_for(missing),
+            strategies=plan.strategies,
         )
+        z = draw_rows(
+            conditional.table,
+            list(chain),
+            int(n),
+            seed=seed,
+            fixed=conditional.fixed,
+            missing=missing,
+        )
+        return conditional.table.frame(z, seed, conditional.values)
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""

@@ -21,14 +21,12 @@ from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Strategy, TreeSettings
-from sliceflow.spaces.tables.choosing import (
-    choose_detail,
-    choose_strategies,
-    may_be_near,
-)
+from sliceflow.spaces.tables.chain import RIDGE_SCALES, Strategy
+from sliceflow.spaces.tables.choosing import choose_tree_settings, may_use_neighbours
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.table import AnyLink, Table, draw_rows, grow_chain
+from sliceflow.spaces.tables.strategies import choose_strategies
+from sliceflow.spaces.tables.table import ChainStep, Table, draw_rows, fit_chain
+from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
 _SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
 
@@ -41,25 +39,27 @@ class TablePlan(Plan):
     n_columns: Count
     order: tuple[Label, ...]  # the columns in the order in which they are drawn,
     strategies: tuple[Strategy, ...]  # and how
-    leaf: Count  # rows of a leaf, at least,
-    cost: Annotated[
-        float, Between(0)
-    ]  # and what a split must gain, relative to one of noise
-    near: Count = 0  # rows from which smooth numbers are drawn
+    min_samples_leaf: Count  # see `TreeSettings`
+    ccp_factor: Annotated[float, Between(0)]
+    n_neighbors: Count = 0
     rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
     identifiers: tuple[Label, ...] = ()  # columns whose values are made up
 
     @property
     def method(self) -> str:
-        return "near rows and a chain of trees" if self.near else "chain of trees"
+        return (
+            "near rows and a chain of trees" if self.n_neighbors else "chain of trees"
+        )
 
     @property
-    def detail(self) -> TreeSettings:
-        return TreeSettings(self.leaf, self.cost, self.near)
+    def tree_settings(self) -> TreeSettings:
+        return TreeSettings(self.min_samples_leaf, self.ccp_factor, self.n_neighbors)
 
-    def detail_for(self, missing: bool) -> TreeSettings:
+    def tree_settings_for(self, missing: bool) -> TreeSettings:
         """Near rows may have missing cells: without these, trees draw all columns."""
-        return self.detail if missing else self.detail._replace(near=0)
+        if missing:
+            return self.tree_settings
+        return self.tree_settings._replace(n_neighbors=0)
 
     def lines(self) -> Sequence[tuple[str, object]]:
         pairs = [*zip(self.order, self.strategies, strict=True)]
@@ -69,8 +69,8 @@ class TablePlan(Plan):
             if strategy == "per_level"
         ]
         near = (
-            f"smooth numbers from the {self.near} rows nearest to a random one"
-            if self.near
+            f"smooth numbers from the {self.n_neighbors} rows nearest to a random one"
+            if self.n_neighbors
             else ""
         )
         return [
@@ -79,9 +79,12 @@ class TablePlan(Plan):
             ("near rows", near),
             (
                 "trees",
-                f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise",
+                f"leaves of {self.min_samples_leaf} rows or more; splits worth {self.ccp_factor:g} times noise",
             ),
-            ("lines", shown([name for name, strategy in pairs if strategy in LINES])),
+            (
+                "lines",
+                shown([name for name, strategy in pairs if strategy in RIDGE_SCALES]),
+            ),
             ("per_level", "".join(label)),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
@@ -96,7 +99,7 @@ class FittedTable:
     plan: TablePlan
     seed: Seed
     table: Any = field(default=None, metadata={"saved": False})  # a `Table`
-    grown: tuple[AnyLink, ...] | None = field(default=None, metadata={"saved": False})
+    grown: tuple[ChainStep, ...] | None = field(default=None, metadata={"saved": False})
 
     needs_rows = True
     condition = None
@@ -104,19 +107,19 @@ class FittedTable:
     device = torch.device("cpu")
 
     @cached_property
-    def links(self) -> tuple[AnyLink, ...]:
+    def chain(self) -> tuple[ChainStep, ...]:
         return self.grown or tuple(self.grow())
 
-    def grow(self, missing: bool = True) -> Iterator[AnyLink]:
+    def grow(self, missing: bool = True) -> Iterator[ChainStep]:
         """The links of all columns."""
         plan = self.plan
-        return grow_chain(
+        return fit_chain(
             self.table,
             self.table.z,
             (),
-            self.seed,
-            plan.detail_for(missing),
-            plan.strategies,
+            seed=self.seed,
+            settings=plan.tree_settings_for(missing),
+            strategies=plan.strategies,
         )
 
     def sample_bytes(self, n: int = 1) -> int:
@@ -126,10 +129,12 @@ class FittedTable:
         self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True
     ) -> Any:
         links = (
-            self.links if missing or not self.plan.near else tuple(self.grow(missing))
+            self.chain
+            if missing or not self.plan.n_neighbors
+            else tuple(self.grow(missing))
         )
         return self.table.frame(
-            draw_rows(self.table, links, n, seed, {}, missing), seed
+            draw_rows(self.table, links, n, seed=seed, fixed={}, missing=missing), seed
         )
 
     def columns(self, X: Any) -> Tensor:
@@ -147,7 +152,7 @@ class TableAdapter:
     kinds: Mapping[str, str]
     constraints: Sequence[str]
     known: TableRows | None = None
-    detail: tuple[int, float] | tuple[int, float, int] | None = None  # None is chosen
+    tree_settings: tuple[int, float] | tuple[int, float, int] | None = None
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
         if y is not None:
@@ -166,23 +171,25 @@ class TableAdapter:
         d = len(table.order)
         strategies = choose_strategies(table)
         detail = (
-            TreeSettings(*self.detail)
-            if self.detail
-            else choose_detail(table, strategies)
+            TreeSettings(*self.tree_settings)
+            if self.tree_settings
+            else choose_tree_settings(table, strategies)
         )
-        if detail.near and not may_be_near(table, strategies):  # asked for in vain
-            detail = detail._replace(near=0)
+        if detail.n_neighbors and not may_use_neighbours(table, strategies):
+            detail = detail._replace(n_neighbors=0)  # asked for in vain
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
             strategies=strategies,
-            **detail.of_rows(rows.n)._asdict(),
+            **detail.for_n_rows(rows.n)._asdict(),
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
-        seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
+        seconds = (
+            _SECONDS * min(rows.n, MAX_ROWS_PER_TREE) * d * (d + 1) + 1e-6 * rows.n * d
+        )
         what = f"{rows.n} rows of {len(table.columns)} columns need"
         plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
         return TableJob(plan, (TablePart(FittedTable(plan, seed, table)),))
@@ -207,7 +214,7 @@ class TablePart:
     """The growth of a chain. It has no particles; a step is a column."""
 
     fitted: FittedTable
-    links: list[AnyLink] = field(default_factory=list)
+    links: list[ChainStep] = field(default_factory=list)
     particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
 
     name = ""
@@ -217,7 +224,11 @@ class TablePart:
     @property
     def n_steps(self) -> int:
         plan = self.fitted.plan
-        together = len(self.fitted.table.together(plan.strategies)) if plan.near else 1
+        together = (
+            len(self.fitted.table.columns_for_neighbours(plan.strategies))
+            if plan.n_neighbors
+            else 1
+        )
         return len(plan.order) + 1 - together
 
     def begin(self) -> TablePart:
@@ -234,7 +245,7 @@ class TablePart:
                 run.step = k + 1
                 run.done = k + 1
                 run.seconds = events.now() - began
-                left = torch.tensor(link.left, dtype=torch.float64)
+                left = torch.tensor(link.unexplained, dtype=torch.float64)
                 at = "columns", 0, k, k + 1, n, left, run.seconds, x, None, n
                 events.notify(listeners, events.Event(*at, measure="unexplained share"))
                 run.after()
