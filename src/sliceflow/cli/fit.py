@@ -37,6 +37,7 @@ class _Job:
     train: Data
     test: Data | None
     prepared: PreparedFit
+    ranks: Ranks | None  # of a flow
     began: float
 
 
@@ -121,8 +122,12 @@ def _prepare(settings: Settings, ranks: Ranks | None, say: Say) -> _Job:
     say("planning the fit")
     began = time.perf_counter()
     with rows_of_the_file() if train.kind == TABLE else nullcontext():
-        prepared = estimator(settings, train).prepare(x, labels, ranks=ranks)
-    return _Job(settings, train, test, prepared, began)
+        flow = estimator(settings, train)
+        if train.kind == TABLE:
+            prepared = flow.prepare(x, labels)
+        else:
+            prepared = flow.prepare(x, labels, ranks=ranks)
+    return _Job(settings, train, test, prepared, ranks, began)
 
 
 def _cost(job: _Job) -> tuple[dict[str, Any], str]:
@@ -155,7 +160,8 @@ def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     from sliceflow.devices import resolve_device
 
-    ranks = job.prepared.ranks
+    ranks = job.ranks
+    first = ranks is None or ranks.first
     config: dict[str, Any] = {  # everything needed to repeat the run
         "command": job.settings.command,
         "settings": asdict(job.settings),
@@ -164,9 +170,10 @@ def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
-    if ranks.first:
+    if first:
         folder.begin(config, replace=replace)
-    ranks.broadcast("the folder is ready")
+    if ranks is not None:
+        ranks.broadcast("the folder is ready")
     listeners: list[Any] = []
     if say.progress:
         stages = getattr(
@@ -179,10 +186,12 @@ def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
         )
         listeners.append(progress.Progress(named))
     flow = job.prepared.estimator
-    every = job.settings.checkpoint_every
-    how: Any = dict(checkpoint_dir=folder.checkpoint, checkpoint_every=every)
-    flow.fit(job.prepared, listeners=listeners, **how)
-    if not ranks.first:
+    more: dict[str, Any] = {}
+    if job.train.kind != TABLE:  # which is fitted too fast for checkpoints
+        more["checkpoint_dir"] = folder.checkpoint
+        more["checkpoint_every"] = job.settings.checkpoint_every
+    flow.fit(job.prepared, listeners=listeners, **more)
+    if not first:
         return
     if job.train.kind == TABLE:
         say(

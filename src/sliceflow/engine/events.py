@@ -1,6 +1,7 @@
 """Events and their listeners: how to watch and stop a running flow.
 
-A listener is any callable that takes an `Event`. If it returns True, the current stage ends. Its method
+A listener is any callable that takes an `Event`; for other fits than flows, an event of
+their own with what `ProgressEvent` has. If it returns True, the current stage ends. Its method
 ``close``, if any, is called when the run ends, even with an error.
 """
 
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -41,12 +42,33 @@ class Event:
     particles: Tensor
     moving: Tensor | None = None
     stage_steps: int = 0
-    measure: str = (
-        "sliced distance"  # what `distance` is; of tables, "unexplained share"
-    )
+
+    def describe(self) -> str:
+        """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
+        text = f"stage {self.stage}, sliced distance {float(self.distance):.4g}"
+        if self.moving is not None:
+            text += f", {float(self.moving):.0%} of the maps move"
+        return text
 
 
-Listener = Callable[[Event], bool | None]
+class ProgressEvent(Protocol):
+    """What a progress bar reads of an event of any fit."""
+
+    @property
+    def steps_done(self) -> int: ...
+
+    @property
+    def steps_total(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def describe(self) -> str:
+        """What was done in this step, without its number."""
+        ...
+
+
+Listener = Callable[[Any], bool | None]  # of an `Event`, or that of another fit
 Listeners = Listener | Iterable[Listener] | None
 _COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
 
@@ -105,17 +127,12 @@ class Progress:
 
     _said = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         done = event.steps_done
         total = event.steps_total
-        if done * 10 // total > self._said:  # reading the distance waits for a GPU
+        if done * 10 // total > self._said:  # a description waits for a GPU
             self._said = done * 10 // total
-            moving = (
-                ""
-                if event.moving is None
-                else f", {float(event.moving):.0%} of the maps move"
-            )
-            line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}{moving}"
+            line = f"step {done}/{total}, {event.describe()}"
             print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 
@@ -132,7 +149,7 @@ def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
     return several
 
 
-def notify(listeners: Sequence[Listener], event: Event) -> bool:
+def notify(listeners: Sequence[Listener], event: ProgressEvent) -> bool:
     """Call all listeners; whether any of them ends the stage."""
     return any([listener(event) for listener in listeners])  # noqa: C419, all of them must hear it
 

@@ -15,7 +15,8 @@ from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, require
 from sliceflow.fields import Array
-from sliceflow.models.estimator import FlowEstimator
+from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
@@ -257,11 +258,14 @@ class ImageFlow(FlowEstimator):
         self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 
-    def _space(self, like_fitted: bool = False) -> PictureAdapter:
+    def _adapter(
+        self, like_fitted: bool = False, ranks: Ranks | None = None
+    ) -> PictureAdapter:
         check_parameters(self.get_params(deep=False))
         parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
         layout = None
         if like_fitted:
-            waiting: PictureRows | None = self._waiting
-            layout = self._model.fitted.layout if waiting is None else waiting.layout
-        return PictureAdapter(parameters, resolve_device(self.device), layout)
+            pending: PictureRows | None = self._pending_rows
+            layout = self._model.fitted.layout if pending is None else pending.layout
+        device = resolve_device(self.device)
+        return PictureAdapter(parameters, device, layout, ranks or Ranks())
