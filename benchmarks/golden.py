@@ -517,7 +517,7 @@ def pictures_paper() -> Outcome:
 
 def table_flow(frame: pd.DataFrame, **changes: Any) -> TableFlow:
     """A chain of trees, fitted."""
-    settings = dict(random_state=SEED, device="cpu")
+    settings = dict(random_state=SEED)
     return TableFlow(**settings | changes).fit(frame)
 
 
@@ -609,7 +609,9 @@ def tables_near_rows_given() -> Outcome:
     """Near rows beside a category, under a condition."""
     frame = factor_table()
     frame["side"] = np.where(frame["a"] > 0, "right", "left")
-    return table_of(frame, {"side": "left", "b": (-1.0, 1.0)}, tree_settings=(5, 2.0, 12))
+    return table_of(
+        frame, {"side": "left", "b": (-1.0, 1.0)}, tree_settings=(5, 2.0, 12)
+    )
 
 
 @case

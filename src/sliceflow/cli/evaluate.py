@@ -110,7 +110,9 @@ def measure_fit(
     say(f"fitting again without the {len(test.x)} held-out rows, to measure with them")
     train = replace(train, whole=None)
     listeners = [progress.Progress([])] if say.progress else []
-    other = estimator(settings, train).set_params(tree_settings=flow.plan_.tree_settings)
+    other = estimator(settings, train).set_params(
+        tree_settings=flow.plan_.tree_settings
+    )
     flow = other.fit(train.x, listeners=listeners)
     note = "measured by a second fit, without the held-out rows"
     return measure(

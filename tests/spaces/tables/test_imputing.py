@@ -160,7 +160,7 @@ def test_columns_without_values_and_with_other_categories_take_new_cells(rng):
     assert set(filled) == {"p", "q"}
     assert list(filled.cat.categories) == ["q", "x", "p"]
     with pytest.raises(
-        ValueError, match="'x' has dtype Int64, and new cells are float64; convert"
+        ValueError, match="'x': it has dtype Int64, and new cells are float64; convert"
     ):
         flow.impute(frame.iloc[:2].assign(x=pd.array([1, None], dtype="Int64")))
 

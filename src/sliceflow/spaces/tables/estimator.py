@@ -35,9 +35,9 @@ from sliceflow.spaces.tables.trees import TreeSettings
 # few rows.
 MIN_ROWS_SCORED = 2_000
 
-# `columns_` fits into a terminal of this many characters, or pandas would leave out
-# columns in its middle, the kind among them.
-TERMINAL_WIDTH = 80
+# `columns_` is printed in lines of this many characters: in a terminal of 80, pandas
+# leaves out columns in the middle, the kind among them, if lines are longer.
+LINE_WIDTH = 79
 MIN_NOTE_WIDTH = 12
 
 
@@ -328,13 +328,15 @@ def _checked_tree_settings(given: Any) -> TreeSettings | None:
 
 
 def _shortened_notes(frame: Any) -> list[str]:
-    """The notes of `columns_`, as long as a line of a terminal has room for."""
-    width = TERMINAL_WIDTH - len(str(len(frame) - 1))
+    """The notes of `columns_`, as long as a line has room for beside the other columns."""
+    width = LINE_WIDTH - len(str(len(frame) - 1))  # of the index
+    separator = 2  # spaces before each column
     for name in frame.columns:
+        width -= separator
         if name != "note":
             cells = [name, *frame[name].astype(str)]
-            width -= 1 + max(len(cell) for cell in cells)
-    width = max(MIN_NOTE_WIDTH, width - 2)
+            width -= max(len(cell) for cell in cells)
+    width = max(MIN_NOTE_WIDTH, width)
     notes = []
     for note in frame["note"]:
         if len(note) > width:
