@@ -45,7 +45,7 @@ def test_a_level_of_one_row_is_drawn_with_what_follows_from_it():
 
 
 def test_sums_and_frequent_levels_are_kept(rng):
-    """A sum of many columns, with noise; four of 44 levels say in which quarter it is."""
+    """A sum of many columns, with noise; four of 44 levels tell its quarter."""
     x = rng.normal(size=(2000, 6))
     frame = pd.DataFrame(x, columns=[*"abcdef"]).assign(
         total=x.sum(1) + 1.5 * rng.normal(size=2000)
@@ -82,7 +82,7 @@ def errors_by_two(frame):
 
 
 def test_numbers_that_follow_from_others_still_do(rng):
-    """A product, a ratio of whole numbers, a difference; a spiked column is none of these."""
+    """A product, a ratio of whole numbers, a difference, and a spiked column."""
     n = 1500
     a, b = rng.gamma(9, 1, (2, 1500)).round(2) + 1
     frame = pd.DataFrame(
@@ -137,7 +137,7 @@ def test_a_line_must_be_much_better_than_leaves(rng):
 def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(
     rng, monkeypatch
 ):
-    """Leaves are at 0 or at 10; first all is allowed, then only what is far from the own one."""
+    """Leaves are at 0 or at 10. First all is allowed, then only what is far away."""
     monkeypatch.setattr(trees, "MAX_ROWS_PER_TREE", 300)  # of 800; all are in leaves
     x = rng.integers(0, 8, 800)
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})

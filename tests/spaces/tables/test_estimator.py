@@ -262,7 +262,7 @@ RULES = ["low < high", "total = low + part", "total <= cap"]
 
 @st.composite
 def tables(draw):
-    """A table of all kinds of columns, with missing cells, duplicates, and columns that keep `RULES`."""
+    """A table of any columns, missing cells, duplicates, and columns for `RULES`."""
     n = draw(st.integers(8, 40))
     columns = {}
     kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))
@@ -295,7 +295,7 @@ def keys(frame):
 
 
 def without(frame, gone):
-    """The rows left, of equal ones the first; a category that loses its last row goes."""
+    """The rows left, of equal ones the first; a category without rows goes."""
     left = list(range(len(frame)))
     known = keys(frame)
     for key in keys(gone):

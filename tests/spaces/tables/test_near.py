@@ -1,4 +1,4 @@
-"""Rows drawn from near ones: moments, distributions, what stays true, and when they are chosen."""
+"""Rows drawn from near ones: moments, distributions, and when they are chosen."""
 
 import numpy as np
 import pandas as pd

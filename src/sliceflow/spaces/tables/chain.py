@@ -3,13 +3,13 @@
 This is a Knothe–Rosenblatt map: a chain of one-dimensional transports, each conditional
 on the columns before it; the triangular sibling of the sliced flow. A tree splits the
 rows by the columns before. A new cell has the value of a random row in the leaf, or one
-between two neighbours there. A number that follows from the columns before more closely,
-as a total from its parts, is drawn along a ridge regression, and the tree is of its
-residuals.
+between two neighbours there. A number that follows from the columns before more
+closely, as a total from its parts, is drawn along a ridge regression, and the tree is
+of its residuals.
 
 Trees that are grown one column after the other to synthesise tables are known from
-synthpop: Nowok, Raab and Dibben (2016), "synthpop: Bespoke creation of synthetic data in
-R", Journal of Statistical Software 74(11).
+synthpop: Nowok, Raab and Dibben (2016), "synthpop: Bespoke creation of synthetic data
+in R", Journal of Statistical Software 74(11).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sliceflow.spaces.tables.trees import (
     tree_targets,
 )
 
-# A model sees at most so many columns: of more, those with the largest correlations.
-# It keeps the time of wide tables linear in their columns.
+# A model sees at most so many columns: of more, those with the largest correlations. It
+# keeps the time of wide tables linear in their columns.
 MAX_PREDICTORS = 40
 
 # Correlations for that choice are of about so many rows.
@@ -67,9 +67,9 @@ def allow_all(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
 class ColumnModel:
     """The conditional distribution of one column, given other columns.
 
-    A row's cell has one of several sources: 0 is a draw from the leaves of `tree`; k = 1,
-    2, … is a copy of the cell of the column `equal_columns[k − 1]`; one more is a missing
-    cell. `source_tree` draws the source.
+    A row's cell has one of several sources: 0 is a draw from the leaves of `tree`;
+    k ≥ 1 is a copy of the cell of the column `equal_columns[k − 1]`; one more than the
+    last k is a missing cell. `source_tree` draws the source.
     """
 
     columns: Sequence[Column]  # all columns of the table
@@ -181,8 +181,8 @@ class ColumnModel:
         if not self.is_ridge and not column.free.any():
             return np.asarray(drawn)
 
-        # Between the two rows of the leaf around the place. Rows of a node above are not
-        # sorted by value, so a draw from there has the value of its row.
+        # Between the two rows of the leaf around the place. Rows of a node above are
+        # not sorted by value, so a draw from there has the value of its row.
         place = np.clip(place - 0.5, 0, size - 1)
         below = place.astype(np.int64)
         above = np.minimum(below + 1, size - 1)
@@ -199,7 +199,7 @@ class ColumnModel:
 
 @dataclass(frozen=True, eq=False)
 class PerLevel:
-    """One column with a model for each level of a label, so that no tree mixes levels."""
+    """One column with a model for each level of a label: no tree mixes levels."""
 
     label: int  # index of the column of the label
     models: Mapping[float, ColumnModel]  # by the label's positions
@@ -256,7 +256,7 @@ def fit_column_model(
     settings: TreeSettings,
     strategy: Strategy = "leaves",
 ) -> ColumnModel:
-    """Fit the model of a column given `predictors`, to the positions z (n, d) of rows."""
+    """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
     rng = np.random.default_rng(seed)
     target = columns[column]
     predictors = find_predictors(z, column, predictors)
@@ -354,8 +354,9 @@ def _features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What trees see of rows with positions z (m, d), and what the last line predicts.
 
-    Features (m, p) are the positions of the predictors and the predictions of all lines,
-    in single precision, as scikit-learn takes them. The prediction (m,) is in double.
+    Features (m, p) are the positions of the predictors and the predictions of all
+    lines, in single precision, as scikit-learn takes them. The prediction (m,) is in
+    double.
     """
     x = z[:, predictors]
     if len(predictors) == 0:
@@ -370,8 +371,8 @@ def _features(
 def _evenly_spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Random numbers in [0, 1) for nodes (m,), spread evenly among equal nodes.
 
-    Of k equal nodes, one has a number in each of [0, 1/k), [1/k, 2/k), …: so no row of a
-    leaf is drawn more often than its share.
+    Of k equal nodes, one has a number in each of [0, 1/k), [1/k, 2/k), …: so no row of
+    a leaf is drawn more often than its share.
     """
     order = np.lexsort((rng.random(len(node)), node))
     group_start = np.flatnonzero(np.diff(node[order], prepend=-1))

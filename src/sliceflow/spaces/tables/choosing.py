@@ -36,8 +36,8 @@ DRAWS_PER_ROW = 3
 # shares (DCR) then are .524 to .538.
 MAX_NEARER_EXCESS = 0.0355
 
-# The excess of that share above ½ falls like exp(−0.8·t) with the coarseness t of trees,
-# and like n^−0.1 with the number n of rows: measured on five tables.
+# The excess of that share above ½ falls like exp(−0.8·t) with the coarseness t of
+# trees, and like n^−0.1 with the number n of rows: measured on five tables.
 DECAY_WITH_COARSENESS = 0.8
 DECAY_WITH_ROWS = 0.1
 MIN_EXCESS = 1e-6  # before its logarithm is taken
@@ -48,8 +48,8 @@ MIN_EXCESS = 1e-6  # before its logarithm is taken
 MIN_ROWS_TO_CHOOSE = 40
 
 # Draws must be this far from their nearest row, relative to how far rows are from each
-# other; as for vectors (`neighbours.search`). Means are geometric, so a constant is added
-# to distances, because equal rows have the distance 0.
+# other; as for vectors (`neighbours.search`). Means are geometric, so a constant is
+# added to distances, because equal rows have the distance 0.
 MIN_DISTANCE_RATIO = 0.97
 DISTANCE_OF_EQUAL_ROWS = 0.01
 TRIAL_DRAWS_PER_ROW = 2
@@ -71,8 +71,8 @@ MAX_COLUMNS_COMPARED = 60
 # For distances, a number with at most so many values is compared like a category.
 MAX_LEVELS_OF_NUMBER = 12
 
-# What another level of a category, and a missing number, counts for a distance. A number
-# counts with its share of the column's range: 0 to 1, and −½ if it is missing.
+# What another level of a category, and a missing number, counts for a distance. A
+# number counts with its share of the column's range: 0 to 1, and −½ if it is missing.
 LEVEL_DISTANCE = 2.0
 MISSING_NUMBER = -0.5
 
@@ -110,7 +110,7 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
 
 
 def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float:
-    """The coarseness of trees at which as many draws as may be are nearer to their rows.
+    """The coarseness of trees at which not too many draws are nearer to their rows.
 
     Two halves of (at most so many) rows have a chain each, with trees of coarseness ½.
     How many of its draws are nearer to its own half than to the other says how coarse
@@ -156,8 +156,8 @@ def _choose_trees_of_few_rows(
 ) -> TreeSettings:
     """The finest trees whose draws are far enough from rows.
 
-    Draws of trees in the middle, and of the finest or the coarsest, are tried. A straight
-    line between the two says at which coarseness draws are just far enough.
+    Draws of trees in the middle, and of the finest or the coarsest, are tried. A
+    straight line between the two says at which coarseness draws are just far enough.
     """
 
     def excess(coarseness: float) -> float:
@@ -201,7 +201,7 @@ def _smallest_neighbourhood(
 def _neighbours_are_better(
     table: Table, settings: TreeSettings, k: int, strategies: Sequence[Strategy]
 ) -> bool:
-    """Whether a detector tells draws from nearest rows less easily than those from trees.
+    """Whether a detector finds draws from nearest rows harder to tell than from trees.
 
     Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
     them with the other half.
@@ -257,7 +257,7 @@ def _nearness_excess(
     strategies: Sequence[Strategy],
     row_distances: Tensor,
 ) -> float:
-    """How much nearer to rows draws are than they may be; positive if they are too near.
+    """How much nearer to rows draws are than they may be; positive if too near.
 
     The difference of mean logarithms of distances: of rows to each other, which are
     `row_distances` (n,), and of draws to rows.
@@ -294,7 +294,8 @@ def _nearest_distances(
     """Distances (m,) of positions z (m, d) to the nearest of rows (n, d).
 
     A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
-    level. With `exclude_self`, rows are z, and the distance is to the nearest other row.
+    level. With `exclude_self`, rows are z, and the distance is to the nearest other
+    row.
     """
     columns = table.order[:MAX_COLUMNS_COMPARED]
     max_distance = torch.tensor(

@@ -1,4 +1,4 @@
-"""`TableFlow`: new, conditional and imputed rows of a table with columns of any kind."""
+"""`TableFlow`: new, conditional and imputed rows of tables with columns of any kind."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ class TableFlow(Estimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     This is not a flow of particles. It is a chain of one-dimensional conditional
-    transports on trees, after Knothe and Rosenblatt: new rows are drawn column by column,
-    each cell given those before it (`sliceflow.spaces.tables.chain`). A cell has the
-    value of a similar row, or one between two of them. Smooth numbers of a small table
-    may be drawn together, from near rows (`sliceflow.spaces.tables.neighbours`).
-    Sequential trees for synthetic tables are known from synthpop [1]_.
+    transports on trees, after Knothe and Rosenblatt: new rows are drawn column by
+    column, each cell given those before it (`sliceflow.spaces.tables.chain`). A cell
+    has the value of a similar row, or one between two of them. Smooth numbers of a
+    small table may be drawn together, from near rows
+    (`sliceflow.spaces.tables.neighbours`). Sequential trees for synthetic tables are
+    known from synthpop [1]_.
 
     There is no network and no training loop: a fit takes seconds, on the CPU. The model
     keeps the rows, and so does its file: treat it like the table. Identifiers and
@@ -81,8 +82,8 @@ class TableFlow(Estimator):
 
     Attributes
     ----------
-    columns_ : DataFrame, one row per column: its kind, share of missing cells, number of
-        different values, and a note
+    columns_ : DataFrame, one row per column: its kind, share of missing cells, number
+        of different values, and a note
     kinds_ : dict, the kind of every column
     plan_ : TablePlan, what the fit did; print it
     history_ : dict of lists, one entry for each step of the chain: `column`, its name;
@@ -271,9 +272,9 @@ class TableFlow(Estimator):
         """The table with its missing cells filled; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
-        given the other cells of its row (`sliceflow.spaces.tables.imputing`); the median,
-        or the most frequent, of many is the best guess. A warning says which cells stay
-        empty.
+        given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
+        median, or the most frequent, of many is the best guess. A warning says which
+        cells stay empty.
 
         Parameters
         ----------
@@ -328,7 +329,7 @@ def _checked_tree_settings(given: Any) -> TreeSettings | None:
 
 
 def _shortened_notes(frame: Any) -> list[str]:
-    """The notes of `columns_`, as long as a line has room for beside the other columns."""
+    """The notes of `columns_`, as long as there is room beside the other columns."""
     width = LINE_WIDTH - len(str(len(frame) - 1))  # of the index
     separator = 2  # spaces before each column
     for name in frame.columns:
@@ -353,7 +354,10 @@ def _python_value(column: Column, text: str) -> Any:
 def _with_filled_cells(
     frame: Any, table: Table, z: np.ndarray, filled: np.ndarray, seed: Seed
 ) -> Any:
-    """A copy of a DataFrame with positions z (m, d) in which `filled` (m, d) fills holes."""
+    """A copy of a DataFrame, whose positions are z (m, d), with holes filled.
+
+    `filled` (m, d) are the positions of the filled rows.
+    """
     new_frame = frame.copy()
     names = frame.columns.tolist()
     for c in np.flatnonzero((z < 0).any(axis=0)).tolist():

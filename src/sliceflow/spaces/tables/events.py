@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ColumnEvent:
     """A column of a table whose model was just fitted.
 
-    It has what progress bars read of any event (`sliceflow.events.ProgressEvent`). What a
-    listener returns is ignored: a chain needs all its columns.
+    It has what progress bars read of any event (`sliceflow.events.ProgressEvent`). What
+    a listener returns is ignored: a chain needs all its columns.
     """
 
     column: str  # its name; those of several that are drawn together, with commas

@@ -78,7 +78,8 @@ class TablePlan(Plan):
         """Names and values to print; those with the value "" are left out."""
         near_rows = ""
         if self.n_neighbors:
-            near_rows = f"smooth numbers from the {self.n_neighbors} rows nearest to a random one"
+            k = self.n_neighbors
+            near_rows = f"smooth numbers from the {k} rows nearest to a random one"
         trees = (
             f"leaves of {self.min_samples_leaf} rows or more; "
             f"splits worth {self.ccp_factor:g} times noise"

@@ -109,9 +109,10 @@ class _Request:
 
 
 def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
-    """The rows of a table for what is given: a value, a list or a range for some columns.
+    """The rows of a table that have what is given.
 
-    A warning says what is doubtful. Errors name what cannot be.
+    That is a value, a list or a range for each of some columns. A warning says what is
+    doubtful. Errors name what cannot be.
     """
     request = _read_request(table, given)
     if request.rules:
@@ -225,9 +226,9 @@ def _move_to_numbers(
 ) -> tuple[np.ndarray, int]:
     """Move the rows nearest to given `numbers` of some columns there.
 
-    Of rows with positions z (n, d), returns the positions (k, d) of the nearest, in which
-    other smooth numbers changed along regressions on the given ones; and how many rows
-    were near. `fixed` has the positions of the numbers.
+    Of rows with positions z (n, d), returns the positions (k, d) of the nearest, in
+    which other smooth numbers changed along regressions on the given ones; and how many
+    rows were near. `fixed` has the positions of the numbers.
     """
     given = list(numbers)
     given_positions = [fixed[c] for c in given]

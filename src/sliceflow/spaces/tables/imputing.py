@@ -1,8 +1,8 @@
 """Missing cells, filled by trees that see all other columns of the row.
 
-This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014), "Recursive
-partitioning for missing data imputation in the presence of interaction effects",
-Computational Statistics & Data Analysis 72.
+This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
+"Recursive partitioning for missing data imputation in the presence of interaction
+effects", Computational Statistics & Data Analysis 72.
 
 1. All missing cells of a row start together, with those of a near row, moved along a
    regression on the known cells.
@@ -39,8 +39,8 @@ MAX_TREES = 10
 # sample has as many different rows (1 − 1/e).
 BAGGING_SHARE = 0.63
 
-# Leaves of 5 rows instead of 8 were no better: mean errors of .381 and .399 for .382 and
-# .401, but worse on small tables (benchmarks/RESULTS.md).
+# Leaves of 5 rows instead of 8 were no better: mean errors of .381 and .399 for .382
+# and .401, but worse on small tables (benchmarks/RESULTS.md).
 TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 
 # Training rows to learn from, by rows and by cells: these limit time and memory.
@@ -61,8 +61,8 @@ N_EM_ITERATIONS = 4
 # Sweeps over the columns. Four gave the error .305 in place of .295 on caschool.
 N_SWEEPS = 2
 
-# Rounds for rows that break a constraint. In the first ones, dependencies that the table
-# shows without being asked for are kept, too; known cells may break these.
+# Rounds for rows that break a constraint. In the first ones, dependencies that the
+# table shows without being asked for are kept, too; known cells may break these.
 MAX_ROUNDS = 10
 ROUNDS_WITH_IMPLIED_RULES = 2
 
@@ -136,7 +136,7 @@ def _fillable_columns(table: Table, training_rows: np.ndarray) -> list[int]:
 
 
 def _with_constants(columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
-    """Positions z (m, d) with the only value of each constant column in all its cells."""
+    """Positions z (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and len(column.order) > 0 for column in columns
     ]
@@ -151,7 +151,7 @@ def _without_implied(rules: Rules) -> Rules:
 
 @dataclass(eq=False)
 class _Forests:
-    """Models of each column given all others, each fitted to one copy of training rows."""
+    """Models of each column given all others, each of one copy of training rows."""
 
     columns: Sequence[Column]  # all columns of the table
     fillable: list[int]  # the columns that models see, and draw
@@ -216,7 +216,8 @@ def _redraw(
     parts = np.array_split(rows_with_hole, len(models))
     for model, rows in zip(models, parts, strict=True):
         given = cells[rows]
-        # For the rules, cells that are still missing, and this column, are not drawn yet.
+        # For the rules, cells that are still missing, and this column, are not drawn
+        # yet.
         known = np.where(holes[rows] & (given < 0), np.nan, given)
         known[:, column] = np.nan
         is_allowed = partial(rules.allowed, column, known, False)
@@ -245,9 +246,9 @@ def _start(
 ) -> None:
     """Fill the missing cells of rows (m, d) from near rows, in place, as a first guess.
 
-    A category is that of the first of the nearest donors, in random order, that has one.
-    A number is that of the first donor plus what a regression on the known cells expects
-    of the difference between the two rows.
+    A category is that of the first of the nearest donors, in random order, that has
+    one. A number is that of the first donor plus what a regression on the known cells
+    expects of the difference between the two rows.
     """
     donor_points = _points(columns, donors, fillable)
     distinct, index = np.unique(cells, axis=0, return_inverse=True)
@@ -281,7 +282,7 @@ def _start(
 def _points(
     columns: Sequence[Column], z: np.ndarray, fillable: Sequence[int]
 ) -> np.ndarray:
-    """Comparable coordinates (m, a) of the first fillable columns; missing cells are NaN."""
+    """Comparable coordinates (m, a) of the first columns; missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_COMPARED]:
         is_missing = z[:, [c]] < 0

@@ -5,10 +5,10 @@ x, in normal scores, with the mean m of the k rows nearest to it, is
 
     m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
 
-so that draws at all of the k rows would have their mean and covariance. Then each number
-is moved to the distribution of its column, by the one-dimensional transport from the
-distribution of such draws. Categories and missing cells are those of the random row.
-Columns count for distances by how much the other columns explain of them.
+so that draws at all of the k rows would have their mean and covariance. Then each
+number is moved to the distribution of its column, by the one-dimensional transport from
+the distribution of such draws. Categories and missing cells are those of the random
+row. Columns count for distances by how much the other columns explain of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ROW_WEIGHT = 4
 # determine each other can be.
 RIDGE_PENALTY = 0.01
 
-# Every column counts for distances as if the others explained at least this share of it.
+# Every column counts for distances as if the others explained at least this share of
+# it.
 MIN_EXPLAINED = 0.25
 
 # Cells of neighbours that are drawn from at a time. It limits memory.
@@ -59,7 +60,7 @@ class NeighbourModel:
         drawn_columns: list[int],
         k: int,
     ) -> NeighbourModel:
-        """Find the k nearest rows of each row, by the positions z (n, d) of some columns."""
+        """Find the k rows nearest to each of the rows z (n, d), by some columns."""
         axes = [columns[c].axes(z[:, c]) for c in drawn_columns]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbours = find_nearest(build_search(points), points, min(k, len(z)))[1]
@@ -107,7 +108,7 @@ class NeighbourModel:
         return np.asarray(positions[:n_draws])
 
     def _draw_scores(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Normal scores (m, q), each drawn from the Gaussian around one of rows (m,)."""
+        """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
         k = self.neighbours.shape[1]
         n_blocks = 1 + len(rows) * k * self.scores.shape[1] // MAX_CELLS_PER_BLOCK
         row_share = math.sqrt(ROW_WEIGHT / (k + ROW_WEIGHT))  # √(1 − h²)
@@ -129,7 +130,7 @@ class NeighbourModel:
         scores: np.ndarray,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Positions (m,) that have the ranks of `scores` and the distribution of column i.
+        """Positions (m,) with the ranks of `scores` and the distribution of column i.
 
         Cells that are missing in `positions` stay so.
         """
@@ -145,7 +146,7 @@ class NeighbourModel:
 
 
 def _weighted_by_explained(points: np.ndarray) -> np.ndarray:
-    """Points (n, a) with each axis scaled by √R², R² being what other axes explain of it."""
+    """Points (n, a), each axis scaled by √R², with R² as the others explain it."""
     n_axes = points.shape[1]
     covariance = np.atleast_2d(np.cov(points.T, ddof=0))
     covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)

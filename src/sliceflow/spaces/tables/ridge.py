@@ -67,7 +67,7 @@ class RidgeLine:
         target: int,
         predictors: np.ndarray,
     ) -> RidgeLine | None:
-        """Regress the column `target` on `predictors`, by the positions z (n, d) of rows.
+        """Regress the column `target` on `predictors`, for rows of positions z (n, d).
 
         The target has no missing cells. None if there are too few rows.
         """

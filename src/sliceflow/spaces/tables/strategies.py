@@ -26,12 +26,12 @@ from sliceflow.spaces.tables.ridge import RidgeLine, Scale
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
-# Rows that are predicted to compare strategies, and as many to learn from: enough for a
-# score with two digits, and quick.
+# Rows that are predicted to compare strategies, and as many to learn from. It limits
+# the time of large tables.
 MAX_ROWS_PER_TRIAL = 4_000
 
 # A regression is a candidate if its predictions are off by at most this share of the
-# rows, on average: a number that follows so closely from others is rare by chance.
+# rows, on average. A round number: lines are for columns that follow from others.
 MAX_RANK_ERROR = 0.05
 
 # To draw new rows, a regression must score this much better than leaves. Where the two
@@ -41,13 +41,13 @@ RIDGE_MARGIN = 0.8
 
 # A label has trees of its own for each level if a tree of the numbers predicts it with
 # this area under the ROC curve, and each level has this many rows. On the table Magic,
-# whose AUC is above, utility is .942 for .932. With fewer rows, trees per level have too
-# few leaves.
+# whose AUC is above, utility is .942 for .932. With fewer rows, trees of one level
+# would have few leaves. Both are round numbers.
 MIN_LABEL_AUC = 0.8
 MIN_ROWS_PER_LEVEL = 500
 
-# Rows that the label is predicted with, about, and the leaves of the tree: quick, and
-# smooth enough for an AUC.
+# Rows that the label is predicted with, about, and the least rows of a leaf. Round
+# numbers, to be quick.
 N_ROWS_FOR_LABEL = 10_000
 MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
@@ -87,8 +87,8 @@ def choose_strategy(
 
     It is along a regression if the score of that is below `margin` times the score of
     leaves. Each half of the rows judges what was fitted to the other half. One half
-    alone would choose by luck where the two are close: the error of filled cells doubled
-    on one table in six.
+    alone would choose by luck where the two are close: the error of filled cells
+    doubled on one table in six.
     """
     target = columns[column]
     predictors = find_predictors(z, column, predictors)
@@ -180,7 +180,7 @@ class _Trial:
 
 
 def _find_label(table: Table) -> int | None:
-    """The column of a label whose levels shall have trees of their own, if there is one.
+    """The label whose levels shall have trees of their own; None if there is none.
 
     It is the only category of a table of numbers, has two frequent levels, and can be
     predicted well from the numbers.

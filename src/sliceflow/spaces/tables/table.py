@@ -1,4 +1,4 @@
-"""A table whose columns and rules are known, and new rows that a chain of models draws."""
+"""A table whose columns and rules are known, and new rows that a chain draws."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from sliceflow.spaces.tables.neighbours import NeighbourModel
 from sliceflow.spaces.tables.ridge import RidgeLine
 from sliceflow.spaces.tables.trees import TreeSettings
 
-# Rows that break a constraint are drawn again, at most so often. Then there is an error.
+# Rows that break a constraint are drawn again, at most so often. Then there is an
+# error.
 MAX_ROUNDS = 60
 
 # In the first of these rounds, copies of rows that occur once are drawn again, too, and
@@ -318,9 +319,9 @@ def _draw_chain(
 
 
 def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndarray:
-    """The positions (d,) of a row of which no column is drawn, but the `fixed` ones are.
+    """The positions (d,) of a row before its columns are drawn; NaN for these.
 
-    Columns that are not modelled have their only level, or are missing.
+    Others have a `fixed` position, the only level of their column, or are missing.
     """
     row = np.empty(len(columns))
     for c, column in enumerate(columns):
@@ -352,7 +353,7 @@ def _is_inside_range(
 
 
 def _no_rows_error(rules: Rules, z: np.ndarray, n: int) -> DataError:
-    """The error for rows z (m, d) of n that break a rule however often they are drawn."""
+    """The error for rows z (m, d) of n that break a rule in every round."""
     z = np.where(np.isinf(z), np.nan, z)
     broken = "all constraints"
     for rule in rules.rules:

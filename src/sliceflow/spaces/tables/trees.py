@@ -1,9 +1,9 @@
 """Decision trees whose leaves hold rows, and how fine such trees are.
 
 A tree compares distributions, not means. Its targets for a number are the normal score
-and the cosines cos(kπu) of its rank u, so differences in spread and shape count as well.
-Cost-complexity pruning removes splits that gain hardly more than a split of pure noise
-would.
+and the cosines cos(kπu) of its rank u, so differences in spread and shape count as
+well. Cost-complexity pruning removes splits that gain hardly more than a split of pure
+noise would.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 
-# Rows that a tree is fitted to; all rows are in its leaves. With 15,000, samples of Adult
-# are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
+# Rows that a tree is fitted to; all rows are in its leaves. With 15,000, samples of
+# Adult are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
 MAX_ROWS_PER_TREE = 50_000
 
 # A small table gets smaller leaves: at least so many could be filled, but no leaf has
@@ -27,15 +27,15 @@ MAX_ROWS_PER_TREE = 50_000
 MIN_LEAVES_PER_TABLE = 15
 MIN_SAMPLES_LEAF = 3
 
-# Cosines of the rank among the targets of a number. C2ST of the tables Default and Magic
-# with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
+# Cosines of the rank among the targets of a number. C2ST of the tables Default and
+# Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
 N_COSINES = 16
 
 # The weight of the normal score beside the cosines, so that tails count.
 NORMAL_SCORE_WEIGHT = 1.5
 
-# A category with more levels is not one target with classes, but has a target of 0 and 1
-# for each of its most frequent levels. scikit-learn is slow with many classes.
+# A category with more levels is not one target with classes, but has a target of 0 and
+# 1 for each of its most frequent levels. scikit-learn is slow with many classes.
 MAX_CLASSES = 30
 
 
@@ -44,16 +44,14 @@ class TreeSettings(NamedTuple):
 
     min_samples_leaf: int  # rows in a leaf, at least
     ccp_factor: float  # what a split must gain, relative to a split of pure noise
-    n_neighbors: int = (
-        0  # rows that smooth numbers are drawn from; 0 leaves them to trees
-    )
+    n_neighbors: int = 0  # rows that smooth numbers are drawn from; 0 for trees only
 
     @classmethod
     def from_coarseness(cls, t: float) -> TreeSettings:
         """Settings from the finest trees, t = 0, to the coarsest, t = 1.
 
-        Leaves have 5·4ᵗ rows or more, and a split must gain 2 + 0.75·t times what one of
-        noise would. Both ends were set with the five tables of
+        Leaves have 5·4ᵗ rows or more, and a split must gain 2 + 0.75·t times what one
+        of noise would. Both ends were set with the five tables of
         benchmarks/standard_tables.py in view.
         """
         return cls(min_samples_leaf=round(5 * 4**t), ccp_factor=round(2 + 0.75 * t, 2))
@@ -84,10 +82,10 @@ class Tree:
         settings: TreeSettings,
         rng: np.random.Generator,
     ) -> Tree:
-        """Split rows by their features x (n, p) so that `target` is alike within leaves.
+        """Split rows by their features x (n, p), so that `target` is alike in leaves.
 
-        The target is (n,) for classes, or (n, k) for numbers; see `tree_targets`. Within
-        a leaf, rows are sorted by `values` (n,).
+        The target is (n,) for classes, or (n, k) for numbers; see `tree_targets`.
+        Within a leaf, rows are sorted by `values` (n,).
         """
         sample = sample_rows(np.arange(len(values)), rng)
         nodes = _fit_nodes(x[sample], target[sample], settings)
@@ -150,7 +148,7 @@ def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> Any
 
 
 def _impurity(target: np.ndarray) -> float:
-    """The variance of a target (n, k), averaged over k; of classes (n,), Gini's index."""
+    """The mean variance of a target (n, k); of classes (n,), Gini's index."""
     if target.ndim == 2:
         return float(target.var(axis=0).mean())
     counts = np.unique(target, return_counts=True)[1]
