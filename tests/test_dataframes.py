@@ -9,6 +9,8 @@ import pytest
 
 import sliceflow
 from sliceflow import SlicedWassersteinFlow
+from sliceflow.dataframes import check_columns, column_kind
+from sliceflow.errors import DataError
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 quick = dict(n_particles=40, n_steps=2, random_state=0)
@@ -111,3 +113,30 @@ def test_frames_of_polars_are_refused():
             ValueError, match=r"X is a \w+ of polars; pass .* X.to_pandas\(\)"
         ):
             fit(other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtypes"),
+    [
+        ("boolean", ["bool", "boolean", "bool[pyarrow]"]),
+        ("integer", ["int8", "uint64", "Int64", "int64[pyarrow]", "Sparse[int64]"]),
+        ("float", ["float32", "Float64", "double[pyarrow]"]),
+        ("datetime", ["datetime64[s]", "datetime64[ns, UTC]", "date32[pyarrow]"]),
+        ("timedelta", ["timedelta64[ns]", "duration[us][pyarrow]"]),
+        ("category", ["category"]),
+        ("object", ["object"]),
+        ("text", ["string", "string[pyarrow]"]),
+        ("other", ["period[M]", "interval[int64]", "complex128"]),
+    ],
+)
+def test_the_kind_of_a_column_is_that_of_its_dtype(kind, dtypes):
+    for dtype in dtypes:
+        assert column_kind(pd.Series([], dtype=dtype)) == kind
+
+
+def test_an_object_that_is_no_number_is_named_by_its_row_and_column():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": pd.Series([3, "x"], dtype=object)})
+    with pytest.raises(DataError, match="holds 'x'") as caught:
+        check_columns(frame)
+    assert caught.value.row == 1
+    assert caught.value.column == "b"

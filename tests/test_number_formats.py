@@ -9,7 +9,7 @@ import pytest
 from running import environment
 from sliceflow.number_formats import infer_number_format
 
-WAYS = {
+FORMATS = {
     "thousands": (["1,234", "12,345", "999", "1,000,000"], [1234, 12345, 999, 1000000]),
     "decimal comma": (["3,14", "2,5", "10,25", "0,5"], [3.14, 2.5, 10.25, 0.5]),
     "both": (
@@ -43,13 +43,12 @@ NO_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("strategy", WAYS)
-def test_numbers_are_read_and_written_the_same_way(strategy):
-    texts = np.array(WAYS[strategy][0], dtype=object)
-    numbers = WAYS[strategy][1]
-    found = infer_number_format(texts)
-    assert found.parse(texts).tolist() == numbers
-    assert found.write(np.array(numbers, dtype=float)) == WAYS[strategy][0]
+@pytest.mark.parametrize(("texts", "numbers"), FORMATS.values(), ids=FORMATS)
+def test_numbers_are_read_and_written_the_same_way(texts, numbers):
+    cells = np.array(texts, dtype=object)
+    number_format = infer_number_format(cells)
+    assert number_format.parse(cells).tolist() == numbers
+    assert number_format.write(np.array(numbers, dtype=float)) == texts
 
 
 @pytest.mark.parametrize("texts", NO_NUMBERS.values(), ids=NO_NUMBERS)
@@ -57,19 +56,23 @@ def test_other_texts_are_no_numbers(texts):
     assert infer_number_format(np.array(texts, dtype=object)) is None
 
 
-def test_of_two_ways_the_first_counts_in_every_process():
+CODE = """
+import numpy as np
+from sliceflow.number_formats import infer_number_format
+
+for texts in (["7%", "8 %"], ["€ 5", "$6"]):
+    print(infer_number_format(np.array(texts, dtype=object)))
+"""
+
+
+def test_of_two_formats_the_first_counts_in_every_process():
     """Sets of texts have another order in each."""
-    code = (
-        "import numpy as np\nfrom sliceflow.number_formats import infer_number_format\n"
-    )
-    code += "print([infer_number_format(np.array(t, dtype=object)) for t in (['7%', '8 %'], ['€ 5', '$6'])])"
-    said = set()
+    outputs = set()
     for seed in range(2):
-        more = environment() | {"PYTHONHASHSEED": str(seed)}
-        said.add(
-            subprocess.run(
-                [sys.executable, "-c", code], env=more, capture_output=True
-            ).stdout
+        variables = environment() | {"PYTHONHASHSEED": str(seed)}
+        process = subprocess.run(
+            [sys.executable, "-c", CODE], env=variables, capture_output=True
         )
-    assert len(said) == 1
-    assert b"suffix='%'" in said.pop()
+        outputs.add(process.stdout)
+    assert len(outputs) == 1
+    assert b"suffix='%'" in outputs.pop()

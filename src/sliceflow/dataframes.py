@@ -1,28 +1,96 @@
-"""DataFrames of pandas, which is imported only if X is one: their columns, and rows as a DataFrame again."""
+"""pandas DataFrames: the kinds of their columns, and rows with column names.
+
+pandas is optional. Nothing here imports it before a DataFrame is there or asked for.
+"""
 
 from __future__ import annotations
 
 import sys
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sliceflow.errors import doubled
+from sliceflow.errors import DataError, doubled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ColumnKind = Literal[
+    "boolean",
+    "integer",
+    "float",
+    "datetime",
+    "timedelta",
+    "category",
+    "object",
+    "text",
+    "other",
+]
+
+# numpy, pandas' nullable types and Arrow types all have these one-letter kinds.
+_KIND_OF_DTYPE: dict[str, ColumnKind] = {
+    "b": "boolean",
+    "i": "integer",
+    "u": "integer",
+    "f": "float",
+    "M": "datetime",
+    "m": "timedelta",
+}
+
+_HOW_TO_GET_NUMBERS = (
+    "turn it into numbers (categories one-hot, for example), pass it as y if it is "
+    "the label, or leave the column out"
+)
+_HOW_TO_GET_NUMBERS_FROM_TIMES = (
+    "turn it into numbers, such as a count of days, or leave the column out"
+)
+
+
+def column_kind(column: pd.Series) -> ColumnKind:
+    """The kind of a DataFrame's column, as its dtype tells; no cell is looked at.
+
+    Metrics and tables both begin with this. Numbers, booleans and times are certain.
+    Columns of kind "category", "object" and "text" have to be looked into: their cells
+    may be words as well as numbers or dates that are written as text.
+
+    Returns
+    -------
+    "boolean", "integer", "float", "datetime" or "timedelta", of any size or library;
+    "category" for pandas' categories of any values; "object" for Python objects;
+    "text" for pandas' types of strings; "other" for the rest, such as periods
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sliceflow.dataframes import column_kind
+    >>> column_kind(pd.Series([1, None], dtype="Int64"))
+    'integer'
+    >>> column_kind(pd.Series(["a", "b"], dtype="category"))
+    'category'
+    """
+    dtype = column.dtype
+    if str(dtype) == "category":
+        return "category"
+    if dtype.kind in _KIND_OF_DTYPE:
+        return _KIND_OF_DTYPE[dtype.kind]
+    if dtype == np.dtype(object):
+        return "object"
+    if dtype.type is str:
+        return "text"
+    return "other"
 
 
 def column_names(X: Any) -> tuple[Any, ...] | None:
     """The names of the columns of a DataFrame; None for anything else."""
-    pandas = sys.modules.get("pandas")
-    return (
-        tuple(X.columns)
-        if pandas is not None and isinstance(X, pandas.DataFrame)
-        else None
-    )
+    pandas = sys.modules.get("pandas")  # if it is not imported, X is no DataFrame
+    if pandas is None or not isinstance(X, pandas.DataFrame):
+        return None
+    return tuple(X.columns)
 
 
-def as_frame(rows: np.ndarray, names: tuple[Any, ...]) -> Any:
+def as_frame(rows: np.ndarray, names: tuple[Any, ...]) -> pd.DataFrame | np.ndarray:
     """Rows (n, d) as a DataFrame; unchanged if pandas is not installed."""
     try:
         import pandas
@@ -32,36 +100,56 @@ def as_frame(rows: np.ndarray, names: tuple[Any, ...]) -> Any:
 
 
 def check_columns(X: Any) -> None:
-    """Raise a ValueError for a DataFrame with columns that are not numbers or have the same name."""
+    """Raise a `DataError` if X is a DataFrame whose columns are not all numbers.
+
+    Two columns of the same name are an error, too. Anything else passes.
+    """
     if type(X).__module__.partition(".")[0] == "polars":
-        fact = f"X is a {type(X).__name__} of polars"
-        raise ValueError(
-            f"{fact}; pass a DataFrame of pandas, X.to_pandas(), or X.to_numpy()"
+        raise DataError(
+            f"X is a {type(X).__name__} of polars",
+            "pass a DataFrame of pandas, X.to_pandas(), or X.to_numpy()",
         )
-    names = column_names(X) or ()
-    if twice := doubled(names):
-        raise ValueError(
-            f"X has two columns named {twice[0]!r}; give each a name of its own"
+    names = column_names(X)
+    if names is None:
+        return
+    repeated = doubled(names)
+    if repeated:
+        raise DataError(
+            f"X has two columns named {repeated[0]!r}", "give each a name of its own"
         )
     for i, name in enumerate(names):
-        if fault := _fault(X.iloc[:, i]):
-            raise ValueError(f"column {name!r} of X {fault}, or leave the column out")
+        _check_column(X.iloc[:, i], name)
 
 
-def _fault(column: Any) -> str:
-    """What is wrong with a column, and what to do; empty if nothing is."""
-    dtype = column.dtype
-    fact = f"has dtype {column.dtype}"
-    if dtype.kind in "mM" or str(dtype).startswith("period"):
-        return f"{fact}; turn it into numbers, such as a count of days"
-    if dtype == np.dtype(object):
-        for row, value in enumerate(column):
-            if value is None or type(value).__name__ == "NAType":
-                return f"has no value in row {row} ({value!r}); drop or fill missing values"
-            if not isinstance(value, Real | Decimal | np.bool):
-                fact = f"has dtype object and holds {value!r} in row {row}"
-                break
-        else:
-            return ""
-    advice = "categories one-hot, for example), pass it as y if it is the label"
-    return "" if dtype.kind in "biuf" else f"{fact}; turn it into numbers ({advice}"
+def _check_column(column: pd.Series, name: Any) -> None:
+    """Raise a `DataError` if the column of X is not made of numbers."""
+    kind = column_kind(column)
+    if kind in ("boolean", "integer", "float"):
+        return
+    if kind == "object":
+        _check_objects(column, name)
+        return
+    if kind in ("datetime", "timedelta") or str(column.dtype).startswith("period"):
+        advice = _HOW_TO_GET_NUMBERS_FROM_TIMES
+    else:
+        advice = _HOW_TO_GET_NUMBERS
+    raise DataError(f"X has dtype {column.dtype}", advice, column=name)
+
+
+def _check_objects(column: pd.Series, name: Any) -> None:
+    """Raise a `DataError` at the first Python object that is not a number."""
+    for row, value in enumerate(column):
+        if value is None or type(value).__name__ == "NAType":
+            raise DataError(
+                f"X has no value ({value!r})",
+                "drop or fill missing values, or leave the column out",
+                row,
+                name,
+            )
+        if not isinstance(value, Real | Decimal | np.bool):
+            raise DataError(
+                f"X has dtype object and holds {value!r}",
+                _HOW_TO_GET_NUMBERS,
+                row,
+                name,
+            )

@@ -104,6 +104,10 @@ class DataWarning(DataProblem, UserWarning):
     """Data that can be used, but perhaps not as the user expects."""
 
 
+class CopyWarning(UserWarning):
+    """The particles copy rows of the data: samples may not be new."""
+
+
 class NotEnoughMemoryError(HintedError, MemoryError):
     """What was asked for can never be allocated."""
 

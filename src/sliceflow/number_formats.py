@@ -1,50 +1,74 @@
-"""Numbers written as text: ``1,234.50``, ``3,14``, ``7%``, ``$12``; read, and written the same way."""
+"""Numbers that are written as text, such as ``1,234.50``, ``3,14``, ``7%`` or ``$12``.
+
+`infer_number_format` finds out how the cells of a column are written. The
+`NumberFormat` reads them as floats, and writes new numbers in the same way.
+
+The endings of files with tables and the words for missing cells are here as well,
+because the command line needs them before it imports pandas.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-TABLES = (
-    ".csv",
-    ".tsv",
-    ".txt",
-    ".parquet",
-    ".pq",
-    ".xlsx",
-    ".xls",
-)  # endings of files of tables
-MISSING = (
-    "",
-    "na",
-    "n/a",
-    "nan",
-    "null",
-    "none",
-    "?",
-    "-",
-    "#n/a",
-)  # texts that mean a missing cell
+# Endings of files that are tables.
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+
+# Cells of a text file that mean a missing value, in lower case.
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
+
+# A number as Python writes it: 12, -0.5, .5, 1e-3.
 PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_CODES = "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|TRY|KRW|kr|zł|Kč"
-_SIGNS = re.compile(
-    rf"(-(?=\D)|\()?((?:[A-Z]{{0,2}}[^\w\s.,+()-]|{_CODES})?\s?)"
-    rf"([+-]?[\d.,]*\d[\d.,'’\s]*(?:[eE][+-]?\d+)?(?<=\d))(\s?(?:[^\w\s.,()]|{_CODES})?)\)?"
+
+_CURRENCIES = (
+    "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|TRY|KRW"
+    "|kr|zł|Kč"
 )
-_MARKS = (
-    (".", ""),
-    (".", ","),
-    (",", ""),
-    (",", "."),
-)  # decimal point, thousands: the first that fits
-_GAPS = tuple((point, gap) for gap in " \u00a0\u202f'’" for point in ".,")
-_MOST_READ = 2_000  # cells from which the way of writing is learnt
-_NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
+# A minus or a parenthesis before the prefix; a prefix such as "$", "R$" or "EUR "; the
+# digits with their marks; a suffix such as "%" or " CHF"; and a closing parenthesis.
+_NUMBER_WITH_SIGNS = re.compile(
+    r"(?P<minus>-(?=\D)|\()?"
+    rf"(?P<prefix>(?:[A-Z]{{0,2}}[^\w\s.,+()-]|{_CURRENCIES})?\s?)"
+    r"(?P<digits>[+-]?[\d.,]*\d[\d.,'’\s]*(?:[eE][+-]?\d+)?(?<=\d))"
+    rf"(?P<suffix>\s?(?:[^\w\s.,()]|{_CURRENCIES})?)\)?"
+)
+
+
+class _Marks(NamedTuple):
+    """The decimal point, and the mark between thousands."""
+
+    decimal: str
+    thousands: str
+
+
+# Tried in this order: of several that read as many cells, the first one counts.
+_COMMON_MARKS = (_Marks(".", ""), _Marks(".", ","), _Marks(",", ""), _Marks(",", "."))
+# Gaps between thousands: a space, one without a line break, a narrow one; apostrophes.
+_GAP_MARKS = (
+    _Marks(".", " "),
+    _Marks(",", " "),
+    _Marks(".", "\u00a0"),
+    _Marks(",", "\u00a0"),
+    _Marks(".", "\u202f"),
+    _Marks(",", "\u202f"),
+    _Marks(".", "'"),
+    _Marks(",", "'"),
+    _Marks(".", "’"),
+    _Marks(",", "’"),
+)
+
+# Cells that are looked at to learn the format; more would only take time.
+_MAX_CELLS_READ = 2_000
+# If at least this share of the cells are numbers, the others are taken for mistakes
+# that the user should hear of, and not for words. A choice by judgement.
+_MIN_SHARE_OF_NUMBERS = 0.8
 
 
 @dataclass(frozen=True)
@@ -52,71 +76,119 @@ class NumberFormat:
     """A way to write numbers as text."""
 
     decimal: str = "."
-    thousands: str = ""  # the mark, if any
+    thousands: str = ""  # the mark between thousands; empty if there is none
     prefix: str = ""  # what stands before each number, such as "$"
-    suffix: str = ""
+    suffix: str = ""  # what stands behind it, such as "%"
     decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
-    minus: str = ""  # before the prefix of a negative number: "-", or "(", which is closed at the end
+    # What a negative number has before its prefix: "-", or "(", which is closed at the
+    # end. If empty, the minus stands behind the prefix.
+    minus: str = ""
 
-    def parse(self, texts: Any) -> np.ndarray:
-        """Numbers; NaN for what is not written this way."""
-        bare = import_module("pandas").Series(texts, dtype="str").str.strip()
+    def parse(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
+        """The numbers (n,) of n texts; NaN for what is not written this way."""
+        pandas = import_module("pandas")
+        bare = pandas.Series(texts, dtype="str").str.strip()
         bare = bare.str.replace(r"^\((.+)\)$", r"-\1", regex=True)
-        bare = bare.str.replace(
-            rf"^(-?){re.escape(self.prefix.strip())}\s*", r"\1", regex=True
-        )
+        prefix = re.escape(self.prefix.strip())
+        bare = bare.str.replace(rf"^(-?){prefix}\s*", r"\1", regex=True)
         bare = bare.str.removesuffix(self.suffix.strip()).str.strip()
         if self.thousands:
             mark = re.escape(self.thousands)
             point = re.escape(self.decimal)
-            grouped = bare.str.fullmatch(
-                rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?|[^{mark}]*"
-            )
-            bare = bare.where(grouped).str.replace(self.thousands, "", regex=False)
+            groups_of_three = rf"[+-]?\d{{1,3}}({mark}\d{{3}})*({point}\d*)?"
+            without_mark = rf"[^{mark}]*"
+            well_grouped = bare.str.fullmatch(f"{groups_of_three}|{without_mark}")
+            bare = bare.where(well_grouped)
+            bare = bare.str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        return np.asarray(bare.where(bare.str.fullmatch(PLAIN)).astype("float64"))
+        bare = bare.where(bare.str.fullmatch(PLAIN))
+        return np.asarray(bare.astype("float64"))
 
     def write(self, numbers: np.ndarray) -> list[str]:
-        return [self._text(v) for v in numbers.tolist()]
+        """Numbers (n,) as n texts."""
+        return [self._write_one(number) for number in numbers.tolist()]
 
-    def _text(self, v: float) -> str:
-        decimals = 0 if self.decimals < 0 and v.is_integer() else self.decimals
-        form = "z," if self.thousands else "z"  # z: no minus before zero
-        text = f"{v:{form}.{decimals}f}" if decimals >= 0 else f"{v:{form}}"
+    def _write_one(self, number: float) -> str:
+        decimals = self.decimals
+        if decimals < 0 and number.is_integer():
+            decimals = 0
+        spec = "z"  # no minus before a zero
+        if self.thousands:
+            spec += ","
+        if decimals >= 0:
+            spec += f".{decimals}f"
+        text = format(number, spec)
         text = text.translate({ord(","): self.thousands, ord("."): self.decimal})
-        if self.minus and text[0] == "-":
-            return f"{self.minus}{self.prefix}{text[1:]}{self.suffix}{')' * (self.minus == '(')}"
-        return self.prefix + text + self.suffix
+        if not self.minus or not text.startswith("-"):
+            return self.prefix + text + self.suffix
+        closing = ")" if self.minus == "(" else ""
+        return self.minus + self.prefix + text[1:] + self.suffix + closing
 
 
 def infer_number_format(texts: np.ndarray) -> NumberFormat | None:
-    """How the texts write numbers; None if fewer than four in five are numbers. Others are read as NaN."""
-    some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
-    found = [m.groups() for m in map(_SIGNS.fullmatch, some) if m is not None]
-    codes = [
-        re.fullmatch(r"0\d+", text)
-        for text in some
-        if text[:1] == "0" and len(text) > 1
+    """How texts (n,) write numbers; None if fewer than four in five are numbers.
+
+    The format reads the few that are no numbers as NaN.
+    """
+    every = max(1, len(texts) // _MAX_CELLS_READ)
+    cells = [str(text).strip() for text in texts[::every].tolist()]
+    matches = [
+        match for match in map(_NUMBER_WITH_SIGNS.fullmatch, cells) if match is not None
     ]
-    if not found or len(found) < _NUMERIC * len(some) or (codes and all(codes)):
-        return None  # words, or codes such as 00123
-    prefix, suffix = (
-        Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (1, 3)
+    too_few = len(matches) < _MIN_SHARE_OF_NUMBERS * len(cells)
+    if not matches or too_few or _are_codes(cells):
+        return None
+    prefix = _most_common([match["prefix"] for match in matches])
+    suffix = _most_common([match["suffix"] for match in matches])
+    minus = max(match["minus"] or "" for match in matches)
+    digits = [match["digits"] for match in matches]
+    marks = _infer_marks(digits, has_sign=bool(prefix + suffix))
+    number_format = NumberFormat(
+        decimal=marks.decimal,
+        thousands=marks.thousands,
+        prefix=prefix,
+        suffix=suffix,
+        decimals=_common_decimals(digits, marks.decimal),
+        minus=minus,
     )
-    minus = max(signs[0] or "" for signs in found)
-    digits = [signs[2] for signs in found]
-    # "123 456" alone may be the number of a person
-    gaps = (
-        _GAPS
-        if prefix + suffix or all(re.search(r"[.,]\d+$", d) for d in digits)
-        else ()
-    )
-    fits = {
-        marks: np.isfinite(NumberFormat(*marks).parse(digits)).sum()
-        for marks in _MARKS + gaps
-    }
-    decimal, thousands = max(fits, key=lambda marks: fits[marks])
-    tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
-    decimals = tails.pop() if len(tails) == 1 else -1
-    writing = NumberFormat(decimal, thousands, prefix, suffix, decimals, minus)
-    return writing if np.isnan(writing.parse(texts)).mean() <= 1 - _NUMERIC else None
+    share_of_others = np.isnan(number_format.parse(texts)).mean()
+    if share_of_others > 1 - _MIN_SHARE_OF_NUMBERS:
+        return None
+    return number_format
+
+
+def _are_codes(cells: list[str]) -> bool:
+    """Whether all cells that begin with a zero are codes such as 00123, not 0.5."""
+    with_leading_zero = [text for text in cells if text[:1] == "0" and len(text) > 1]
+    if not with_leading_zero:
+        return False
+    return all(re.fullmatch(r"0\d+", text) for text in with_leading_zero)
+
+
+def _most_common(texts: list[str]) -> str:
+    """The most frequent text; of several, the first."""
+    return Counter(texts).most_common(1)[0][0]
+
+
+def _infer_marks(digits: list[str], has_sign: bool) -> _Marks:
+    """The marks with which most of the texts are numbers.
+
+    Spaces and apostrophes count as marks only in numbers with a prefix or suffix
+    (`has_sign`), or if all have decimals: "123 456" alone may identify a person.
+    """
+    candidates: tuple[_Marks, ...] = _COMMON_MARKS
+    if has_sign or all(re.search(r"[.,]\d+$", text) for text in digits):
+        candidates += _GAP_MARKS
+    n_read = [
+        np.isfinite(NumberFormat(marks.decimal, marks.thousands).parse(digits)).sum()
+        for marks in candidates
+    ]
+    return candidates[int(np.argmax(n_read))]
+
+
+def _common_decimals(digits: list[str], decimal: str) -> int:
+    """How many digits all texts have after the decimal point; −1 if they differ."""
+    lengths = {len(text.partition(decimal)[2]) for text in digits}
+    if len(lengths) == 1:
+        return lengths.pop()
+    return -1

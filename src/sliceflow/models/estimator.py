@@ -50,7 +50,7 @@ class FitResult:
 
     fitted: Any  # the fitted state: what draws samples
     history: dict[str, list[Any]] = field(default_factory=dict)  # `history_`
-    warnings: tuple[Warning, ...] = ()  # what the user should know about the result
+    warning: Warning | None = None  # what the user should know about the result
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -101,8 +101,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             result = prepared.planned.run(heard)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         self._store_model(self._new_model(prepared, result))
-        for warning in result.warnings:
-            self._warn(warning, prepared)
+        self._warn(result.warning, prepared)
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit:
@@ -202,11 +201,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             rows = _copied(prepared.rows)
         return Model(prepared.seed, result.fitted, result.history, rows)
 
-    def _warn(self, warning: Warning, prepared: PreparedFit) -> None:
-        """Warn at the line where the user called."""
-        # This, `fit`, the user's call; or this, `fit`, `_refit`, `partial_fit`, …
-        stacklevel = 5 if prepared.owns_rows else 3
-        warnings.warn(warning, stacklevel=stacklevel)
+    def _warn(self, warning: Warning | None, prepared: PreparedFit) -> None:
+        """Warn, if there is a warning, at the line where the user called."""
+        if warning is not None:
+            # This, `fit`, the user's call; or this, `fit`, `_refit`, `partial_fit`, …
+            stacklevel = 5 if prepared.owns_rows else 3
+            warnings.warn(warning, stacklevel=stacklevel)
 
     # The model
 

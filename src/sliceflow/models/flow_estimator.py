@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from sliceflow.devices import require_memory, resolve_device
+from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, is_int, require
+from sliceflow.errors import CopyWarning, DataError, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, FitResult, PreparedFit
 from sliceflow.models.fitting import run_parts
@@ -95,8 +95,8 @@ class FlowEstimator(Estimator):
         self._store_model(self._new_model(prepared, result), particles, y)
         shown, hint = planned.copies(results)
         if shown:
-            text = f"the particles copy rows of X ({shown}); {hint}"
-            self._warn(UserWarning(text), prepared)
+            message = f"the particles copy rows of X ({shown}); {hint}"
+            self._warn(CopyWarning(message), prepared)
         return self
 
     def prepare(

@@ -180,7 +180,7 @@ def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)
     for words, wrong in (
-        ("'q' does not fit the column 'g'", {"g": "q"}),
+        ("column 'g': 'q' does not fit", {"g": "q"}),
         ("does not know", {"z": 1}),
     ):
         with pytest.raises(ValueError, match=words):

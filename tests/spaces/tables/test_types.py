@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from sliceflow import TableFlow
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import EncodedColumn, read_frame
 
@@ -68,45 +69,54 @@ COLUMNS = {
 }
 
 
+def with_missing_cells(column, missing):
+    if column.dtype == object:
+        return column.where(~missing, None)
+    return column.mask(missing)
+
+
+def check_values(name, values, known):
+    """What is special about some columns."""
+    if name == "months":
+        assert (values.dt.day == 1).all()
+    if name.startswith("days"):
+        assert (values == values.dt.normalize()).all()
+    if name == "ISO with offsets":
+        assert set(values) <= set(known)
+    if name == "ISO in ms":
+        assert (values.str.len() == 23).all()
+    if name == "unix seconds":
+        assert (values % 1 != 0).mean() > 0.9
+    if name == "Decimal":
+        assert all(value == round(value, 2) for value in values)
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_column_comes_back(name, missing, rng):
     column = pd.Series(COLUMNS[name](rng))
-    gone = rng.random(N) < 0.2
-    if missing and (
-        str(column.dtype).startswith(("int", "uint")) or column.dtype == bool
-    ):
-        pytest.skip("the dtype has no missing cells")
+    is_missing = rng.random(N) < 0.2
+    n_present = 300
     if missing:
-        column = (
-            column.mask(gone) if column.dtype != object else column.where(~gone, None)
-        )
+        if str(column.dtype).startswith(("int", "uint")) or column.dtype == bool:
+            pytest.skip("the dtype has no missing cells")
+        column = with_missing_cells(column, is_missing)
+        n_present = pytest.approx(240, abs=39)
     frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
     new = fit(frame).sample(300, 0)["c"]
     assert new.dtype == frame["c"].dtype
-    present = new.dropna()
+    values = new.dropna()
     known = frame["c"].dropna()
-    assert len(present) == 300 if not missing else abs(len(present) - 240) < 40
+    assert len(values) == n_present
     if frame["c"].dtype == object:
-        assert {type(v) for v in present} == {type(v) for v in known}
+        assert {type(value) for value in values} == {type(value) for value in known}
     if hasattr(frame["c"], "cat"):
         assert list(new.cat.categories) == list(frame["c"].cat.categories)
         assert new.cat.ordered == frame["c"].cat.ordered
     else:
-        assert known.min() <= present.min()
-        assert present.max() <= known.max()
-    if name == "months":
-        assert (present.dt.day == 1).all()
-    if name.startswith("days"):
-        assert (present == present.dt.normalize()).all()
-    if name == "ISO with offsets":
-        assert set(present) <= set(known)
-    if name == "ISO in ms":
-        assert (present.str.len() == 23).all()
-    if name == "unix seconds":
-        assert (present % 1 != 0).mean() > 0.9
-    if name == "Decimal":
-        assert all(v == round(v, 2) for v in present)
+        assert known.min() <= values.min()
+        assert values.max() <= known.max()
+    check_values(name, values, known)
 
 
 @pytest.mark.parametrize(
@@ -181,15 +191,18 @@ def test_compact_dates_stay_dates(dtype, rng):
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
     assert TableFlow().fit(numbers).kinds_["day"] == "integer"
     with pytest.raises(
-        ValueError, match=r"holds 20230675, which is a number.* pandas.to_datetime"
-    ):
+        DataError, match=r"holds 20230675, which is a number.* pandas.to_datetime"
+    ) as caught:
         TableFlow(columns={"day": "datetime"}).fit(numbers)
+    assert caught.value.column == "day"
 
 
 def test_ambiguous_dates_are_refused_with_a_cure():
     frame = pd.DataFrame({"d": ["01/02/2024", "03/04/2024"] * 20, "x": range(40)})
-    with pytest.raises(ValueError, match="day and month"):
+    with pytest.raises(DataError, match="day and month") as caught:
         fit(frame)
+    assert caught.value.row == 0
+    assert caught.value.column == "d"
     assert fit(frame, columns={"d": "datetime:%d/%m/%Y"}).kinds_["d"] == "datetime"
 
 
@@ -273,48 +286,86 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
     assert not set(new) & set(ids)
     if dtype == "int16":
         with pytest.raises(
-            ValueError, match="too few other numbers for 60000 new identifiers"
-        ):
+            DataError, match="too few other numbers for 60000 new identifiers"
+        ) as caught:
             flow.sample(60_000, 0)
+        assert caught.value.column == "customer_id"
 
 
 def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
-    with pytest.warns(UserWarning, match="column 'mail': samples contain real"):
+    with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
         flow = fit(frame, columns={"mail": "category"})
     assert "REAL VALUES" in flow.columns_["note"][0]
 
 
-def test_free_text_and_odd_cells_are_refused():
+def long_texts(n):
     words = ["the quick brown fox", "jumps over the lazy dog", "a b c d e f"]
-    texts = [
+    return [
         f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts"
-        for k in range(60)
+        for k in range(n)
     ]
-    for column, said in (
-        (texts, "free text"),
-        ([1.0, np.inf] * 30, "inf in row 1"),
-        ([{"k": 1}] * 60, "dict"),
-        (["x", 1.5] + ["y"] * 58, "row 1"),
-        ([*["1.5"] * 40, "unknown", *["2.5"] * 19], "'unknown' in row 40"),
-        (pd.period_range("2020-01", periods=60, freq="M"), "to_timestamp"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            fit(pd.DataFrame({"c": column, "x": range(60)}))
+
+
+@pytest.mark.parametrize(
+    ("values", "row", "message"),
+    [
+        (long_texts(60), None, "free text"),
+        ([1.0, np.inf] * 30, 1, "the value is inf"),
+        ([{"k": 1}] * 60, 0, "dict"),
+        (["x", 1.5] + ["y"] * 58, 1, "a float, but most are str"),
+        ([*["1.5"] * 40, "unknown", *["2.5"] * 19], 40, "holds 'unknown'"),
+        (["2024-01-31", "31.1.2024"] * 30, 0, "dates not all in one format"),
+        ([Decimal("NaN"), Decimal(1), Decimal("inf")] * 20, 2, "make it missing"),
+        (pd.period_range("2020-01", periods=60, freq="M"), None, "to_timestamp"),
+    ],
+)
+def test_free_text_and_odd_cells_are_named_by_row_and_column(values, row, message):
+    frame = pd.DataFrame({"c": values, "x": range(60)})
+    with pytest.raises(DataError, match=message) as caught:
+        fit(frame)
+    assert caught.value.row == row
+    assert caught.value.column == "c"
+
+
+def test_other_objects_names_and_kinds_are_refused():
     with pytest.raises(TypeError, match="to_pandas"):
         fit(__import__("polars").DataFrame({"a": [1]}))
-    with pytest.raises(
-        ValueError, match="levels that are not"
-    ):  # as a file may have them: year 33,658
-        EncodedColumn(
-            "t", "datetime64[s, Europe/Berlin]", np.array([0]), np.array([10**12])
-        ).check()
     with pytest.raises(ValueError, match="two columns are named 1;"):
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
-    with pytest.raises(ValueError, match="not a kind"):
+    with pytest.raises(ParameterError, match="not a kind") as caught:
         fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "constant"})
+    assert caught.value.parameter == "columns"
     with pytest.raises(ValueError, match="not a column"):
         fit(pd.DataFrame({"a": [1, 2]}), columns={"b": "drop"})
+    with pytest.raises(
+        DataError, match="is text such as 'u', not continuous"
+    ) as caught:
+        fit(pd.DataFrame({"a": ["u", "v"] * 9}), columns={"a": "continuous"})
+    assert caught.value.column == "a"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "levels"),
+    [
+        # The year 33,658, on a clock that is shown and on one that is not.
+        ("datetime64[s, Europe/Berlin]", {"numbers": np.array([10**12])}),
+        ("datetime64[s]", {"numbers": np.array([10**12])}),
+        ("datetime64[s]", {"numbers": np.array([-(10**12)])}),
+        ("object", {"labels": ("a", 3)}),
+        ("object", {"labels": (True, 1.5)}),
+        ("no dtype", {"labels": ("a",)}),
+    ],
+)
+def test_levels_that_only_a_damaged_file_has_are_refused(dtype, levels):
+    with pytest.raises(ValueError, match="levels that are not"):
+        EncodedColumn("t", dtype, np.array([0]), **levels).check()
+
+
+def test_the_last_year_of_the_calendar_is_a_year():
+    days = pd.Series(["0001-01-01", "9999-12-31"] * 20, dtype="datetime64[s]")
+    frame = pd.DataFrame({"until": days, "x": range(40)})
+    assert set(fit(frame).sample(30, 0)["until"]) <= set(days)
 
 
 def test_decimals_are_kept_as_written_and_new_rows_must_fit():
@@ -323,8 +374,9 @@ def test_decimals_are_kept_as_written_and_new_rows_must_fit():
     assert (rows.in_users_form()[0]["a"].map(str) == frame["a"].map(str)).all()
     whole = pd.DataFrame({"a": range(40)})
     assert read_frame(whole).digests(Ranks()) != read_frame(2 * whole).digests(Ranks())
-    with pytest.raises(ValueError, match=r"0\.5\) does not fit in int64"):
+    with pytest.raises(DataError, match=r"0\.5\) does not fit in int64") as caught:
         fit(whole).partial_fit(whole + 0.5)
+    assert caught.value.column == "a"
 
 
 def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms(rng):

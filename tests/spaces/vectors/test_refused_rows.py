@@ -84,7 +84,7 @@ ROWS = {
     },
     "X as a DataFrame": {
         "a column of text, categories, dates or durations": refused(
-            r"column 'odd' of X has dtype (str|object|category|datetime|timedelta).*turn it into "
+            r"column 'odd': X has dtype (str|object|category|datetime|timedelta).*turn it into "
             "numbers.* or leave the column out",
             lambda: fit(frame(WORDS)),
             lambda: fit(frame(pd.array(WORDS, dtype="string"))),
@@ -93,11 +93,11 @@ ROWS = {
             lambda: fit(frame(pd.timedelta_range("1s", periods=30))),
         ),
         "a column of objects that are not all numbers": refused(
-            "column 'odd' of X has dtype object and holds 'x' in row 9",
+            "row 9, column 'odd': X has dtype object and holds 'x'",
             lambda: fit(frame(OBJECTS)),
         ),
         "a missing value: NaN, None, NA, null": refused(
-            r"in row 4, column 'odd'|column 'odd' of X has no value in row 4",
+            r"row 4, column 'odd'",
             lambda: fit(frame(having(np.nan, 4, X[:, 0]))),
             lambda: fit(frame(having(None, 4, X[:, 0]))),
             lambda: fit(frame(pd.array(having(None, 4, Y), dtype="Int64"))),

@@ -13,7 +13,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, require
+from sliceflow.errors import ParameterError, is_int, require
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import Ranks
@@ -195,10 +195,9 @@ class ImageFlow(FlowEstimator):
         if rows is not None:
             return rows.pixels
         if fitted.mosaics is None:
-            fact = "mask needs a model that keeps its pictures, and this one keeps none"
-            raise ValueError(
-                f"{fact}; fit it with keep_rows=True, or for one mask with observed="
-            )
+            fact = "keeps no pictures, but a mask needs them"
+            hint = "fit it with keep_rows=True, or for one mask with observed="
+            raise ParameterError("keep_rows", self.keep_rows, fact, hint)
         return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
 
     def evolution(

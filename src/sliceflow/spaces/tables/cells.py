@@ -1,59 +1,81 @@
-"""The cells of a DataFrame as a model keeps them: the levels of each column, and the level of each cell.
+"""A DataFrame as a model stores it: each column as its levels, and a code for each cell.
 
-Levels are the different values of a column, in pandas' own types, and come back as they were.
+The levels of a column are its different values. The code of a cell is the number of its
+level, or −1 if the cell is missing. The column ``["b", "a", None, "b"]`` has the levels
+``["a", "b"]`` and the codes ``[1, 0, -1, 1]``. Levels keep pandas' own types, so a
+column comes back exactly as it was.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 
-from sliceflow.errors import doubled
+from sliceflow.dataframes import column_kind
+from sliceflow.errors import DataError, doubled
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
 _Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
-_FORMS = {
-    "b": "bool",
-    "i": "int",
-    "u": "int",
-    "f": "float",
-    "M": "datetime",
-    "m": "timedelta",
+_Categorical = Literal["", "unordered", "ordered"]
+
+# What the values of a column are. Kinds that are not here hold Python objects or texts.
+ValueType = Literal[
+    "bool", "int", "float", "str", "Decimal", "date", "datetime", "timedelta"
+]
+_VALUE_TYPES: dict[str, ValueType] = {
+    "boolean": "bool",
+    "integer": "int",
+    "float": "float",
+    "datetime": "datetime",
+    "timedelta": "timedelta",
 }
-TEXT_TYPES: dict[str, Any] = {
+
+# Types of Python objects that a file stores as texts, and what reads these again.
+_STORED_AS_TEXT: dict[str, Callable[[str], Any]] = {
     "Decimal": Decimal,
     "date": date.fromisoformat,
-}  # types kept as texts
-MAKE = TEXT_TYPES | {
+}
+# What makes a Python object of a user's text, by the name of its type.
+OBJECT_OF_TEXT: dict[str, Callable[[str], Any]] = {
+    **_STORED_AS_TEXT,
     "int": int,
     "float": float,
     "bool": bool,
-}  # Python's objects of texts
-_WRONG: Any = (
+}
+_OBJECT_TYPES = (str, int, float, bool, Decimal, date)
+
+# What pandas and numpy raise for values or dtypes that do not fit together. numpy
+# evaluates some names of dtypes as Python, hence the SyntaxError.
+_PANDAS_ERRORS = (
     ValueError,
     TypeError,
     ArithmeticError,
     LookupError,
     AttributeError,
     NotImplementedError,
+    SyntaxError,
 )
-_WRONG += (SyntaxError,)  # numpy reads some names of dtypes as Python's
+_MAX_LABELS_SHOWN = 6
 
 
-def pandas() -> Any:
-    """The module; an ImportError says how to install it."""
+def pandas() -> ModuleType:
+    """The module pandas; an ImportError says how to install it."""
     try:
         return import_module("pandas")
     except ImportError as error:
@@ -64,158 +86,217 @@ def pandas() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumn:
-    """One column. Levels that are no numbers are labels; Decimals and dates with the name of their type."""
+    """One column: its different values, the levels, and the code of each cell.
+
+    Levels are stored as `numbers` if they are numbers, booleans or times, else as
+    `labels`. A Decimal or a date is the label (name of its type, its text).
+    """
 
     name: Label
     dtype: str  # of the levels, as pandas writes it
-    codes: _Codes  # the level of every cell; −1 where it is missing
-    numbers: _Numbers = field(
-        default_factory=lambda: np.empty(0)
-    )  # ascending; of times, ticks in UTC
+    codes: _Codes  # (n,), the level of every cell; −1 where it is missing
+    # (k,), ascending; times are counted in the unit of their dtype since 1970 in UTC
+    numbers: _Numbers = field(default_factory=lambda: np.empty(0))
     labels: tuple[Label, ...] = ()
-    categorical: Literal["", "unordered", "ordered"] = (
-        ""  # if not empty, levels may have no cell
-    )
+    # Of what kind pandas' categories are; empty for other columns. Only levels of
+    # categories may have no cell.
+    categorical: _Categorical = ""
 
     def check(self) -> None:
+        """Raise a ValueError if the column cannot have been written by `encode_column`.
+
+        A damaged file may hold anything.
+        """
         try:
-            again = _cells(self.name, self.codes, self.levels, self.categorical)
-            same = again.labels == self.labels and np.array_equal(
-                again.numbers, self.numbers
+            encoded = _encode_levels(
+                self.name, self.codes, self.levels, self.categorical
             )
-        except _WRONG as error:
+        except _PANDAS_ERRORS as error:
             raise ValueError(
                 f"column {self.name!r} has levels that are not {self.dtype}"
             ) from error
-        if not same or int(self.codes.max(initial=-1)) >= len(self.levels):
+        comes_back = encoded.labels == self.labels and np.array_equal(
+            encoded.numbers, self.numbers
+        )
+        if not comes_back or int(self.codes.max(initial=-1)) >= len(self.levels):
             raise ValueError(f"column {self.name!r} has a cell with an unknown level")
 
     @cached_property
-    def levels(self) -> Any:
-        """A Series."""
+    def levels(self) -> pd.Series:
+        """(k,), the different values, as a Series."""
         if len(self.numbers):
             return pandas().Series(self.numbers).astype(self.dtype)
-        values = [
-            TEXT_TYPES[v[0]](v[1]) if isinstance(v, tuple) else v for v in self.labels
-        ]
+        values = [_value_of_label(label) for label in self.labels]
         return pandas().Series(values, dtype=object).astype(self.dtype)
 
     @cached_property
-    def form(self) -> str:
-        """What the levels are: bool, int, float, str, Decimal, date, datetime or timedelta."""
-        if (kind := self.levels.dtype.kind) in _FORMS:
-            return _FORMS[kind]
-        found = (
-            {type(v).__name__ for v in self.levels}
-            if self.dtype == "object"
-            else {"str"}
-        )
-        return found.pop() if len(found) == 1 else "float" if found else "str"
+    def value_type(self) -> ValueType:
+        """What the levels are."""
+        kind = column_kind(self.levels)
+        if kind in _VALUE_TYPES:
+            return _VALUE_TYPES[kind]
+        if self.dtype != "object" or not len(self.levels):
+            return "str"
+        names = {type(value).__name__ for value in self.levels}
+        if len(names) > 1:
+            return "float"  # integers and floats: no others may stand together
+        return names.pop()  # type: ignore[return-value]
 
     @property
     def missing(self) -> np.ndarray:
+        """(n,), which cells are missing."""
         return np.asarray(self.codes < 0)
 
-    def series(self, codes: np.ndarray) -> Any:
-        """A column with these levels; −1 is a missing cell."""
+    def to_series(self, codes: np.ndarray) -> pd.Series:
+        """A column of the user's dtype, with cells of these codes (m,)."""
         pd = pandas()
         if self.categorical:
-            ordered = self.categorical == "ordered"
-            return pd.Series(
-                pd.Categorical.from_codes(codes, pd.Index(self.levels), ordered=ordered)
+            categories = pd.Categorical.from_codes(
+                codes, pd.Index(self.levels), ordered=self.categorical == "ordered"
             )
+            return pd.Series(categories)
         if self.dtype == "object":
-            return pd.Series(
-                np.array([*self.levels, None], dtype=object)[codes], dtype=object
-            )
+            # The code −1 is the last value, None. pandas would make NaN of it.
+            values = np.array([*self.levels, None], dtype=object)
+            return pd.Series(values[codes], dtype=object)
         return self.levels.reindex(codes).reset_index(drop=True)
 
     def take(self, rows: np.ndarray) -> EncodedColumn:
-        """Some rows; levels that lose their last one go."""
+        """Some rows. Levels that lose their last cell go."""
         codes = self.codes[rows]
-        k = len(self.levels)
-        before, now = (
-            np.bincount(c[c >= 0], minlength=k) > 0 for c in (self.codes, codes)
+        stays = _has_cells(codes, len(self.levels))
+        if self.categorical:  # categories that never had a cell stay
+            stays |= ~_has_cells(self.codes, len(self.levels))
+        new_code = np.append(np.cumsum(stays) - 1, -1)  # −1 stays −1
+        return _encode_levels(
+            self.name, new_code[codes], self.levels[stays], self.categorical
         )
-        kept = now | ~before if self.categorical else now
-        number = np.append(np.cumsum(kept) - 1, -1)
-        return _cells(self.name, number[codes], self.levels[kept], self.categorical)
 
     def keys(self) -> list[Hashable]:
         """The value of every cell; None where it is missing."""
         values = [*self.levels.tolist(), None]
-        return [values[c] for c in self.codes.tolist()]
+        return [values[code] for code in self.codes.tolist()]
+
+    @property
+    def form(self) -> ValueType:
+        """The name of `value_type` that the algorithms still use."""
+        return self.value_type
+
+
+def _has_cells(codes: np.ndarray, n_levels: int) -> np.ndarray:
+    """(k,), whether each of k levels has a cell."""
+    return np.bincount(codes[codes >= 0], minlength=n_levels) > 0
+
+
+def _value_of_label(label: Any) -> Any:
+    """The value that a label of a file stands for."""
+    if isinstance(label, tuple):
+        type_name, text = label
+        return _STORED_AS_TEXT[type_name](text)
+    return label
+
+
+def _label_of_value(value: Any) -> Any:
+    """The label that stands for a value in a file."""
+    type_name = type(value).__name__
+    if type_name in _STORED_AS_TEXT:
+        return type_name, str(value)
+    return value
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The user's rows: columns, the names of the levels of their names (one for plain names), and how many."""
+    """The user's rows, column by column."""
 
-    cells: tuple[EncodedColumn, ...]
+    columns: tuple[EncodedColumn, ...]
+    # The names of the levels of the header, as in `DataFrame.columns.names`: one, which
+    # is mostly None, for plain column names, more for a header of several lines.
     header: tuple[Label, ...]
-    n: int
+    n: int  # how many rows there are
 
     def check(self) -> None:
-        if any(len(of.codes) != self.n for of in self.cells):
+        """Raise a ValueError if the parts do not fit together, as in a damaged file."""
+        if any(len(column.codes) != self.n for column in self.columns):
             raise ValueError("columns have different lengths")
-        names = [of.name for of in self.cells]
-        if len(set(names)) < len(names) or not names:
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) < len(names):
             raise ValueError("column names are not different")
-        parts = {
-            len(name) if len(self.header) > 1 and isinstance(name, tuple) else 1
-            for name in names
-        }
-        if parts != {len(self.header)}:
+        if any(self._n_header_levels(name) != len(self.header) for name in names):
             raise ValueError("column names do not fit their header")
+
+    def _n_header_levels(self, name: Label) -> int:
+        """Of how many levels of the header a column name is made."""
+        if len(self.header) > 1 and isinstance(name, tuple):
+            return len(name)
+        return 1
 
     def __len__(self) -> int:
         return self.n
 
     def append(self, others: TableRows) -> TableRows:
-        both = zip(self.cells, others.like(self).cells, strict=True)
-        return replace(
-            self, cells=tuple(_joined(a, b) for a, b in both), n=self.n + others.n
-        )
+        """These rows, and others below them."""
+        pairs = zip(self.columns, others.like(self).columns, strict=True)
+        columns = tuple(_concatenate(above, below) for above, below in pairs)
+        return replace(self, columns=columns, n=self.n + others.n)
 
     def like(self, known: TableRows) -> TableRows:
-        """The columns in the order of other rows. A ValueError names one too many or too few."""
-        found = {of.name: of for of in self.cells}
-        names = [of.name for of in known.cells]
-        if lacking := [name for name in names if name not in found]:
-            raise ValueError(
-                f"the table lacks the column {lacking[0]!r}; the model has {shown(names)}"
-            )
-        if more := [name for name in found if name not in names]:
-            raise ValueError(
-                f"the model does not know the column {more[0]!r} of the table; drop it"
-            )
-        return replace(
-            self, cells=tuple(found[name] for name in names), header=known.header
-        )
+        """The same rows, with the columns in the order of `known`.
+
+        A `DataError` names a column that is lacking or unknown.
+        """
+        by_name = {column.name: column for column in self.columns}
+        names = [column.name for column in known.columns]
+        for name in names:
+            if name not in by_name:
+                raise DataError(
+                    f"the table lacks the column {name!r}",
+                    f"the model has {shown(names)}",
+                )
+        for name in by_name:
+            if name not in names:
+                raise DataError(
+                    f"the model does not know the column {name!r} of the table",
+                    "drop it",
+                )
+        columns = tuple(by_name[name] for name in names)
+        return replace(self, columns=columns, header=known.header)
 
     def take(self, numbers: np.ndarray) -> TableRows:
-        return replace(
-            self, cells=tuple(of.take(numbers) for of in self.cells), n=len(numbers)
-        )
+        """The rows with these numbers."""
+        columns = tuple(column.take(numbers) for column in self.columns)
+        return replace(self, columns=columns, n=len(numbers))
 
     def keys(self) -> Sequence[Hashable]:
-        return list(zip(*(of.keys() for of in self.cells), strict=True))
+        """Each row as a tuple of its values."""
+        return list(zip(*(column.keys() for column in self.columns), strict=True))
 
-    def in_users_form(self, device: Any = None) -> tuple[Any, None]:
-        return make_frame(
-            self, [(of.name, of.series(of.codes)) for of in self.cells]
-        ), None
+    def in_users_form(self, device: Any = None) -> tuple[pd.DataFrame, None]:
+        """The rows as the user's DataFrame, and no y."""
+        columns = [
+            (column.name, column.to_series(column.codes)) for column in self.columns
+        ]
+        return make_frame(self, columns), None
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
-        out = hashlib.blake2b(digest_size=16)
-        for of in self.cells:
-            out.update(repr((of.name, of.dtype, of.labels, of.categorical)).encode())
-            out.update(of.numbers.tobytes() + of.codes.tobytes())
-        return {"X": out.hexdigest()}
+        """A hash of the rows, by which a model knows them again."""
+        digest = hashlib.blake2b(digest_size=16)
+        for column in self.columns:
+            header = (column.name, column.dtype, column.labels, column.categorical)
+            digest.update(repr(header).encode())
+            digest.update(column.numbers.tobytes())
+            digest.update(column.codes.tobytes())
+        return {"X": digest.hexdigest()}
+
+    @property
+    def cells(self) -> tuple[EncodedColumn, ...]:
+        """The name of `columns` that the algorithms still use."""
+        return self.columns
 
 
-def make_frame(rows: TableRows, columns: Sequence[tuple[Any, Any]]) -> Any:
-    """A DataFrame of named columns, whose names are like those of `rows`."""
+def make_frame(
+    rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
+) -> pd.DataFrame:
+    """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
     pd = pandas()
     frame = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
     names = [name for name, _ in columns]
@@ -226,151 +307,211 @@ def make_frame(rows: TableRows, columns: Sequence[tuple[Any, Any]]) -> Any:
     return frame
 
 
-def convert(values: Any, dtype: Any) -> Any:
+def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
     """A Series with another dtype. A ValueError if that would change a value."""
     try:
-        out = values.astype(dtype)
-        changed = values[(out != values) & values.notna()]
-    except _WRONG as error:
+        converted = values.astype(dtype)
+        changed = values[(converted != values) & values.notna()]
+    except _PANDAS_ERRORS as error:
         raise ValueError(f"{values.dtype} does not fit in {dtype}") from error
     if len(changed):
         raise ValueError(f"{changed.iloc[0]!r} does not fit in {dtype}")
-    return out
+    return converted
 
 
-def _joined(first: EncodedColumn, second: EncodedColumn) -> EncodedColumn:
+def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
+    """A column of a model, and new rows of it."""
     pd = pandas()
-    a = first.series(first.codes)
-    b = second.series(second.codes)
+    old_cells = above.to_series(above.codes)
+    new_cells = below.to_series(below.codes)
     try:
-        if first.categorical:  # new categories come last
-            new = convert(pd.Series(b.dropna().unique()), first.levels.dtype)
-            both = pd.concat([first.levels, new[~new.isin(first.levels)].sort_values()])
-            dtype = pd.CategoricalDtype(pd.Index(both), first.categorical == "ordered")
-            a = a.astype(dtype)
-            b = b.astype(dtype)
-        return read_cells(
-            pd.concat([a, convert(b, a.dtype)], ignore_index=True), first.name
+        if above.categorical:
+            dtype = _with_new_categories(above, new_cells)
+            old_cells = old_cells.astype(dtype)
+            new_cells = new_cells.astype(dtype)
+        new_cells = convert_exactly(new_cells, old_cells.dtype)
+        return encode_column(
+            pd.concat([old_cells, new_cells], ignore_index=True), above.name
         )
     except ValueError as error:
-        fact = f"column {first.name!r} has dtype {a.dtype} in the model, and new rows do not fit in it"
-        raise ValueError(f"{fact} ({error}); convert one of them") from error
+        raise DataError(
+            f"new rows do not fit in the dtype {old_cells.dtype} of the model ({error})",
+            "convert one of them",
+            column=above.name,
+        ) from error
+
+
+def _with_new_categories(
+    column: EncodedColumn, new_cells: pd.Series
+) -> pd.CategoricalDtype:
+    """The categories of a column, and behind them those that only new cells have."""
+    pd = pandas()
+    values = convert_exactly(
+        pd.Series(new_cells.dropna().unique()), column.levels.dtype
+    )
+    new_values = values[~values.isin(column.levels)].sort_values()
+    categories = pd.Index(pd.concat([column.levels, new_values]))
+    return pd.CategoricalDtype(categories, column.categorical == "ordered")
 
 
 def shown(labels: Sequence[Any]) -> str:
     """The first labels as text, and how many there are."""
-    text = ", ".join(str(label) for label in labels[:6])
-    return text if len(labels) <= 6 else f"{text}, … ({len(labels)})"
+    text = ", ".join(str(label) for label in labels[:_MAX_LABELS_SHOWN])
+    if len(labels) <= _MAX_LABELS_SHOWN:
+        return text
+    return f"{text}, … ({len(labels)})"
 
 
 def read_frame(frame: Any) -> TableRows:
-    """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
+    """The rows of a DataFrame. An error names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
-        cure = (
-            "frame.to_pandas()"
-            if hasattr(frame, "to_pandas")
-            else "pandas.DataFrame(array)"
+        advice = "pass pandas.DataFrame(array)"
+        if hasattr(frame, "to_pandas"):
+            advice = "pass frame.to_pandas()"
+        type_name = type(frame).__name__
+        raise TypeError(
+            f"a table is a pandas DataFrame or a path, not {type_name}; {advice}"
         )
-        fact = f"a table is a pandas DataFrame or a path, not {type(frame).__name__}"
-        raise TypeError(f"{fact}; pass {cure}")
-    names = [_plain(name) for name in frame.columns.tolist()]
-    if not names or not len(frame):
-        raise ValueError(f"the table has no {'rows' if names else 'columns'}")
-    if twice := doubled(
-        [*map(str, names)]
-    ):  # constraints and files name columns by texts
-        raise ValueError(
-            f"two columns are named {twice[0]}; give each a name of its own"
+    names = [_python_value(name) for name in frame.columns.tolist()]
+    if not names:
+        raise DataError("the table has no columns")
+    if not len(frame):
+        raise DataError("the table has no rows")
+    # Constraints and files name columns by texts, so 1 and "1" are the same name.
+    repeated = doubled([str(name) for name in names])
+    if repeated:
+        raise DataError(
+            f"two columns are named {repeated[0]}", "give each a name of its own"
         )
-    cells = tuple(read_cells(frame.iloc[:, i], name) for i, name in enumerate(names))
-    return TableRows(
-        cells, tuple(_plain(level) for level in frame.columns.names), len(frame)
+    columns = tuple(
+        encode_column(frame.iloc[:, i], name) for i, name in enumerate(names)
     )
+    header = tuple(_python_value(name) for name in frame.columns.names)
+    return TableRows(columns, header, len(frame))
 
 
-def _plain(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
+    """A scalar of numpy as that of Python, in tuples as well; others are unchanged."""
     if isinstance(value, tuple):
-        return tuple(_plain(v) for v in value)
-    return value.item() if isinstance(value, np.generic) else value
+        return tuple(_python_value(part) for part in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
-def read_cells(column: Any, name: Any) -> EncodedColumn:
-    """One column of a DataFrame."""
+def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
+    """The levels and codes of a column of a DataFrame."""
     pd = pandas()
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
+    kind = column_kind(column)
+    if kind == "category":
+        levels = pd.Series(column.dtype.categories)
         codes = column.cat.codes.to_numpy(np.int64)
-        levels = pd.Series(dtype.categories)
-        return _cells(name, codes, levels, "ordered" if dtype.ordered else "unordered")
-    if dtype == np.dtype(object):
-        return _cells(name, *_objects(column, name))
-    if (
-        dtype.kind == "f"
-        and (bad := np.isinf(column.to_numpy(np.float64, na_value=np.nan))).any()
-    ):
-        row = int(np.flatnonzero(bad)[0])
-        fact = f"column {name!r} is {column.iloc[row]:g} in row {row}"
-        raise ValueError(f"{fact}; replace infinities, or make them missing")
+        if column.dtype.ordered:
+            return _encode_levels(name, codes, levels, "ordered")
+        return _encode_levels(name, codes, levels, "unordered")
+    if kind == "object":
+        codes, levels = _factorize_objects(column, name)
+        return _encode_levels(name, codes, levels)
+    if kind == "float":
+        _refuse_infinities(column, name)
     try:
         codes, levels = pd.factorize(column, sort=True)
-        return _cells(name, codes.astype(np.int64), pd.Series(levels))
-    except _WRONG as error:
-        cure = (
-            ".dt.to_timestamp()"
-            if str(dtype).startswith("period")
-            else ".astype(str), for example"
+        return _encode_levels(name, codes.astype(np.int64), pd.Series(levels))
+    except _PANDAS_ERRORS as error:
+        advice = "convert it by .astype(str), for example, or drop it"
+        if str(column.dtype).startswith("period"):
+            advice = "convert it by .dt.to_timestamp(), or drop it"
+        raise DataError(
+            f"tables do not support the dtype {column.dtype}", advice, column=name
+        ) from error
+
+
+def _refuse_infinities(column: pd.Series, name: Any) -> None:
+    """Raise a `DataError` for the first infinite number."""
+    infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
+    if infinite.any():
+        row = int(np.flatnonzero(infinite)[0])
+        raise DataError(
+            f"the value is {column.iloc[row]:g}",
+            "replace infinities, or make them missing",
+            row,
+            name,
         )
-        fact = f"column {name!r} has dtype {dtype}, which tables do not support"
-        raise ValueError(f"{fact}; convert it by {cure}, or drop it") from error
 
 
-def _cells(
-    name: Any, codes: np.ndarray, levels: Any, categorical: Any = ""
+def _encode_levels(
+    name: Any, codes: np.ndarray, levels: pd.Series, categorical: _Categorical = ""
 ) -> EncodedColumn:
-    pd = pandas()
+    """The column with these levels. One of `_PANDAS_ERRORS` if a file cannot hold them."""
     dtype = str(levels.dtype)
-    kind = levels.dtype.kind
-    if str(pd.Series([], dtype=dtype).dtype) != dtype or dtype == "float128":
+    dtype_of_name = str(pandas().Series([], dtype=dtype).dtype)
+    if dtype_of_name != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
-    if len(levels) and kind == "M":
-        levels.agg(["min", "max"]).map(str)  # an error outside the years 1 to 9999
-    if len(levels) and kind in _FORMS:
-        kept = {"u": np.uint64, "f": np.float64}.get(kind, np.int64)
-        numbers = levels.astype(kept).to_numpy() + kept(0)  # −0 is 0
+    kind = column_kind(levels)
+    if len(levels) and kind == "datetime":
+        _check_years(levels)
+    if len(levels) and kind in _VALUE_TYPES:
+        storage: Any = np.int64
+        if kind == "float":
+            storage = np.float64
+        elif levels.dtype.kind == "u":
+            storage = np.uint64
+        numbers = levels.astype(storage).to_numpy() + storage(0)  # −0 becomes 0
         return EncodedColumn(name, dtype, codes, numbers, categorical=categorical)
-    values = [_plain(v) for v in levels.tolist()]
-    named = (type(v).__name__ for v in values)
-    labels: Any = tuple(
-        (t, str(v)) if t in TEXT_TYPES else v
-        for t, v in zip(named, values, strict=True)
-    )
-    if any(type(v) not in (str, int, float, bool, tuple) for v in labels):
+    values = [_python_value(value) for value in levels.tolist()]
+    if kind == "object" and not categorical:
+        _check_object_types({type(value) for value in values})
+    labels = tuple(_label_of_value(value) for value in values)
+    if any(type(label) not in (str, int, float, bool, tuple) for label in labels):
         raise ValueError(f"levels of {dtype} are neither numbers nor texts")
     return EncodedColumn(name, dtype, codes, labels=labels, categorical=categorical)
 
 
-def _objects(column: Any, name: Any) -> tuple[np.ndarray, Any]:
-    """Codes and levels of Python objects: all texts, numbers, Decimals, dates or booleans."""
-    present = np.flatnonzero(column.notna())
-    values = [_plain(v) for v in column.to_numpy()[present].tolist()]
-    found = Counter(type(v) for v in values).most_common()
-    most = (
-        {int, float}
-        if {*dict(found)} == {int, float}
-        else {kind for kind, _ in found[:1]}
-    )
-    for row, v in zip(present, values, strict=True):
-        if type(v) not in most & {str, int, float, bool, Decimal, date}:
-            fact = f"column {name!r} holds {v!r} in row {row}, a {type(v).__name__}"
-            cure = "convert the column to one type of texts, numbers, dates or booleans, or drop it"
-            raise ValueError(f"{fact}, but most are {found[0][0].__name__}; {cure}")
-        if isinstance(v, Decimal) and not v.is_finite():
-            raise ValueError(f"column {name!r} holds {v} in row {row}; make it missing")
-    written = [repr(v) for v in values]  # 1.10 and 1.1 are two levels
-    distinct = sorted(
-        dict(zip(written, values, strict=True)).items(), key=lambda pair: pair[::-1]
-    )
-    number = {text: k for k, (text, _) in enumerate(distinct)}
+def _check_years(times: pd.Series) -> None:
+    """Raise a ValueError for times that Python's datetime cannot hold.
+
+    pandas itself counts on to larger years, and fails only when it writes them.
+    """
+    if times.min().year < 1 or times.max().year > 9999:
+        raise ValueError("a year is not from 1 to 9999")
+
+
+def _check_object_types(types: set[type]) -> None:
+    """Raise a ValueError for Python objects of types that cannot be in one column."""
+    if len(types) > 1 and types != {int, float}:
+        raise ValueError("levels have different types")
+
+
+def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Series]:
+    """Codes (n,) and levels of Python objects, which must be of one type.
+
+    The type is that of most cells; integers and floats may stand together.
+    """
+    rows = np.flatnonzero(column.notna())
+    values = [_python_value(value) for value in column.to_numpy()[rows].tolist()]
+    counts = Counter(type(value) for value in values)
+    if set(counts) == {int, float}:
+        allowed = {int, float}
+    else:
+        allowed = {value_type for value_type, _ in counts.most_common(1)}
+    for row, value in zip(rows.tolist(), values, strict=True):
+        if type(value) not in allowed or type(value) not in _OBJECT_TYPES:
+            most_common_type = counts.most_common(1)[0][0].__name__
+            raise DataError(
+                f"the cell holds {value!r}, a {type(value).__name__}, but most are "
+                f"{most_common_type}",
+                "convert the column to one type of texts, numbers, dates or booleans, "
+                "or drop it",
+                row,
+                name,
+            )
+        if isinstance(value, Decimal) and not value.is_finite():
+            raise DataError(f"the cell holds {value}", "make it missing", row, name)
+    texts = [repr(value) for value in values]  # 1.10 and 1.1 are two levels
+    value_of_text = dict(zip(texts, values, strict=True))
+    sorted_texts = sorted(value_of_text, key=lambda text: (value_of_text[text], text))
+    code_of_text = {text: code for code, text in enumerate(sorted_texts)}
     codes = np.full(len(column), -1, dtype=np.int64)
-    codes[present] = [number[text] for text in written]
-    return codes, pandas().Series([value for _, value in distinct], dtype=object)
+    codes[rows] = [code_of_text[text] for text in texts]
+    levels = [value_of_text[text] for text in sorted_texts]
+    return codes, pandas().Series(levels, dtype=object)

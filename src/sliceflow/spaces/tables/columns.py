@@ -1,522 +1,858 @@
-"""What the columns of a table are, and the positions of their cells.
+"""What the columns of a table are, and the coordinates of their cells.
 
-The model sees a column as positions: 0, 1, … for its levels, −1 for a missing cell. Levels of numbers
-and times ascend, those of categories descend by frequency. A position between two levels is a new value
-between them, rounded to what the column can have.
+Each cell has several coordinates. Take a column of five prices:
+
+| coordinate    | the cells                        | what for                        |
+|---------------|----------------------------------|---------------------------------|
+| value         | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
+| code          | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
+| position      | 1, 0, −1, 2, 0                   | models; all columns look alike  |
+| integer value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
+| number        | 250, 0, NaN, 750, 0              | regressions, interpolation      |
+
+The *levels* of a column are its different values. The **position** of a cell is the rank
+of its level, from 0: levels of numbers and times ascend, those of categories descend by
+frequency. A missing cell is at −1. A position between two levels is a new value between
+them: 0.5 is the number 125, which is $3.75. New values are drawn only where they are
+plausible (`Column.interpolable`).
+
+**Integer values** count a `unit`, here 1/100. The **number** of a cell counts `step`
+units from the smallest value, `origin`. The step is more than one unit if all differences
+are multiples of it, as in a column of whole hours in seconds. So numbers are a grid
+of whole numbers, and rounding a number gives a value that the column can have. Floats
+with many decimals have no unit: their numbers are the floats.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.number_formats import infer_number_format
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import MAKE, EncodedColumn, convert, pandas, shown
+from sliceflow.spaces.tables.cells import (
+    OBJECT_OF_TEXT,
+    EncodedColumn,
+    convert_exactly,
+    pandas,
+    shown,
+)
 from sliceflow.spaces.tables.formats import (
-    EXACT,
-    TICKS,
-    DateText,
-    Writing,
-    dates_as,
-    whole_numbers,
+    MAX_EXACT_FLOAT,
+    TIME_UNITS,
+    DateFormat,
+    TextFormat,
+    infer_date_formats,
+    integer_values_of,
 )
 
-NUMBERS = ("continuous", "integer", "datetime")
-CATEGORIES = ("boolean", "category", "ordered")
-KINDS = (
-    *NUMBERS,
-    *CATEGORIES,
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Kinds that a user may give. "constant" is another, which only the table shows.
+UserKind = Literal[
+    "continuous",
+    "integer",
+    "datetime",
+    "boolean",
+    "category",
+    "ordered",
     "identifier",
     "drop",
-)  # that a user may give; "constant" is another
-_SMOOTH = (
-    0.05  # different values per row, from which on new values between them are drawn,
-)
-_FEWEST_LEVELS = 10
-_ATOM = (
-    3,
-    0.0005,
-)  # except next to values of more rows than these, and than this share
-_FREQUENT = 0.1  # share of the rows
-_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
-_LOOKED_AT = 5_000  # cells, to see how numbers are written
-_AXES = 12  # categories with an axis each, the most frequent
-_MOST = 0.8  # share of texts that are dates, or come back, from which on the others are mistakes
+]
+Kind = UserKind | Literal["constant"]
+NUMBERS = ("continuous", "integer", "datetime")
+CATEGORIES = ("boolean", "category", "ordered")
+KINDS: tuple[str, ...] = get_args(UserKind)
+
+# New values are drawn between levels if there are more levels than this share of the
+# rows; else the values are few, such as grades, and there is nothing between them.
+_MIN_LEVELS_PER_ROW = 0.05
+# And if there are at least this many. Fewer also do not show a grid coarser than a unit.
+_MIN_LEVELS = 10
+# A level with more rows than both of these is an atom, such as an income of 0: no new
+# values are drawn next to it.
+_ATOM_MIN_ROWS = 3
+_ATOM_MIN_SHARE = 0.0005
+# A number is not smooth if one value, or the missing one, has more of the rows.
+_MAX_SHARE_IN_SMOOTH_COLUMN = 0.1
+# Cells that are looked at to see how a column is written; more would only take time.
+_MAX_CELLS_READ = 5_000
+# Categories that have an axis of their own, the most frequent ones.
+_MAX_ONE_HOT = 12
+# Share of texts that look like dates, or of levels that are written again as they were,
+# from which on the others are exceptions.
+_MIN_SHARE_ALIKE = 0.8
+# Probabilities of normal scores stay this far from 0 and 1.
+_MIN_PROBABILITY = 1e-6
+
+_LOOKS_LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+
+
+class Located(NamedTuple):
+    """Where values are in a column."""
+
+    positions: np.ndarray  # (m,); that of the nearest end for values outside the range
+    numbers: np.ndarray  # (m,); NaN for categories
+    new_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One understood column."""
+    """A column of which is known what it is. The module explains its coordinates."""
 
-    cells: EncodedColumn  # the user's
-    kind: str  # one of `KINDS`, or "constant"
-    order: np.ndarray  # (k,), the level of each position
-    integer_values: (
-        np.ndarray
-    )  # (k,), what each is, ascending: whole numbers of units, or floats
+    encoded: EncodedColumn  # the user's cells
+    kind: Kind
+    level_codes: np.ndarray  # (k,), the code of the level at each position
+    # (k,), what the levels are, ascending: integers of the unit, or floats if it is
+    # None. Of categories, the positions.
+    integer_values: np.ndarray
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    step: int = 1  # in units, between values
-    clock: str = ""  # "time" or "duration" if units are seconds
-    writing: Writing | None = None  # to write numbers or times as text
-    exact: bool = (
-        False  # whether new values are never drawn, because only what occurs may be
-    )
-    reason: str = ""  # why it is an identifier
+    step: int = 1  # units between neighbours on the grid
+    quantity: Literal["number", "time", "duration"] = "number"
+    text_format: TextFormat | None = None  # how numbers or times are written as text
+    observed_only: bool = False  # whether only values that occur may be drawn
+    identifier_reason: str = ""  # why it is an identifier
 
     @property
     def name(self) -> Any:
-        return self.cells.name
+        """The name of the column in the DataFrame."""
+        return self.encoded.name
+
+    @property
+    def n_levels(self) -> int:
+        """k, how many different values there are."""
+        return len(self.level_codes)
 
     @property
     def is_category(self) -> bool:
+        """Whether it is a category, ordered or not, or boolean."""
         return self.kind in CATEGORIES
 
     @property
-    def is_label(self) -> bool:
-        return self.is_category and len(self.order) < 3
-
-    @property
-    def modelled(self) -> bool:
-        """Whether the chain draws it: an identifier only if cells are missing."""
-        if self.kind in ("constant", "identifier"):
-            return bool(self.cells.missing.any()) and len(self.order) > 0
-        return self.kind != "drop"
-
-    @cached_property
-    def levels(self) -> Any:
-        """(k,), the value at each position, a Series."""
-        return self.cells.levels.iloc[self.order]
-
-    @cached_property
-    def positions(self) -> np.ndarray:
-        """(n,), of the column's own cells."""
-        place = np.full(len(self.cells.levels) + 1, 0.0 if len(self.order) else -1.0)
-        place[self.order] = np.arange(len(self.order))
-        place[-1] = -1.0
-        return np.asarray(place[self.cells.codes])
-
-    @cached_property
-    def free(self) -> np.ndarray:
-        """(k,), levels of few rows, between which new values are drawn; none if values are few."""
-        k = len(self.order)
-        n = int((~self.cells.missing).sum())
-        if k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self.has_room:
-            return np.zeros(k, dtype=bool)
-        counts = np.bincount(
-            self.positions[self.positions >= 0].astype(np.int64), minlength=k
-        )
-        return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
-
-    @cached_property
-    def is_smooth(self) -> bool:
-        """Whether it has numbers of which none is frequent, and cells are not often missing."""
-        counts = np.unique(self.positions, return_counts=True)[1]
-        return self.is_number and bool(counts.max() <= _FREQUENT * counts.sum())
-
-    def is_free(self, positions: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            (positions >= 0) & self.free[np.maximum(positions, 0).astype(np.int64)]
-        )
-
-    @cached_property
-    def has_room(self) -> bool:
-        """Whether there can be new values: most levels are written again as they were."""
-        if (
-            not self.is_number
-            or self.exact
-            or np.abs(self.values).max(initial=0) >= EXACT
-        ):
-            return False
-        some = np.arange(0, len(self.order), max(1, len(self.order) // _LOOKED_AT))
-        pairs = zip(self._write(some), self.levels.iloc[some], strict=True)
-        return float(np.mean([str(a) == str(b) for a, b in pairs])) >= _MOST
-
-    @cached_property
-    def _scores(self) -> np.ndarray:
-        """(k + 1,), the normal score of a missing cell and of each level."""
-        counts = np.bincount(
-            self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1
-        )
-        middle = np.cumsum(counts) - counts / 2
-        return np.asarray(ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6)))
-
-    def axes(self, positions: np.ndarray) -> np.ndarray:
-        """(m, a), comparable coordinates: a normal score, or one axis for each frequent category."""
-        if self.is_category:
-            levels = np.arange(min(_AXES, len(self.order)))
-            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
-        return _at(self._scores, positions + 1)[:, None]
+    def is_binary(self) -> bool:
+        """Whether it is a category of at most two levels, as labels often are."""
+        return self.is_category and self.n_levels <= 2
 
     @property
     def is_number(self) -> bool:
-        """Whether it has numbers or times, with values between them."""
+        """Whether it has numbers or times, between which others are thinkable."""
         return self.kind in NUMBERS
 
     @property
-    def base(self) -> int:
-        """Numbers count steps from here; floats are as they are."""
-        return 0 if self.unit is None else int(self.integer_values[0])
+    def is_modelled(self) -> bool:
+        """Whether the model draws its positions.
+
+        Of constants and identifiers these only say which cells are missing.
+        """
+        if self.kind in ("constant", "identifier"):
+            return bool(self.encoded.missing.any()) and self.n_levels > 0
+        return self.kind != "drop"
 
     @cached_property
-    def values(self) -> np.ndarray:
-        """(k,), the number of each position: steps from the base, or floats."""
+    def levels(self) -> pd.Series:
+        """(k,), the value at each position, as a Series."""
+        return self.encoded.levels.iloc[self.level_codes]
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """(n,), the positions of the column's own cells."""
+        # All identifiers are at the position 0.
+        other_levels = 0.0 if self.n_levels else -1.0
+        position_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
+        position_of_code[self.level_codes] = np.arange(self.n_levels)
+        position_of_code[-1] = -1.0  # the code −1 of a missing cell is this last one
+        return np.asarray(position_of_code[self.encoded.codes])
+
+    # Numbers
+
+    @property
+    def origin(self) -> int:
+        """The integer value of the number 0; 0 for floats, which are their numbers."""
+        if self.unit is None:
+            return 0
+        return int(self.integer_values[0])
+
+    @cached_property
+    def level_numbers(self) -> np.ndarray:
+        """(k,), the number at each position, ascending."""
         if self.unit is None:
             return self.integer_values
-        return np.asarray(
-            ((self.integer_values - self.base) // self.step).astype(np.float64)
-        )
+        steps = (self.integer_values - self.origin) // self.step
+        return np.asarray(steps.astype(np.float64))
 
     def numbers(self, positions: np.ndarray) -> np.ndarray:
-        """The number at each position, NaN where it is missing."""
-        if len(self.values) == 0:
+        """The numbers (m,) at positions (m,); NaN where cells are missing."""
+        if len(self.level_numbers) == 0:
             return np.full(len(positions), np.nan)
-        return np.where(positions < 0, np.nan, _at(self.values, positions))
+        numbers = _values_at(self.level_numbers, positions)
+        return np.where(positions < 0, np.nan, numbers)
 
     def positions_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The positions of numbers within the range of the column; NaN outside it, −1 for NaN."""
-        at = np.interp(
-            numbers, self.values, np.arange(len(self.values)), np.nan, np.nan
+        """The positions (m,) of numbers (m,): NaN outside the range, −1 for NaN."""
+        positions = np.interp(
+            numbers, self.level_numbers, np.arange(self.n_levels), np.nan, np.nan
         )
         # np.interp may miss a level by a rounding error, and only levels are exact.
-        near = np.rint(np.nan_to_num(at)).astype(np.int64)
-        at = np.where(self.values[near] == numbers, near, at)
-        return np.where(np.isnan(numbers), -1.0, at)
+        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
+        is_level = self.level_numbers[nearest] == numbers
+        positions = np.where(is_level, nearest, positions)
+        return np.where(np.isnan(numbers), -1.0, positions)
 
-    def on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        return numbers if self.unit is None else np.asarray(np.rint(numbers))
+    def round_to_grid(self, numbers: np.ndarray) -> np.ndarray:
+        """The nearest numbers that the column can have."""
+        if self.unit is None:
+            return numbers
+        return np.asarray(np.rint(numbers))
 
-    def between(
-        self, ends: Sequence[np.ndarray], share: np.ndarray, other: np.ndarray
-    ) -> np.ndarray:
-        """Positions between two, if new values may be there; `other` ones elsewhere."""
-        a, b = (self.numbers(np.maximum(end, 0)) for end in ends)
-        new = self.positions_of(self.on_grid(a + share * (b - a)))
-        return np.where(
-            self.is_free(ends[0]) & self.is_free(ends[1]) & (new >= 0), new, other
-        )
+    def integer_values_at(self, positions: np.ndarray) -> np.ndarray:
+        """The exact integer values (m,) at positions (m,) of no missing cells.
 
-    def quantiles(self, known: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """Positions at places from 0 to n of sorted ones (n,), or between two of them."""
-        n = len(known)
-        drawn = known[np.minimum(at.astype(np.int64), n - 1)]
-        if not self.free.any():
-            return np.asarray(drawn)
-        at = np.clip(at - 0.5, 0, n - 1)
-        low = at.astype(np.int64)
-        return self.between(
-            (known[low], known[np.minimum(low + 1, n - 1)]), at - low, drawn
-        )
-
-    def ticks_at(self, positions: np.ndarray) -> np.ndarray:
-        """What the values at positions are, exactly, in units; Python's integers where those are large."""
+        They are floats if there is no unit, and Python's integers if they are large.
+        """
         level = np.floor(positions).astype(np.int64)
-        out = self.integer_values[level]
-        new = positions != level
-        numbers = self.numbers(positions[new])
+        values = self.integer_values[level]
+        is_new = positions != level
+        new_numbers = self.numbers(positions[is_new])
         if self.unit is not None:
-            steps = np.rint(numbers).astype(np.int64).astype(self.integer_values.dtype)
-            numbers = self.base + self.step * steps
-        out[new] = numbers
-        return np.asarray(out)
+            steps = np.rint(new_numbers).astype(np.int64)
+            steps = steps.astype(self.integer_values.dtype)
+            new_numbers = self.origin + self.step * steps
+        values[is_new] = new_numbers
+        return np.asarray(values)
 
-    def in_steps(self, integer_values: np.ndarray, unit: Fraction | None) -> np.ndarray:
-        """Whole numbers of another unit, or floats, as `values` are."""
+    def numbers_of_integers(
+        self, integers: np.ndarray, unit: Fraction | None
+    ) -> np.ndarray:
+        """The numbers (m,) of integers (m,) that count another unit; None for floats.
+
+        Numbers of values that are not on the grid are not whole.
+        """
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
-        above = ratio.numerator
-        below = ratio.denominator
+        numerator = ratio.numerator
+        denominator = ratio.denominator
         if self.unit is None or unit is None:
-            return np.asarray(
-                (integer_values * float(above) / float(below) - self.base) / self.step
-            )
-        scaled = integer_values.astype(object) * above - self.base * below
-        return np.array(
-            [v / (below * self.step) for v in scaled.tolist()], dtype=np.float64
+            values = integers * float(numerator) / float(denominator)
+            return np.asarray((values - self.origin) / self.step)
+        # Python's integers divide exactly, and round once.
+        scaled = integers.astype(object) * numerator - self.origin * denominator
+        steps = [value / (denominator * self.step) for value in scaled.tolist()]
+        return np.array(steps, dtype=np.float64)
+
+    # New values
+
+    @cached_property
+    def allows_new_values(self) -> bool:
+        """Whether there can be values that do not occur.
+
+        Most levels must be written again as they were, else new ones would look odd.
+        """
+        if not self.is_number or self.observed_only:
+            return False
+        if np.abs(self.level_numbers).max(initial=0) >= MAX_EXACT_FLOAT:
+            return False
+        every = max(1, self.n_levels // _MAX_CELLS_READ)
+        positions = np.arange(0, self.n_levels, every)
+        written = self._values_of_numbers(positions)
+        pairs = zip(written, self.levels.iloc[positions], strict=True)
+        share_alike = float(np.mean([str(a) == str(b) for a, b in pairs]))
+        return share_alike >= _MIN_SHARE_ALIKE
+
+    @cached_property
+    def interpolable(self) -> np.ndarray:
+        """(k,), which levels new values may be next to: those of few rows.
+
+        None if the column has few different values, or no new ones.
+        """
+        k = self.n_levels
+        n = int((~self.encoded.missing).sum())
+        few_levels = k < _MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
+        if few_levels or not self.allows_new_values:
+            return np.zeros(k, dtype=bool)
+        present = self.positions[self.positions >= 0].astype(np.int64)
+        counts = np.bincount(present, minlength=k)
+        return np.asarray(counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n))
+
+    def is_interpolable(self, positions: np.ndarray) -> np.ndarray:
+        """Which positions (m,) are at or above an interpolable level."""
+        levels = np.maximum(positions, 0).astype(np.int64)
+        return np.asarray((positions >= 0) & self.interpolable[levels])
+
+    def interpolate(
+        self,
+        low: np.ndarray,
+        high: np.ndarray,
+        fraction: np.ndarray,
+        fallback: np.ndarray,
+    ) -> np.ndarray:
+        """Positions of new values between two, all (m,).
+
+        A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
+        result is the position `fallback`.
+        """
+        low_numbers = self.numbers(np.maximum(low, 0))
+        high_numbers = self.numbers(np.maximum(high, 0))
+        numbers = low_numbers + fraction * (high_numbers - low_numbers)
+        new = self.positions_of(self.round_to_grid(numbers))
+        allowed = self.is_interpolable(low) & self.is_interpolable(high) & (new >= 0)
+        return np.where(allowed, new, fallback)
+
+    def quantile_positions(
+        self, sorted_positions: np.ndarray, ranks: np.ndarray
+    ) -> np.ndarray:
+        """Quantiles (m,) of sorted positions (n,) at ranks (m,) from 0 to n.
+
+        They are between two of the positions where new values may be.
+        """
+        n = len(sorted_positions)
+        drawn = sorted_positions[np.minimum(ranks.astype(np.int64), n - 1)]
+        if not self.interpolable.any():
+            return np.asarray(drawn)
+        # The i-th of n values is in the middle of the ranks from i to i + 1.
+        centred = np.clip(ranks - 0.5, 0, n - 1)
+        below = centred.astype(np.int64)
+        above = np.minimum(below + 1, n - 1)
+        return self.interpolate(
+            low=sorted_positions[below],
+            high=sorted_positions[above],
+            fraction=centred - below,
+            fallback=drawn,
         )
 
-    def _write(self, positions: np.ndarray) -> Any:
-        """A Series of new values."""
-        form = self.cells.form
-        dtype = self.cells.dtype
-        unit = self.unit or Fraction(1)
-        values: Any = self.ticks_at(positions)
-        if form == "Decimal":
-            values = [
-                Decimal(f"{v}e{1 - len(str(unit.denominator))}")
-                for v in values.tolist()
-            ]
-        elif form == "date":
-            values = values.astype("datetime64[D]").tolist()
-        elif isinstance(self.writing, DateText):
-            values = self.writing.write(values.astype(f"datetime64[{TICKS[unit]}]"))
-        elif form in ("float", "str"):
-            values = values / unit.denominator
-            values = values if self.writing is None else self.writing.write(values)
-        return (
-            pandas()
-            .Series(values, dtype=object if dtype == "object" else None)
-            .astype(dtype)
+    # Coordinates that are comparable between columns
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether it has numbers of which none is frequent, and few cells are missing."""
+        counts = np.unique(self.positions, return_counts=True)[1]
+        most_frequent = counts.max()
+        n = counts.sum()
+        return self.is_number and bool(most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n)
+
+    @cached_property
+    def _normal_scores(self) -> np.ndarray:
+        """(k + 1,), the normal score of a missing cell and of each level."""
+        counts = np.bincount(
+            self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
+        )
+        middle_ranks = np.cumsum(counts) - counts / 2
+        probabilities = middle_ranks / counts.sum()
+        return np.asarray(
+            ndtri(np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
         )
 
-    def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
-        """The column of new rows, with its dtype."""
-        missing = positions < 0
-        level = np.floor(positions).astype(np.int64)
+    def features(self, positions: np.ndarray) -> np.ndarray:
+        """Positions (m,) as coordinates (m, a) of a comparable scale.
+
+        A number has one, its normal score. A category has one for each of its frequent
+        levels, so that two different levels have a distance of 1.
+        """
+        if self.is_category:
+            levels = np.arange(min(_MAX_ONE_HOT, self.n_levels))
+            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
+        return _values_at(self._normal_scores, positions + 1)[:, None]
+
+    # The user's values
+
+    def decode(self, positions: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        """The values (m,) at positions (m,), with the dtype of the column.
+
+        Identifiers are made up, by random numbers.
+        """
         if self.kind == "identifier":
-            new = np.full(len(missing), None, dtype=object)
-            new[~missing] = identifiers.new(self.cells, int((~missing).sum()), rng)
-            return pandas().Series(new, dtype=object).astype(self.cells.dtype)
-        out = self.cells.series(np.append(self.order, -1)[level])
-        between = positions != level
-        if between.any():
-            out.iloc[np.flatnonzero(between)] = self._write(positions[between]).array
-        return out
+            return self._new_identifiers(positions < 0, rng)
+        level = np.floor(positions).astype(np.int64)
+        code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
+        values = self.encoded.to_series(code_of_level[level])
+        is_new = positions != level
+        if is_new.any():
+            new_values = self._values_of_numbers(positions[is_new])
+            values.iloc[np.flatnonzero(is_new)] = new_values.array
+        return values
 
-    def find(self, values: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Positions of values or texts for them, at most the ends; numbers; new ones in its dtype."""
-        form = self.cells.form
-        dtype = self.cells.levels.dtype
-        texts = form != "str" and all(isinstance(value, str) for value in values)
-        place = {str(v) if texts else v: p for p, v in enumerate(self.levels.tolist())}
-        at = np.array(
-            [place.get(value, -1) for value in values.tolist()], dtype=np.float64
+    def _new_identifiers(
+        self, missing: np.ndarray, rng: np.random.Generator
+    ) -> pd.Series:
+        """Identifiers (m,) that are not in the column, but where cells are missing."""
+        values = np.full(len(missing), None, dtype=object)
+        n = int((~missing).sum())
+        values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
+        return pandas().Series(values, dtype=object).astype(self.encoded.dtype)
+
+    def _values_of_numbers(self, positions: np.ndarray) -> pd.Series:
+        """The values at positions, made of their numbers even if they are levels."""
+        value_type = self.encoded.value_type
+        unit = self.unit or Fraction(1)
+        integers = self.integer_values_at(positions)
+        values: Any = integers
+        if value_type == "Decimal":
+            exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
+            values = [Decimal(f"{integer}e{exponent}") for integer in integers.tolist()]
+        elif value_type == "date":
+            values = integers.astype("datetime64[D]").tolist()
+        elif isinstance(self.text_format, DateFormat):
+            times = integers.astype(f"datetime64[{TIME_UNITS[unit]}]")
+            values = self.text_format.write(times)
+        elif value_type in ("float", "str"):
+            values = integers / unit.denominator
+            if self.text_format is not None:
+                values = self.text_format.write(values)
+        if self.encoded.dtype == "object":
+            return pandas().Series(values, dtype=object)
+        return pandas().Series(values).astype(self.encoded.dtype)
+
+    def locate(self, values: pd.Series) -> Located:
+        """Where values (m,), none of them missing, or texts for them are.
+
+        A `DataError` names a value that the column cannot have.
+        """
+        value_type = self.encoded.value_type
+        as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
+        levels = self.levels.tolist()
+        if as_texts:
+            levels = [str(level) for level in levels]
+        position_of = {level: position for position, level in enumerate(levels)}
+        positions = np.array(
+            [position_of.get(value, -1) for value in values.tolist()], dtype=np.float64
         )
-        numbers = self.numbers(at)
-        new = np.flatnonzero(at < 0)
-        made = values.iloc[new]
+        numbers = self.numbers(positions)
+        new = np.flatnonzero(positions < 0)
+        new_values = values.iloc[new]
         if not len(new):
-            return at, numbers, made
+            return Located(positions, numbers, new_values)
+        dtype = self.encoded.levels.dtype
         try:
-            if not self.is_number:
-                raise ValueError(f"it has {shown(self.levels.tolist())}")
-            made = made.astype(dtype) if texts else convert(made, dtype)
-            if self.cells.dtype == "object" and form != "str":
-                made = pandas().Series(
-                    [MAKE[form](str(value)) for value in made], dtype=object
-                )
-            numbers[new] = self.in_steps(*whole_numbers(made, form, self.writing))
+            new_values = self._convert_new_values(new_values, as_texts)
+            integers, unit = integer_values_of(new_values, value_type, self.text_format)
+            numbers[new] = self.numbers_of_integers(integers, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            fact = f"{values.iloc[new[0]]!r} does not fit the column {self.name!r}"
-            raise ValueError(
-                f"{fact}, which is {self.kind} ({dtype}); {error}"
+            raise DataError(
+                f"{values.iloc[new[0]]!r} does not fit the column, which is {self.kind} "
+                f"({dtype})",
+                str(error),
+                column=self.name,
             ) from error
-        at[new] = np.interp(numbers[new], self.values, np.arange(len(self.values)))
-        return at, numbers, made
+        positions[new] = np.interp(
+            numbers[new], self.level_numbers, np.arange(self.n_levels)
+        )
+        return Located(positions, numbers, new_values)
 
-    def places_of(self, cells: EncodedColumn) -> np.ndarray:
-        """The positions of other cells of this column. A ValueError names a value that cannot be."""
-        if self.kind in ("identifier", "constant", "drop"):
+    def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
+        """Values that are no levels, or texts for them, in the dtype of the column."""
+        if not self.is_number:
+            raise ValueError(f"it has {shown(self.levels.tolist())}")
+        dtype = self.encoded.levels.dtype
+        value_type = self.encoded.value_type
+        if as_texts:
+            converted = values.astype(dtype)
+        else:
+            converted = convert_exactly(values, dtype)
+        if self.encoded.dtype != "object" or value_type == "str":
+            return converted
+        make = OBJECT_OF_TEXT[value_type]
+        objects = [make(str(value)) for value in converted]
+        return pandas().Series(objects, dtype=object)
+
+    def encode(self, cells: EncodedColumn) -> np.ndarray:
+        """The positions (m,) of other cells (m,) of this column.
+
+        A `DataError` names a value that the column cannot have.
+        """
+        if not self.is_category and not self.is_number:
             return np.where(cells.missing, -1.0, 0.0)
-        used, codes = np.unique(cells.codes[~cells.missing], return_inverse=True)
-        out = np.full(len(cells.codes), -1.0)
-        out[~cells.missing] = self.find(cells.levels.iloc[used])[0][codes]
-        return out
+        present = ~cells.missing
+        used_codes, which = np.unique(cells.codes[present], return_inverse=True)
+        positions = np.full(len(cells.codes), -1.0)
+        positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
+        return positions
+
+    # What the user is told
 
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
-        missing = self.cells.missing
+        missing = self.encoded.missing
+        return {
+            "column": str(self.name),
+            "kind": self.kind,
+            "missing": round(float(missing.mean()), 4),
+            "distinct": len(np.unique(self.encoded.codes[~missing])),
+            "note": self._note(),
+        }
+
+    def _note(self) -> str:
+        """What the column holds, in a few words."""
         if self.kind == "drop":
-            note = "left out, as asked"
-        elif self.kind == "identifier":
-            places = identifiers.alphabets(
-                self.cells.levels.iloc[:1000].astype(str).tolist()
-            )
-            note = f"{self.reason}: new ones like {''.join(letters[-1] for letters in places)}"
-        elif self.is_number:
-            note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
-        else:
-            note = shown(self.levels.tolist()) or "all missing"
-        if self.reveals:
+            return "left out, as asked"
+        if self.kind == "identifier":
+            example = identifiers.example_of(self.encoded)
+            return f"{self.identifier_reason}: new ones like {example}"
+        if self.is_number:
+            return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
+        note = shown(self.levels.tolist()) or "all missing"
+        if self.discloses_rows:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
-        share = round(float(missing.mean()), 4)
-        distinct = len(np.unique(self.cells.codes[~missing]))
-        return dict(
-            column=str(self.name),
-            kind=self.kind,
-            missing=share,
-            distinct=distinct,
-            note=note,
-        )
+        return note
 
     @property
-    def reveals(self) -> bool:
-        """Whether samples contain real values, most of which occur once and so tell their row."""
-        counts = np.bincount(self.cells.codes[~self.cells.missing])
-        once = int((counts == 1).sum())
+    def discloses_rows(self) -> bool:
+        """Whether samples hold real values, most of which occur once and tell their row."""
+        counts = np.bincount(self.encoded.codes[~self.encoded.missing])
         n = int(counts.sum())
-        return self.is_category and n >= identifiers.FEWEST and 2 * once > n
+        n_once = int((counts == 1).sum())
+        many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
+        return self.is_category and many_rows and 2 * n_once > n
+
+    # <old names>, that the algorithms still use
+
+    cells = property(lambda self: self.encoded)
+    order = property(lambda self: self.level_codes)
+    writing = property(lambda self: self.text_format)
+    exact = property(lambda self: self.observed_only)
+    is_label = property(lambda self: self.is_binary)
+    modelled = property(lambda self: self.is_modelled)
+    base = property(lambda self: self.origin)
+    values = property(lambda self: self.level_numbers)
+    has_room = property(lambda self: self.allows_new_values)
+    free = property(lambda self: self.interpolable)
+    reveals = property(lambda self: self.discloses_rows)
+    is_free = is_interpolable
+    on_grid = round_to_grid
+    axes = features
+    quantiles = quantile_positions
+    series = decode
+    find = locate
+    places_of = encode
+
+    def between(self, ends: Any, share: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """`interpolate` between the two `ends`."""
+        return self.interpolate(ends[0], ends[1], share, other)
+
+    # </old names>
 
 
-def _at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Values at positions, or on a line between two of them. Whole positions, as most are, are quick."""
+def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Values (k,) at positions (m,), or on a line between two of them."""
     with np.errstate(invalid="ignore"):
         whole = positions.astype(np.int64)
-    if (whole == positions).all():
+    if (whole == positions).all():  # as most are, and this is quick
         return np.asarray(values[whole], dtype=np.float64)
     return np.asarray(np.interp(positions, np.arange(len(values)), values))
 
 
 def infer_schema(
-    cells: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
+    encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
 ) -> Column:
-    """What a column is; `wanted` is a kind that the user gave, "datetime:FORMAT" for dates as text."""
-    kind, _, date_format = (wanted or "").partition(":")
-    if wanted is not None and (
-        kind not in KINDS or (date_format and kind != "datetime")
-    ):
-        fact = f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column"
-        cure = (
-            f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
-        )
-        raise ValueError(f"{fact}; {cure}")
-    counts = np.bincount(cells.codes[cells.codes >= 0])
-    present = np.flatnonzero(counts)
-    asked = "as asked" if kind == "identifier" else ""
-    reason = asked if wanted else identifiers.reason(cells, distinct_rows)
+    """What a column is: numbers, categories, identifiers …
+
+    Parameters
+    ----------
+    encoded : the cells of the column
+    distinct_rows : numbers of the table's rows without repetitions of whole rows
+    wanted : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
+    """
+    kind, date_format = _parse_wanted_kind(encoded.name, wanted)
+    counts = np.bincount(encoded.codes[encoded.codes >= 0])
+    present = np.flatnonzero(counts)  # codes of the levels that have a cell
     if kind == "drop":
-        return Column(cells, "drop", present[:0], np.empty(0))
+        return Column(encoded, "drop", present[:0], np.empty(0))
+
+    reason = _identifier_reason(encoded, distinct_rows, wanted)
     if reason and reason != identifiers.NEARLY_UNIQUE:
-        return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
-    if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
-        if len(present) and cells.form not in ("str", "bool") and not cells.categorical:
-            return _numeric(
-                cells, present, "constant", None
-            )  # constraints may compare with it
-        return Column(cells, "constant", present, np.zeros(len(present)))
-    boolean = cells.form == "bool" and not cells.categorical
-    if not (cells.categorical or boolean or kind in CATEGORIES):
-        last = cells.levels.iloc[present[-1]]
-        dated = cells.form in ("int", "float") and (
-            date_format or 19e6 < last < 21e6
-        )  # as 20240131
-        writing = (
-            _writing(cells, present, kind, date_format)
-            if dated or cells.form == "str"
-            else None
+        return _identifier(encoded, present, reason)
+    if _is_constant(encoded, present):
+        return _constant(encoded, present)
+    if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORIES:
+        return _category(encoded, counts, kind)
+
+    column = _infer_numeric(encoded, present, kind, date_format)
+    if column is not None:
+        return column
+    if reason:
+        return _identifier(encoded, present, reason)
+    _refuse_free_text(encoded, present, kind)
+    return _category(encoded, counts, kind)
+
+
+def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[Any, str]:
+    """The kind and the format of dates that a user gave; both empty if none is given."""
+    if wanted is None:
+        return "", ""
+    kind, _, date_format = wanted.partition(":")
+    if kind not in KINDS or (date_format and kind != "datetime"):
+        raise ParameterError(
+            "columns",
+            {name: wanted},
+            "is not a kind of column",
+            f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text",
         )
-        if (
-            kind == "datetime"
-            and writing is None
-            and cells.form in ("int", "float", "Decimal")
-        ):
-            fact = f"column {cells.name!r} holds {last}, which is a number, not a time"
-            raise ValueError(f"{fact}; convert it by pandas.to_datetime, with its unit")
-        if writing is not None or cells.form != "str":
-            return _numeric(cells, present, kind, writing)
-        if reason:
-            return Column(cells, "identifier", present[:1], np.empty(0), reason=reason)
-        _refuse_free_text(cells, present, kind)
-    if boolean or not kind:
-        kind = (
-            "boolean"
-            if boolean
-            else "ordered"
-            if cells.categorical == "ordered"
-            else "category"
-        )
-    order = (
-        present
-        if kind == "ordered"
-        else present[np.argsort(-counts[present], kind="stable")]
+    return kind, date_format
+
+
+def _identifier_reason(
+    encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None
+) -> str:
+    """Why a column is an identifier; empty if it is none, or if the user says so."""
+    if wanted == "identifier":
+        return "as asked"
+    if wanted:
+        return ""
+    return identifiers.why_identifier(encoded, distinct_rows)
+
+
+def _identifier(encoded: EncodedColumn, present: np.ndarray, reason: str) -> Column:
+    """A column of identifiers. All values are at the position 0."""
+    return Column(
+        encoded, "identifier", present[:1], np.empty(0), identifier_reason=reason
     )
-    return Column(cells, kind, order, np.arange(len(order), dtype=np.float64))
 
 
-def _numeric(
-    cells: EncodedColumn, present: np.ndarray, kind: str, writing: Writing | None
+def _is_constant(encoded: EncodedColumn, present: np.ndarray) -> bool:
+    """Whether all cells are alike. One value and missing cells are two."""
+    if len(present) == 0:
+        return True
+    return len(present) == 1 and not encoded.missing.any()
+
+
+def _constant(encoded: EncodedColumn, present: np.ndarray) -> Column:
+    """A column with one value or none. Constraints may compare with a number."""
+    is_number = encoded.value_type not in ("str", "bool") and not encoded.categorical
+    if len(present) and is_number:
+        return _numeric_column(encoded, present, "constant", None)
+    return Column(encoded, "constant", present, np.zeros(len(present)))
+
+
+def _category(encoded: EncodedColumn, counts: np.ndarray, kind: Any) -> Column:
+    """A column of categories, of which `counts` says how many cells each code has.
+
+    An empty `kind` is chosen.
+    """
+    if encoded.value_type == "bool" and not encoded.categorical:
+        kind = "boolean"
+    elif not kind and encoded.categorical == "ordered":
+        kind = "ordered"
+    elif not kind:
+        kind = "category"
+    level_codes = np.flatnonzero(counts)
+    if kind != "ordered":
+        by_frequency = np.argsort(-counts[level_codes], kind="stable")
+        level_codes = level_codes[by_frequency]
+    positions = np.arange(len(level_codes), dtype=np.float64)
+    return Column(encoded, kind, level_codes, positions)
+
+
+def _infer_numeric(
+    encoded: EncodedColumn, present: np.ndarray, kind: Any, date_format: str
+) -> Column | None:
+    """A column of numbers or times, which may be written as text; None for words."""
+    value_type = encoded.value_type
+    last = encoded.levels.iloc[present[-1]]
+    may_be_text = value_type == "str"
+    if value_type in ("int", "float"):  # dates may be numbers such as 20240131
+        may_be_text = bool(date_format) or 19e6 < last < 21e6
+    text_format = None
+    if may_be_text:
+        text_format = _infer_text_format(encoded, present, kind, date_format)
+    is_plain_number = value_type in ("int", "float", "Decimal") and text_format is None
+    if kind == "datetime" and is_plain_number:
+        raise DataError(
+            f"the column holds {last}, which is a number, not a time",
+            "convert it by pandas.to_datetime, with its unit",
+            column=encoded.name,
+        )
+    if value_type == "str" and text_format is None:
+        return None
+    return _numeric_column(encoded, present, kind, text_format)
+
+
+def _numeric_column(
+    encoded: EncodedColumn,
+    present: np.ndarray,
+    kind: Any,
+    text_format: TextFormat | None,
 ) -> Column:
-    integer_values, unit = whole_numbers(
-        cells.levels.iloc[present], cells.form, writing
+    """The column of numbers or times; an empty `kind` is chosen."""
+    integer_values, unit = integer_values_of(
+        encoded.levels.iloc[present], encoded.value_type, text_format
     )
-    sort = np.argsort(integer_values, kind="stable")
-    step = 1
-    integer_values = integer_values[sort]
-    order = present[sort]
-    if unit is not None and kind == "continuous" and cells.levels.dtype.kind == "f":
+    ascending = np.argsort(integer_values, kind="stable")
+    integer_values = integer_values[ascending]
+    # A user who calls floats continuous wants no grid of their last decimal.
+    is_float = encoded.levels.dtype.kind == "f"
+    if unit is not None and kind == "continuous" and is_float:
         integer_values = integer_values / unit.denominator
         unit = None
-    if unit is not None and int(integer_values[-1]) - int(integer_values[0]) >= 2**62:
-        integer_values = integer_values.astype(object)
-    if (
-        unit is not None and len(integer_values) >= _FEWEST_LEVELS
-    ):  # fewer are too few to know a coarser grid
-        step = int(np.gcd.reduce(integer_values - integer_values[0])) or 1
-    time = isinstance(writing, DateText) or cells.form in ("date", "datetime")
-    clock = "time" if time else "duration" if cells.form == "timedelta" else ""
-    kind = kind or ("datetime" if clock else "integer" if unit == 1 else "continuous")
-    column = Column(cells, kind, order, integer_values, unit, step, clock, writing)
-    return replace(column, exact=time and _on_calendar(column))
+    step = 1
+    if unit is not None:
+        if int(integer_values[-1]) - int(integer_values[0]) >= 2**62:
+            integer_values = integer_values.astype(object)  # differences are too large
+        if len(integer_values) >= _MIN_LEVELS:
+            step = int(np.gcd.reduce(integer_values - integer_values[0])) or 1
 
-
-def _on_calendar(column: Column) -> bool:
-    """Whether times are first days of months, or on a grid of the clock on the wall; none is between."""
-    times = column.levels
-    coarser = False
-    if column.cells.form != "datetime":
-        times = pandas().Series(
-            column.integer_values.astype(f"datetime64[{TICKS[column.unit]}]")
-        )
-    elif len(times) >= _FEWEST_LEVELS:
-        wall = times.dt.tz_localize(None).astype("int64").to_numpy()
-        coarser = np.gcd.reduce(wall - wall[0]) > column.step
-    return bool(
-        coarser or ((times.dt.day == 1) & (times == times.dt.normalize())).all()
+    quantity = _quantity(encoded, text_format)
+    if not kind:
+        kind = _kind_of_numbers(quantity, unit)
+    column = Column(
+        encoded,
+        kind,
+        level_codes=present[ascending],
+        integer_values=integer_values,
+        unit=unit,
+        step=step,
+        quantity=quantity,
+        text_format=text_format,
     )
+    if quantity == "time" and _is_on_calendar(column):
+        column = replace(column, observed_only=True)
+    return column
 
 
-def _writing(
-    cells: EncodedColumn, present: np.ndarray, kind: str, date_format: str
-) -> Writing | None:
-    """How texts write numbers or times, and integers dates; None for others. A ValueError names an odd one."""
-    texts = cells.levels.iloc[present].astype(str).tolist()
-    why = ""
-    writings: list[Writing] = [DateText(date_format)] if date_format else []
-    if kind in ("", "datetime") and not date_format:
-        writings = [*dates_as(texts)]
-        some = texts[:: max(1, len(texts) // _LOOKED_AT)]
-        looks = [bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some]
-        if not writings and np.mean(looks) >= _MOST:
-            odd = some[np.argmin(looks)]
-            why = "but dates not all in one format"
-    if not writings and kind != "datetime" and cells.form == "str":
-        codes = cells.codes[cells.codes >= 0]
-        often = cells.levels.iloc[codes[:: max(1, len(codes) // _LOOKED_AT)]]
-        writings = [*filter(None, [infer_number_format(often.to_numpy(dtype=object))])]
-    if len(writings) > 1:
-        odd = texts[0]
-        why = "a date in which day and month could be either"
-    elif writings and (bad := np.isnan(writings[0].parse(texts))).any():
-        odd = texts[np.argmax(bad)]
-        why = f"but others are {date_format or 'numbers'}"
-    if why:
-        fact = f"column {cells.name!r} holds {odd!r} in row {[*map(str, cells.keys())].index(odd)}, {why}"
-        format_too = ", or 'datetime:%d/%m/%Y' for such dates" if "date" in why else ""
-        cure = f"columns={{{cells.name!r}: 'category'}}{format_too}"
-        raise ValueError(f"{fact}; fix the cells, or pass {cure}")
-    return writings[0] if writings else None
-
-
-def _refuse_free_text(cells: EncodedColumn, present: np.ndarray, kind: str) -> None:
-    texts = cells.levels.iloc[present].tolist()
-    n = int((~cells.missing).sum())
-    length, words = (
-        sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" "))
-    )
-    if kind:
-        raise ValueError(
-            f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it"
-        )
-    if 2 * len(texts) > n >= identifiers.FEWEST and (
-        length > identifiers.LONG_TEXT or words >= 2
+def _quantity(
+    encoded: EncodedColumn, text_format: TextFormat | None
+) -> Literal["number", "time", "duration"]:
+    """What numbers of the column measure."""
+    if isinstance(text_format, DateFormat) or encoded.value_type in (
+        "date",
+        "datetime",
     ):
-        fact = f"column {cells.name!r} is free text such as {texts[0][:30]!r}, which a table cannot imitate"
-        kinds = f"columns={{{cells.name!r}: 'drop'}}, 'identifier' for new ones of the same form, or 'category'"
-        raise ValueError(f"{fact}; pass {kinds}")
+        return "time"
+    if encoded.value_type == "timedelta":
+        return "duration"
+    return "number"
+
+
+def _kind_of_numbers(quantity: str, unit: Fraction | None) -> Kind:
+    """The kind of a column of numbers or times."""
+    if quantity != "number":
+        return "datetime"
+    if unit == 1:
+        return "integer"
+    return "continuous"
+
+
+def _is_on_calendar(column: Column) -> bool:
+    """Whether times are on a grid that does not have steps of one length in UTC.
+
+    These are first days of months, and times on a grid of the clock on the wall, which
+    jumps twice a year. New times between them would not be on the grid.
+    """
+    if column.encoded.value_type == "datetime":
+        times = column.levels
+        if len(times) >= _MIN_LEVELS:
+            wall_clock = times.dt.tz_localize(None).astype("int64").to_numpy()
+            wall_clock_step = np.gcd.reduce(wall_clock - wall_clock[0])
+            if wall_clock_step > column.step:
+                return True
+    else:
+        assert column.unit is not None, "times are integers of a unit"
+        unit_name = TIME_UNITS[column.unit]
+        times = pandas().Series(
+            column.integer_values.astype(f"datetime64[{unit_name}]")
+        )
+    is_midnight = times == times.dt.normalize()
+    return bool(((times.dt.day == 1) & is_midnight).all())
+
+
+def _infer_text_format(
+    encoded: EncodedColumn, present: np.ndarray, kind: str, date_format: str
+) -> TextFormat | None:
+    """How texts write numbers or times, or integers dates; None for other texts.
+
+    A `DataError` names the first cell that is written in another way than most.
+    """
+    texts = encoded.levels.iloc[present].astype(str).tolist()
+    if date_format:
+        text_format: TextFormat | None = DateFormat(date_format)
+    else:
+        text_format = None
+        if kind in ("", "datetime"):
+            text_format = _infer_one_date_format(encoded, present, texts)
+        if text_format is None and kind != "datetime" and encoded.value_type == "str":
+            codes = encoded.codes[encoded.codes >= 0]
+            every = max(1, len(codes) // _MAX_CELLS_READ)
+            cells = encoded.levels.iloc[codes[::every]]
+            text_format = infer_number_format(cells.to_numpy(dtype=object))
+    if text_format is None:
+        return None
+    unreadable = np.isnan(text_format.parse(texts))
+    if unreadable.any():
+        first = int(np.argmax(unreadable))
+        others = date_format or "numbers"
+        raise _odd_cell(encoded, present[first], f"but others are {others}")
+    return text_format
+
+
+def _infer_one_date_format(
+    encoded: EncodedColumn, present: np.ndarray, texts: list[str]
+) -> DateFormat | None:
+    """The format of dates of all texts; None if most do not look like dates.
+
+    A `DataError` says that there is more than one format, or that one is ambiguous.
+    """
+    date_formats = infer_date_formats(texts)
+    if len(date_formats) == 1:
+        return date_formats[0]
+    kinds = ("category", "datetime:%d/%m/%Y")
+    if len(date_formats) > 1:
+        fact = "a date in which day and month could be either"
+        raise _odd_cell(encoded, present[0], fact, kinds)
+    every = max(1, len(texts) // _MAX_CELLS_READ)
+    looks_like_date = [
+        _LOOKS_LIKE_DATE.fullmatch(text.strip()) is not None for text in texts[::every]
+    ]
+    if np.mean(looks_like_date) >= _MIN_SHARE_ALIKE:
+        first = every * int(np.argmin(looks_like_date))
+        fact = "but dates not all in one format"
+        raise _odd_cell(encoded, present[first], fact, kinds)
+    return None
+
+
+def _odd_cell(
+    encoded: EncodedColumn,
+    code: int,
+    why: str,
+    suggested_kinds: tuple[str, ...] = ("category",),
+) -> DataError:
+    """The error of the first cell with a code, which holds what others do not."""
+    row = int(np.argmax(encoded.codes == code))
+    value = str(encoded.levels.iloc[[code]].astype(str).iloc[0])
+    return DataError(
+        f"the cell holds {value!r}, {why}",
+        "fix the cells",
+        row,
+        encoded.name,
+        suggested_kinds,
+    )
+
+
+def _refuse_free_text(encoded: EncodedColumn, present: np.ndarray, kind: str) -> None:
+    """Raise a `DataError` for texts that cannot be categories.
+
+    These are texts where the user wants numbers, and many long, different texts.
+    """
+    texts = encoded.levels.iloc[present].tolist()
+    if kind:
+        raise DataError(
+            f"the column is text such as {texts[0]!r}, not {kind}",
+            "convert it",
+            column=encoded.name,
+        )
+    n = int((~encoded.missing).sum())
+    if n < identifiers.MIN_ROWS_TO_JUDGE or 2 * len(texts) <= n:
+        return
+    mean_length = sum(len(text) for text in texts) / len(texts)
+    mean_spaces = sum(text.count(" ") for text in texts) / len(texts)
+    if mean_length > identifiers.LONG_TEXT_LENGTH or mean_spaces >= 2:
+        raise DataError(
+            f"the column is free text such as {texts[0][:30]!r}, which a table cannot "
+            "imitate",
+            column=encoded.name,
+            suggested_kinds=("drop", "identifier", "category"),
+        )

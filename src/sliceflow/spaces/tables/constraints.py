@@ -27,7 +27,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.formats import EXACT
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
@@ -72,7 +72,10 @@ class Rules:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
         for rule in self.totals:
             total = self.columns[rule.columns[0]]
-            if total.unit is not None and np.abs(total.values).max(initial=0) >= EXACT:
+            if (
+                total.unit is not None
+                and np.abs(total.values).max(initial=0) >= MAX_EXACT_FLOAT
+            ):
                 fact = f"constraint {rule.text!r}: {total.name!r} spans more than 2^53 steps, too many to add"
                 raise ValueError(f"{fact} exactly; divide the columns, or leave it out")
         for rule in self.rules:
@@ -124,7 +127,7 @@ class Rules:
         """weight·column of rows."""
         column = self.columns[c]
         weight = rule.weights[rule.columns.index(c)]
-        integer_values = column.ticks_at(z[:, c])
+        integer_values = column.integer_values_at(z[:, c])
         if rule.unit is None:
             integer_values = integer_values.astype(np.float64)
         elif (
@@ -166,7 +169,7 @@ class Rules:
         """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
         column = self.columns[c]
         sign = np.sign(rule.weights[rule.columns.index(c)])
-        numbers = column.in_steps(
+        numbers = column.numbers_of_integers(
             -int(sign) * self._left(rule, z[rows], without=c), rule.unit
         )
         settled = column.on_grid(numbers)
@@ -274,12 +277,12 @@ def parse(text: Any, columns: Sequence[Column]) -> Rule:
             bound -= own * Fraction(number)
     relation: Any = found[2].replace(">", "<").replace("==", "=")
     numbers = _find(text, names, columns)
-    clocks: set[str] = {columns[c].clock for c in numbers}
+    clocks: set[str] = {columns[c].quantity for c in numbers}
     units: list[Any] = [columns[c].unit for c in numbers]
     compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
     if (
         len(clocks) > 1
-        or (bound and clocks != {""})
+        or (bound and clocks != {"number"})
         or (clocks == {"time"} and not compared)
     ):
         raise ValueError(

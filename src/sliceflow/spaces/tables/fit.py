@@ -293,7 +293,7 @@ class PlannedTable:
             history["seconds"].append(event.seconds)
             events.notify(listeners, event)
         fitted = replace(self.fitted, known_chain=tuple(chain))
-        return FitResult(fitted, history, self._warnings())
+        return FitResult(fitted, history, self._warning())
 
     def _column_names(self, step: ChainStep) -> list[str]:
         """The names of the columns that a step draws."""
@@ -303,13 +303,15 @@ class PlannedTable:
             indices = [step.column]
         return [str(self.fitted.table.names[c]) for c in indices]
 
-    def _warnings(self) -> tuple[DataWarning, ...]:
-        """A warning for each column of which samples contain values of single rows."""
+    def _warning(self) -> DataWarning | None:
+        """What to say of columns whose values mostly belong to one row; or nothing."""
+        columns = self.fitted.table.columns
+        names = [column.name for column in columns if column.reveals]
+        if not names:
+            return None
         fact = "samples contain real values, most of which belong to one row"
-        return tuple(
-            DataWarning(
-                fact, column=column.name, suggested_kinds=("identifier", "drop")
-            )
-            for column in self.fitted.table.columns
-            if column.reveals
+        if len(names) > 1:
+            fact += f" (also those of {shown(names[1:])})"
+        return DataWarning(
+            fact, column=names[0], suggested_kinds=("identifier", "drop")
         )

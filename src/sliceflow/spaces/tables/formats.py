@@ -1,144 +1,222 @@
-"""Values as exact numbers: whole numbers of cents, of days, of microseconds since 1970 in UTC.
+"""Values as exact integers, and dates that are written as text.
 
-Floats are whole numbers of their last decimal, if few decimals suffice for all of them. So steps, sums
-and orders are exact, in Python's own integers where 64 bits are few.
+An amount of 12.50 is 1250 cents, a date is a number of days, a time a number of
+microseconds since 1970 in UTC: integers of a `unit`, a fraction of one or of a second.
+Floats are integers of their last decimal, if few decimals suffice for all of them. So
+differences, sums and comparisons of values are exact. Python's own integers take over
+where 64 bits are too few.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import pandas
+from sliceflow.spaces.tables.cells import ValueType, pandas
 
-EXACT = 2**53  # floats below this are whole if integers are
-_MOST_DECIMALS = 6
-TICKS: dict[Any, str] = {
-    Fraction(1, 1000**k): tick for k, tick in enumerate(("s", "ms", "us", "ns"))
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Every integer below this is exact as a float.
+MAX_EXACT_FLOAT = 2**53
+# Floats that need more decimals than these are kept as floats. A round number: money
+# has two to four, and coordinates six.
+_MAX_DECIMALS = 6
+
+# numpy's names of the units of time, by their length in seconds.
+TIME_UNITS = {
+    Fraction(86_400): "D",
+    Fraction(1): "s",
+    Fraction(1, 10**3): "ms",
+    Fraction(1, 10**6): "us",
+    Fraction(1, 10**9): "ns",
 }
-TICKS[Fraction(86_400)] = "D"
-_UNITS = {tick: unit for unit, tick in TICKS.items()}
-_ISO = ("%Y-%m-%d", r"\d{4}-\d\d-\d\d(?!\d)")
+_SECONDS_OF_UNIT = {name: unit for unit, name in TIME_UNITS.items()}
+
+_ISO_FORMAT = "%Y-%m-%d"
+_ISO_DATE = r"\d{4}-\d\d-\d\d(?!\d)"
+_COMPACT_FORMAT = "%Y%m%d"
 # A date such as 20240131; a column with missing cells may have it as a float.
-_COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\.0)?")
-_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?")  # a time of day
-_END = re.compile(
-    r"(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)?$"
-)  # fractions of a second, offset from UTC
+_COMPACT_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\.0)?")
+_TIME_OF_DAY = re.compile(r"\d\d?:\d\d(?P<seconds>:\d\d)?(?P<half> [AP]M)?")
+# How a time may end: fractions of a second, and an offset from UTC.
+_TIME_END = re.compile(r"(?:\.(?P<fraction>\d+))?(?P<offset>Z|[+-]\d\d:?\d\d)?$")
 
 
 @dataclass(frozen=True)
-class DateText:
-    """Times written as text in one format of `strftime`; those of ISO 8601 may omit parts of it."""
+class DateFormat:
+    """Times written as text in one format of `strftime`.
+
+    Texts of an ISO 8601 format may omit parts of it.
+    """
 
     format: str
     digits: int = 6  # of fractions of a second
     offset: str = ""  # from UTC, such as "Z", if all texts have the same
 
-    def parse(self, texts: Any) -> np.ndarray:
-        """Times in UTC as datetime64; NaT for what is not written this way."""
+    def parse(self, texts: Sequence[str] | pd.Series) -> np.ndarray:
+        """Times (n,) in UTC as datetime64; NaT for what is not written this way."""
         pd = pandas()
-        how = self.format
         stripped = pd.Series(texts, dtype="str").str.strip()
-        if how == "%Y%m%d":
+        date_format = self.format
+        if date_format == _COMPACT_FORMAT:
             stripped = stripped.str.removesuffix(".0")
-        elif how.startswith(_ISO[0]):
-            stripped = stripped.where(stripped.str.match(_ISO[1]))
-            how = "ISO8601"
-        found = pd.to_datetime(stripped, format=how, errors="coerce", utc=True)
+        elif date_format.startswith(_ISO_FORMAT):
+            stripped = stripped.where(stripped.str.match(_ISO_DATE))
+            date_format = "ISO8601"
+        times = pd.to_datetime(stripped, format=date_format, errors="coerce", utc=True)
         unit = "ns" if self.digits > 6 else "us"
-        return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
+        return np.asarray(times.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
 
     def write(self, times: np.ndarray) -> list[str]:
+        """Times (n,) in UTC, as datetime64, as n texts."""
         moment = datetime.fromisoformat(f"2000-01-01T00:00:00{self.offset}")
         local = times + np.timedelta64(moment.utcoffset() or 0, "s")
         seconds = local.astype("datetime64[s]")
-        rest = (local - seconds).astype("timedelta64[ns]").astype(np.int64).tolist()
-        form = self.format.replace("%z", self.offset)
-        pairs = zip(seconds.tolist(), rest, strict=True)
-        return [
-            time.strftime(form.replace("%f", f"{ns:09}"[: self.digits]))
-            for time, ns in pairs
-        ]
+        nanoseconds = (local - seconds).astype("timedelta64[ns]").astype(np.int64)
+        date_format = self.format.replace("%z", self.offset)
+        texts = []
+        for second, remainder in zip(
+            seconds.tolist(), nanoseconds.tolist(), strict=True
+        ):
+            fraction = f"{remainder:09}"[: self.digits]  # strftime has six digits only
+            texts.append(second.strftime(date_format.replace("%f", fraction)))
+        return texts
 
 
-Writing = NumberFormat | DateText  # to write numbers or times as text
+# How numbers or times are written as text.
+TextFormat = NumberFormat | DateFormat
 
 
-def dates_as(texts: list[str]) -> list[DateText]:
-    """The formats of dates that all texts have; several if day and month could be either."""
-    longest = max(texts, key=len).strip()
+def infer_date_formats(texts: Sequence[str]) -> list[DateFormat]:
+    """The formats of dates in which all texts are written; none if they are no dates.
+
+    There are two if day and month could be either, as in 01/02/2024.
+    """
+    stripped = [text.strip() for text in texts]
+    if all(_COMPACT_DATE.fullmatch(text) for text in stripped):
+        formats = [_COMPACT_FORMAT]
+    else:
+        formats = _possible_formats(max(texts, key=len).strip())
+    if not formats:
+        return []
+    digits, offset = _common_end(stripped, formats[0])
+    date_formats = [DateFormat(text, digits, offset) for text in formats]
+    return [
+        date_format
+        for date_format in date_formats
+        if not np.isnat(date_format.parse(texts)).any()
+    ]
+
+
+def _possible_formats(text: str) -> list[str]:
+    """Formats of `strftime` that a text may have, sorted."""
+    time_of_day = _TIME_OF_DAY.fullmatch(text)
+    if time_of_day:
+        seconds = ":%S" if time_of_day["seconds"] else ""
+        if time_of_day["half"]:
+            return [f"%I:%M{seconds} %p"]
+        return [f"%H:%M{seconds}"]
+    if text.isdigit():
+        return []
+    guesses = {_guess_format(text, first) for first in _day_first_options(text)}
+    return sorted(guess for guess in guesses if guess and "%d" in guess)
+
+
+def _day_first_options(text: str) -> tuple[bool, ...]:
+    """Whether the day may stand before the month, or must."""
+    if text[:4].isdigit():
+        return (False,)
+    if "/" in text:
+        return (True, False)
+    return (True,)
+
+
+def _guess_format(text: str, day_first: bool) -> str | None:
+    """The format that pandas guesses for a text."""
     with warnings.catch_warnings():  # that the day of a date cannot come first
         warnings.simplefilter("ignore")
-        guess = pandas().tseries.api.guess_datetime_format
-        orders = (
-            (False,)
-            if longest[:4].isdigit()
-            else (True, False)
-            if "/" in longest
-            else (True,)
+        guess: str | None = pandas().tseries.api.guess_datetime_format(
+            text, dayfirst=day_first
         )
-        found = {guess(longest, dayfirst=order) for order in orders}
-    forms = sorted(
-        form for form in found if form and "%d" in form and not longest.isdigit()
-    )
-    if all(_COMPACT.fullmatch(text.strip()) for text in texts):
-        forms = ["%Y%m%d"]
-    elif clock := _CLOCK.fullmatch(longest):
-        hour, noon = ("%I", " %p") if clock[2] else ("%H", "")
-        forms = [f"{hour}:%M{':%S' if clock[1] else ''}{noon}"]
-    if not forms:
-        return []
-    ends = {
-        _END.findall(text.strip())[0]
-        for text in texts
-        if "%f" in forms[0] or "%z" in forms[0]
-    }
-    digits = max((len(fraction) for fraction, _ in ends if "%f" in forms[0]), default=6)
-    offsets = {offset for _, offset in ends}
-    offset = offsets.pop() if len(offsets) == 1 else ""
-    writings = [DateText(form, digits, offset) for form in forms]
-    return [writing for writing in writings if not np.isnat(writing.parse(texts)).any()]
+    return guess
 
 
-def whole_numbers(
-    items: Any, form: str, writing: Writing | None
+def _common_end(texts: list[str], date_format: str) -> tuple[int, str]:
+    """Digits of fractions of a second, and the offset from UTC if all have the same."""
+    if "%f" not in date_format and "%z" not in date_format:
+        return 6, ""
+    ends = [_TIME_END.search(text) for text in texts]
+    offsets = {end["offset"] or "" for end in ends if end is not None}
+    offset = ""
+    if len(offsets) == 1:
+        offset = offsets.pop()
+    digits = 6
+    if "%f" in date_format:
+        digits = max(len(end["fraction"] or "") for end in ends if end is not None)
+    return digits, offset
+
+
+def integer_values_of(
+    values: pd.Series, value_type: ValueType, text_format: TextFormat | None
 ) -> tuple[np.ndarray, Fraction | None]:
-    """A Series as whole numbers of a unit, in ones or seconds; or as floats, and None; or a ValueError."""
-    if isinstance(writing, DateText) or form == "date":
-        times = (
-            items.to_numpy("datetime64[D]") if writing is None else writing.parse(items)
-        )
-        if np.isnat(times).any():
-            raise ValueError("it is no time")
-        return times.astype(np.int64), _UNITS[np.datetime_data(times.dtype)[0]]
-    if form in ("datetime", "timedelta"):
-        (tick,) = re.findall(r"\[([mun]?s)\b", str(items.dtype))
-        return items.astype("int64").to_numpy(), _UNITS[tick]
-    if form in ("int", "Decimal"):
-        places = 0
-        whole = items.tolist()
-        if form == "Decimal":
-            places = max(0, *(-v.as_tuple().exponent for v in whole))
-            whole = [int(Fraction(v) * 10**places) for v in whole]
-        small = -(2**63) <= min(whole) <= max(whole) < 2**63
-        return np.array(whole, dtype=np.int64 if small else object), Fraction(
-            1, 10**places
-        )
-    numbers = items.to_numpy(np.float64) if writing is None else writing.parse(items)
+    """Values (n,) without missing ones as integers, and their unit in ones or seconds.
+
+    If no unit suits all of them, they come back as floats, and the unit is None. A
+    ValueError says that a value is no time or no number.
+    """
+    if isinstance(text_format, DateFormat):
+        return _integers_of_times(text_format.parse(values))
+    if value_type == "date":
+        return _integers_of_times(values.to_numpy("datetime64[D]"))
+    if value_type in ("datetime", "timedelta"):
+        (unit_name,) = re.findall(r"\[([mun]?s)\b", str(values.dtype))
+        return values.astype("int64").to_numpy(), _SECONDS_OF_UNIT[unit_name]
+    if value_type == "int":
+        return _as_narrow_integers(values.tolist()), Fraction(1)
+    if value_type == "Decimal":
+        decimals = max(0, *(-value.as_tuple().exponent for value in values))
+        integers = [int(Fraction(value) * 10**decimals) for value in values]
+        return _as_narrow_integers(integers), Fraction(1, 10**decimals)
+    if text_format is None:
+        return _integers_of_floats(values.to_numpy(np.float64))
+    return _integers_of_floats(text_format.parse(values))
+
+
+def _integers_of_times(times: np.ndarray) -> tuple[np.ndarray, Fraction]:
+    """Times of datetime64 as integers of their unit since 1970."""
+    if np.isnat(times).any():
+        raise ValueError("it is no time")
+    unit_name = np.datetime_data(times.dtype)[0]
+    return times.astype(np.int64), _SECONDS_OF_UNIT[unit_name]
+
+
+def _as_narrow_integers(integers: list[int]) -> np.ndarray:
+    """An array of int64, or of Python's integers if these are too large for it."""
+    if min(integers) >= -(2**63) and max(integers) < 2**63:
+        return np.array(integers, dtype=np.int64)
+    return np.array(integers, dtype=object)
+
+
+def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | None]:
+    """Floats as integers of the last decimal that one of them needs, if these are few."""
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
-    for decimals in range(_MOST_DECIMALS + 1):
+    for decimals in range(_MAX_DECIMALS + 1):
         scaled = np.rint(numbers * 10.0**decimals)
-        if not np.abs(scaled).max(initial=0) < EXACT:
+        if not np.abs(scaled).max(initial=0) < MAX_EXACT_FLOAT:
             break
         if np.array_equal(scaled / 10.0**decimals, numbers):
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return numbers, None
+
+
+whole_numbers = integer_values_of  # the name that the algorithms still use

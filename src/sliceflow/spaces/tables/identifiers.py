@@ -1,4 +1,9 @@
-"""Identifiers and personal data: how they are recognised, and new ones of the same form."""
+"""Identifiers and personal data: how they are recognised, and new ones like them.
+
+A column of customer numbers, e-mail addresses or names must not appear in samples.
+`why_identifier` recognises such columns by their values and names. `new_identifiers`
+makes up others of the same form: other digits and letters in the same places.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,32 @@ import math
 import re
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
-from typing import Any
 
 import numpy as np
 
+from sliceflow.errors import DataError
 from sliceflow.spaces.tables.cells import EncodedColumn
 
+# The reason that still lets a column be numbers or dates, if its texts are such.
 NEARLY_UNIQUE = "is nearly unique"
-LONG_TEXT = (
-    40  # characters, on average, of texts that neither a pattern nor categories imitate
-)
-FEWEST = 20  # rows from which on different values tell anything
-_MOST = 0.8  # texts of a personal form, or distinct values per row, that identify
-_PERSONAL = {
+# Characters on average, from which on neither a form nor categories imitate texts.
+LONG_TEXT_LENGTH = 40
+# With fewer rows, different values in all of them may be chance. A round number.
+MIN_ROWS_TO_JUDGE = 20
+# Share of different values among the rows from which on a column is nearly unique, and
+# share of texts of a personal form from which on the column is personal.
+_MIN_IDENTIFYING_SHARE = 0.8
+# Average number of spaces, below which texts need not all have the same form.
+_MAX_SPACES_OF_IDENTIFIER = 1.5
+# Different forms, such as AB-12 and ABC-12, that texts with spaces may have.
+_MAX_FORMS = 3
+# Values that are looked at to see their form; more would only take time.
+_MAX_VALUES_READ = 1_000
+# How many times more values than wanted ones a form must allow, so that new ones are
+# found quickly. Integers may have to do with a fifth of that.
+_SPARE_ROOM = 10
+
+_PERSONAL_FORMS = {
     "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[A-Za-z]{2,}"),
     "an IBAN": re.compile(r"[A-Z]{2}\d{2}( ?[A-Z0-9]{4}){2,7}( ?[A-Z0-9]{1,3})?"),
     "a social security number": re.compile(r"\d{3}-\d{2}-\d{4}"),
@@ -26,114 +44,184 @@ _PERSONAL = {
         r"(\+|00)\d[\d ()/.-]{6,17}|\(?\d{3,5}\)?[ /-]\d{3,4}[ -]\d{3,5}"
     ),
 }
-_ID_NAME = re.compile(
-    r"(^|[_\W])(id|uuid|guid|key|ssn|iban|phone|mobile|e-?mail|passport)$|^(id|uuid)[_\W]|[a-z]I[dD]$|"
-    r"(account|customer|card|policy|invoice|member|patient|phone)[_\W]*(number|no|nr)$",
+# Names of columns of identifiers: customer_id, userId, "account number" …
+_IDENTIFIER_COLUMN = re.compile(
+    r"(^|[_\W])(id|uuid|guid|key|ssn|iban|phone|mobile|e-?mail|passport)$"
+    r"|^(id|uuid)[_\W]"
+    r"|[a-z]I[dD]$"
+    r"|(account|customer|card|policy|invoice|member|patient|phone)[_\W]*(number|no|nr)$",
     re.IGNORECASE,
 )
-_NAME_NAME = re.compile(
+# Names of columns of persons' names: name, last_name, "Full Name" …
+_NAME_COLUMN = re.compile(
     r"(^|[_\W])(first|last|full|sur|given|family)?[_\W]*name$", re.IGNORECASE
 )
-_LOOKED_AT = 1_000
-_HEX = hexdigits[:16]
+_LOWERCASE_HEX = hexdigits[:16]
 
 
-def reason(cells: EncodedColumn, distinct_rows: np.ndarray) -> str:
-    """Why a column of texts or integers identifies persons or rows; empty if it does not.
+def why_identifier(column: EncodedColumn, distinct_rows: np.ndarray) -> str:
+    """Why a column of texts or integers identifies persons or rows; empty if not.
 
-    `distinct_rows` leaves out repetitions of whole rows, which must not change the answer.
+    `distinct_rows` are the numbers of rows without repetitions of whole rows, which
+    must not change the answer.
     """
-    codes = cells.codes[distinct_rows]
-    found = np.flatnonzero(np.bincount(codes[codes >= 0]))
-    n = int((codes >= 0).sum())
-    k = len(found)
-    text = cells.form == "str"
-    if k < 2 or cells.form not in ("str", "int") or cells.categorical:
+    if column.value_type not in ("str", "int") or column.categorical:
         return ""
-    texts = cells.levels.iloc[found[:_LOOKED_AT]].astype(str).tolist()
-    for what, form in _PERSONAL.items():
-        if text and sum(bool(form.fullmatch(t)) for t in texts) >= _MOST * len(texts):
-            return f"looks like {what}"
-    if n < FEWEST or k < _MOST * n:
-        few = n >= FEWEST and 2 * k > n and text and _NAME_NAME.search(str(cells.name))
-        return "looks like a name" if few else ""
-    if _ID_NAME.search(str(cells.name)):
+    codes = column.codes[distinct_rows]
+    codes = codes[codes >= 0]
+    distinct_codes = np.flatnonzero(np.bincount(codes))
+    n_cells = len(codes)
+    n_distinct = len(distinct_codes)
+    if n_distinct < 2:
+        return ""
+
+    is_text = column.value_type == "str"
+    values = column.levels.iloc[distinct_codes[:_MAX_VALUES_READ]]
+    texts = values.astype(str).tolist()
+    if is_text:
+        personal_form = _personal_form(texts)
+        if personal_form:
+            return f"looks like {personal_form}"
+    if n_cells < MIN_ROWS_TO_JUDGE:
+        return ""
+    name = str(column.name)
+    if n_distinct < _MIN_IDENTIFYING_SHARE * n_cells:
+        most_differ = 2 * n_distinct > n_cells
+        if is_text and most_differ and _NAME_COLUMN.search(name):
+            return "looks like a name"
+        return ""
+    if _IDENTIFIER_COLUMN.search(name):
         return "is nearly unique and named like an identifier"
-    if not text:
-        return ""  # nearly all integers of a measurement differ, too
-    words, length = (
-        sum(f(t) for t in texts) / len(texts) for f in (lambda t: t.count(" "), len)
-    )
-    alike = words < 1.5 or len({"".join(alphabets([t])) for t in texts}) <= 3
-    return NEARLY_UNIQUE if alike and length <= LONG_TEXT else ""
+    # Nearly all integers of a measurement differ, too, so only texts are left.
+    if is_text and _have_forms_of_identifiers(texts):
+        return NEARLY_UNIQUE
+    return ""
+
+
+def _personal_form(texts: list[str]) -> str:
+    """What personal data most texts look like; empty if none."""
+    for name, form in _PERSONAL_FORMS.items():
+        n_matches = sum(form.fullmatch(text) is not None for text in texts)
+        if n_matches >= _MIN_IDENTIFYING_SHARE * len(texts):
+            return name
+    return ""
+
+
+def _have_forms_of_identifiers(texts: list[str]) -> bool:
+    """Whether texts are short, and of few words or all of a few forms."""
+    mean_length = sum(len(text) for text in texts) / len(texts)
+    if mean_length > LONG_TEXT_LENGTH:
+        return False
+    mean_spaces = sum(text.count(" ") for text in texts) / len(texts)
+    if mean_spaces < _MAX_SPACES_OF_IDENTIFIER:
+        return True
+    forms = {"".join(alphabets([text])) for text in texts}
+    return len(forms) <= _MAX_FORMS
 
 
 def alphabets(texts: Sequence[str]) -> list[str]:
-    """What may stand in every place of the longest text: letters or digits like its own, or only it.
+    """What may stand in every place of a text that is like these.
 
-    Of AB-12, AC-77 and AD-30: A, any capital letter, -, any digit, and any digit.
+    A place has the letters or digits of the kind that the longest text has there, or
+    only the one character that all texts of this length share. Of AB-12, AC-77 and
+    AD-30 these are: A, any capital letter, -, any digit, and any digit.
     """
     longest = max(texts, key=lambda text: (len(text), text))
-    alike = [text for text in texts if len(text) == len(longest)]
-    used = {*"".join(texts)}
-    hexadecimal = {c for c in used if c.isalnum()} <= {*_HEX} and not used.isdisjoint(
-        "abcdef"
-    )
-    kinds = (_HEX,) if hexadecimal else (digits, ascii_uppercase, ascii_lowercase)
-    out = []
-    for place, c in zip(zip(*alike, strict=True), longest, strict=True):
-        fixed = len(alike) > 2 and c != "0" and len({*place}) == 1
-        other = ascii_lowercase if c.isalpha() else c
-        out.append(
-            c if fixed else next((letters for letters in kinds if c in letters), other)
-        )
-    return out
+    same_length = [text for text in texts if len(text) == len(longest)]
+    kinds: tuple[str, ...] = (digits, ascii_uppercase, ascii_lowercase)
+    if _is_hexadecimal(texts):
+        kinds = (_LOWERCASE_HEX,)
+    places = []
+    for i, character in enumerate(longest):
+        all_the_same = len({text[i] for text in same_length}) == 1
+        # Two texts agree by chance, and leading zeros are places for digits.
+        if all_the_same and len(same_length) > 2 and character != "0":
+            places.append(character)
+        else:
+            places.append(_alphabet_of(character, kinds))
+    return places
 
 
-def new(cells: EncodedColumn, n: int, rng: np.random.Generator) -> list[Any]:
-    """n different values, none of them in the column: other digits and letters in the same places."""
-    if cells.form == "int":
-        return _new_integers(cells, n, rng)
-    texts = cells.levels.tolist()
-    places = alphabets(texts[:_LOOKED_AT])
-    last = max(
-        (i for i, letters in enumerate(places) if len(letters) > 1),
-        default=len(places) - 1,
-    )
-    while math.prod(map(len, places)) < 10 * (n + len(texts)):
-        places.insert(last + 1, digits)  # longer, so that there is room
-    known = set(texts)
-    out = dict[str, None]()
-    while len(out) < n:
-        drawn = [rng.choice([*letters], n) for letters in places]
-        rows = (
-            np.column_stack(drawn).astype("U1").view(f"U{len(places)}")[:, 0].tolist()
-        )
-        out |= dict.fromkeys(text for text in rows if text not in known)
-    return list(out)[:n]
+def _is_hexadecimal(texts: Sequence[str]) -> bool:
+    """Whether all letters and digits are hexadecimal, with a letter among them."""
+    characters = set("".join(texts))
+    letters_and_digits = {c for c in characters if c.isalnum()}
+    has_letter = not characters.isdisjoint("abcdef")
+    return has_letter and letters_and_digits <= set(_LOWERCASE_HEX)
 
 
-def _new_integers(cells: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
-    """The same for integers: others with as many digits, or more where there is no room."""
-    dtype = cells.levels.dtype
-    known = {*cells.levels.tolist()}
-    out = dict[int, None]()
-    high = 10 ** len(str(max(map(abs, known))))
-    room = 10 * (n + len(known))
+def _alphabet_of(character: str, kinds: tuple[str, ...]) -> str:
+    """The kind of characters to which one belongs; other signs only stand for themselves."""
+    for kind in kinds:
+        if character in kind:
+            return kind
+    if character.isalpha():  # of another script
+        return ascii_lowercase
+    return character
+
+
+def example_of(column: EncodedColumn) -> str:
+    """What new identifiers of the column look like."""
+    values = column.levels.iloc[:_MAX_VALUES_READ].astype(str).tolist()
+    return "".join(alphabet[-1] for alphabet in alphabets(values))
+
+
+def new_identifiers(
+    column: EncodedColumn, n: int, rng: np.random.Generator
+) -> list[str] | list[int]:
+    """n different values like those of the column, but none that is in it."""
+    if column.value_type == "int":
+        return _new_integers(column, n, rng)
+    known = column.levels.tolist()
+    places = alphabets(known[:_MAX_VALUES_READ])
+    _add_places(places, _SPARE_ROOM * (n + len(known)))
+    known_texts = set(known)
+    found = dict[str, None]()  # a set that keeps its order
+    while len(found) < n:
+        drawn = [rng.choice([*alphabet], n) for alphabet in places]
+        characters = np.column_stack(drawn).astype("U1")
+        texts = characters.view(f"U{len(places)}")[:, 0].tolist()
+        found |= dict.fromkeys(text for text in texts if text not in known_texts)
+    return list(found)[:n]
+
+
+def _add_places(places: list[str], n_texts: int) -> None:
+    """Add places for digits, in place, until there are `n_texts` different texts.
+
+    They stand behind the last place that has a choice: an e-mail address grows before
+    its @ if all have the same domain.
+    """
+    last_choice = len(places) - 1
+    for i, alphabet in enumerate(places):
+        if len(alphabet) > 1:
+            last_choice = i
+    while math.prod(len(alphabet) for alphabet in places) < n_texts:
+        places.insert(last_choice + 1, digits)
+
+
+def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
+    """n integers with as many digits as the largest, or more where there is no room."""
+    dtype = column.levels.dtype
+    known = set(column.levels.tolist())
+    wanted_room = _SPARE_ROOM * (n + len(known))
+    largest = max(abs(value) for value in known)
+    high = 10 ** len(str(largest))
     low = high // 10
-    while high - low < room:
+    while high - low < wanted_room:
         high *= 10
     if dtype.kind in "iu":
-        high = min(high, int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max))
-    if 5 * (high - low) < room:
-        fact = f"column {cells.name!r} has dtype {dtype}, with too few other numbers"
-        raise ValueError(
-            f"{fact} for {n} new identifiers; convert it to int64, or drop it"
+        numpy_dtype = getattr(dtype, "numpy_dtype", dtype)
+        high = min(high, int(np.iinfo(numpy_dtype).max))
+    if 5 * (high - low) < wanted_room:
+        raise DataError(
+            f"the dtype {dtype} has too few other numbers for {n} new identifiers",
+            "convert it to int64, or drop it",
+            column=column.name,
         )
     sign = -1 if max(known) < 0 else 1
-    while len(out) < n:
-        drawn = rng.integers(0, min(high - low, 2**62), n).tolist()
-        out |= dict.fromkeys(
-            sign * (low + v) for v in drawn if sign * (low + v) not in known
-        )
-    return list(out)[:n]
+    found = dict[int, None]()  # a set that keeps its order
+    while len(found) < n:
+        offsets = rng.integers(0, min(high - low, 2**62), n).tolist()
+        values = [sign * (low + offset) for offset in offsets]
+        found |= dict.fromkeys(value for value in values if value not in known)
+    return list(found)[:n]

@@ -101,7 +101,9 @@ class Table:
                 only_known.update(rule.columns)
         columns = []
         for c, column in enumerate(self.columns):
-            columns.append(replace(column, exact=column.exact or c in only_known))
+            columns.append(
+                replace(column, observed_only=column.exact or c in only_known)
+            )
         rules = Rules((*self.rules.rules, *more), columns, self.z)
         return replace(self, columns=tuple(columns), rules=rules)
 
