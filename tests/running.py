@@ -1,4 +1,4 @@
-"""How tests run the command line: the installed command in its own process, or `main` in ours."""
+"""How tests run the command line: in a process of its own, or in this one."""
 
 import contextlib
 import io
@@ -15,17 +15,22 @@ import sliceflow
 COMMAND = Path(sys.executable).with_name(
     "sliceflow.exe" if os.name == "nt" else "sliceflow"
 )
+# Flags of a fit of pictures that is as short as can be.
 FEW = ("--quality", "2", "--particles", "300")
 
 
 def environment():
-    # The package that the tests see, from any folder; narrow and plain, whatever the terminal is.
-    paths = [
-        str(Path(sliceflow.__file__).parent.parent),
-        os.environ.get("PYTHONPATH", ""),
-    ]
-    fixed = {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
-    return os.environ | fixed | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    """The variables of a process that imports the package that the tests see."""
+    paths = [str(Path(sliceflow.__file__).parent.parent)]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    variables = dict(os.environ)
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    variables["OMP_NUM_THREADS"] = "1"
+    # Whatever the terminal is, it is narrow and has no colours.
+    variables["COLUMNS"] = "100"
+    variables["NO_COLOR"] = "1"
+    return variables
 
 
 def command(*words):
@@ -35,7 +40,7 @@ def command(*words):
 
 
 def installed(*words, cwd=None, **more):
-    """The installed command in a process of its own: as a user runs it, and seconds slow."""
+    """Run the installed command as a user does; it takes seconds to start."""
     return subprocess.run(
         command(*words),
         capture_output=True,
@@ -47,7 +52,7 @@ def installed(*words, cwd=None, **more):
 
 
 def inside(*words):
-    """The same in this process, where torch is imported already: only for what needs no process."""
+    """Run a command in this process, where torch is imported already."""
     from sliceflow.cli import main
 
     out = io.StringIO()
@@ -57,51 +62,56 @@ def inside(*words):
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["sliceflow", *map(str, words)]),
-        mock.patch.object(
-            warnings, "showwarning", warnings.showwarning
-        ),  # a command sets its own
+        # A command replaces this function, and here it must be restored.
+        mock.patch.object(warnings, "showwarning", warnings.showwarning),
     ):
         try:
             main()
-        except SystemExit as end:
-            code = end.code
-    return subprocess.CompletedProcess(words, code or 0, out.getvalue(), err.getvalue())
+        except SystemExit as exit_:
+            code = exit_.code or 0
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def done(*words):
-    """What a command says that must succeed."""
+    """What a command prints that must succeed."""
     result = inside(*words)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def flags_of(command):
+def flags_of(name):
     """The flags of a command."""
     import typer
 
     from sliceflow.cli.commands import app
 
-    found = typer.main.get_command(app).commands.get(command)
-    return {
-        name for param in (found.params if found else ()) for name in param.opts
-    } | {"--help"}
+    flags = {"--help"}
+    found = typer.main.get_command(app).commands.get(name)
+    if found is not None:
+        for parameter in found.params:
+            flags |= set(parameter.opts)
+    return flags
 
 
-def unknown_flags(text, command):
-    """Flags in a text of a command that it does not have; "sliceflow sample …" speaks of another one."""
-    found = set()
+def unknown_flags(text, name):
+    """Flags in a text of a command that it does not have.
+
+    Behind "sliceflow sample" the text speaks of that command.
+    """
+    unknown = set()
     for clause in text.split(";"):
         own, *others = re.split(r"sliceflow (?=[a-z]+\b)", clause)
-        for verb, part in [
-            (command, own),
-            *((other.split()[0], other) for other in others),
-        ]:
-            found |= set(re.findall(r"(?<![\w-])--[a-z-]+", part)) - flags_of(verb)
-    return found
+        parts = [(name, own)]
+        for other in others:
+            parts.append((other.split()[0], other))
+        for command_name, part in parts:
+            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", part))
+            unknown |= flags - flags_of(command_name)
+    return unknown
 
 
 def refused(result, code, *words):
-    """Exit code, one line of error and one of hint, no traceback, and what they say."""
+    """Exit code, one line of error and one of hint, no traceback, and their words."""
     assert result.returncode == code, result.stdout + result.stderr
     lines = [
         line
@@ -110,8 +120,7 @@ def refused(result, code, *words):
     ]
     assert [line.split(":")[0] for line in lines] == ["error", "hint"], result.stderr
     assert "--debug" not in lines[1], "a hint that says nothing: " + result.stderr
-    assert not unknown_flags(lines[1], result.args[0]), (
-        "a hint with other commands' flags: " + lines[1]
-    )
+    unknown = unknown_flags(lines[1], result.args[0])
+    assert not unknown, "a hint with other commands' flags: " + lines[1]
     for word in words:
         assert word in result.stderr, f"{word} is not in: {result.stderr}"

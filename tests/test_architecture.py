@@ -21,8 +21,8 @@ FLOORS = (
     ("cli", "app"),
     ("inference", "loading"),
     ("spaces",),
-    ("models",),
-    ("neighbours", "metrics"),
+    ("models", "metrics"),
+    ("neighbours",),
     ("engine",),
     ("kernels",),
     (
@@ -33,10 +33,12 @@ FLOORS = (
         "datasets",
         "fields",
         "number_formats",
+        "wording",
     ),
 )
-# Exceptions on one floor: the page is a command, small modules use the errors.
-BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
+# Exceptions on one floor: the page is a command, small modules use errors and wording.
+BESIDE = {("cli", "app"), ("devices", "wording")}
+BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
 
 
 class Source(NamedTuple):

@@ -1,4 +1,4 @@
-"""``python -m sliceflow``: the command line, which is `cli`."""
+"""``python -m sliceflow`` is the command ``sliceflow``."""
 
 from sliceflow.cli import main
 

@@ -7,6 +7,7 @@ import os
 import torch
 
 from sliceflow.errors import NotEnoughMemoryError, ParameterError
+from sliceflow.wording import format_bytes
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -38,8 +39,11 @@ def require_memory(wanted: int, device: torch.device, what: str, advice: str) ->
     """Raise an error at once for what can never be allocated, instead of failing later."""
     free = free_memory(device)
     if free is not None and wanted > free:
-        fact = f"about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free"
-        raise NotEnoughMemoryError(f"{what} {fact}", advice)
+        fact = (
+            f"{what} about {format_bytes(wanted)}"
+            f" but {device} has {format_bytes(free)} free"
+        )
+        raise NotEnoughMemoryError(fact, advice)
 
 
 def projection_budget(device: torch.device) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +29,14 @@ class HintedError(Exception):
         """Where it is wrong, as the message begins; empty if there is no such place."""
         return ""
 
+    @property
+    def advice(self) -> str:
+        """What to do about it, as the message ends; empty if nothing is known."""
+        return self.hint
+
     def __str__(self) -> str:
         message = self.where + self.fact
-        return f"{message}; {self.hint}" if self.hint else message
+        return f"{message}; {self.advice}" if self.advice else message
 
 
 class ParameterError(HintedError, ValueError):
@@ -53,10 +56,11 @@ class ParameterError(HintedError, ValueError):
         return f"{self.parameter}={shown!r} "
 
 
-class DataError(HintedError, ValueError):
-    """Data that cannot be used, with the row and the column where they are known.
+class DataProblem(HintedError):
+    """What `DataError` and `DataWarning` share: a fact about data, and where it is.
 
-    Rows are counted from 0, as pandas and numpy do.
+    Rows are counted from 0, as pandas and numpy do. `suggested_kinds` are kinds of
+    columns, such as "category", of which the user may choose one for this column.
     """
 
     def __init__(
@@ -65,11 +69,13 @@ class DataError(HintedError, ValueError):
         hint: str = "",
         row: int | None = None,
         column: object = None,
+        suggested_kinds: tuple[str, ...] = (),
     ) -> None:
         super().__init__(fact, hint)
         self.row = row
         self.column = column
-        self.args = (fact, hint, row, column)
+        self.suggested_kinds = suggested_kinds
+        self.args = (fact, hint, row, column, suggested_kinds)
 
     @property
     def where(self) -> str:
@@ -79,6 +85,27 @@ class DataError(HintedError, ValueError):
         if self.column is not None:
             places.append(f"column {self.column!r}")
         return f"{', '.join(places)}: " if places else ""
+
+    @property
+    def advice(self) -> str:
+        """The hint and the suggested kinds, as the parameter `columns` takes them."""
+        choices = [f"{{{self.column!r}: {kind!r}}}" for kind in self.suggested_kinds]
+        if not choices:
+            return self.hint
+        suggestion = f"pass columns={' or '.join(choices)}"
+        return f"{self.hint}, or {suggestion}" if self.hint else suggestion
+
+
+class DataError(DataProblem, ValueError):
+    """Data that cannot be used, with the row and the column where they are known."""
+
+
+class DataWarning(DataProblem, UserWarning):
+    """Data that can be used, but perhaps not as the user expects."""
+
+
+class CopyWarning(UserWarning):
+    """The particles copy rows of the data: samples may not be new."""
 
 
 class NotEnoughMemoryError(HintedError, MemoryError):
@@ -148,17 +175,3 @@ def unmasked(x: Any, name: str) -> Any:
                 f"a value of {name} is masked{where}; drop or fill what is masked first"
             )
     return x
-
-
-@contextmanager
-def rows_of_the_file() -> Iterator[None]:
-    """A ValueError about rows of a table counts them as a spreadsheet does, the row of names as 1."""
-    try:
-        yield
-    except ValueError as error:
-        text = re.sub(
-            r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error)
-        )
-        if text == str(error):
-            raise
-        raise ValueError(text) from error

@@ -30,12 +30,12 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.play import (
     TableWork,
-    _example,
-    _read_picture,
+    example_table,
+    find_runs,
+    make_server,
+    offer_run,
     play,
-    run_of,
-    runs_in,
-    server,
+    read_uploaded_picture,
 )
 from sliceflow.datasets import load
 
@@ -48,9 +48,9 @@ class Asked:
     """A running server, and requests to it as any program could send them."""
 
     def __init__(self, runs=()):
-        models = [run_of(run, "cpu") for run in runs]
-        self.table = TableTab(TableWork, _example())
-        self.server = server(Gallery(models, _read_picture), self.table)
+        models = [offer_run(run, "cpu") for run in runs]
+        self.table = TableTab(TableWork, example_table())
+        self.server = make_server(Gallery(models, read_uploaded_picture), self.table)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -91,9 +91,13 @@ class Asked:
         return json.loads(text)
 
     def error(self, name, body=b"{}", **more):
+        """The error of an answer that failed, with its hint."""
         status, _, text = self.post(name, body, **more)
         assert status == 422, text
-        return json.loads(text)["error"]
+        found = json.loads(text)
+        if not found["hint"]:
+            return found["error"]
+        return f"{found['error']}; {found['hint']}"
 
     def close(self):
         self.server.shutdown()
@@ -295,7 +299,7 @@ def tab(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tab = TableTab(TableWork, ("wine.csv", b"a\n1\n"))
     tab._pipe = Silent()
-    tab._next = None
+    tab._waiting_file = None
     monkeypatch.setattr(tab, "_end", lambda: None)
     yield tab
     tab.close()
@@ -304,7 +308,7 @@ def tab(monkeypatch, tmp_path):
 
 class TestManyConnections:
     def test_hundreds_of_strangers_do_not_keep_the_page_from_anyone(self, monkeypatch):
-        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 10)
+        monkeypatch.setattr(serving, "MAX_CONNECTIONS", 10)
         asked = Asked()
         before = threading.active_count()
         lines = []
@@ -315,23 +319,23 @@ class TestManyConnections:
             line.sendall(b"G")
             lines.append(line)
         assert asked.get()[0] == 200  # in spite of them
-        assert len(asked.server._open) <= 10
+        assert len(asked.server._is_busy) <= 10
         assert threading.active_count() <= before + 15
         for line in lines:
             line.close()
         asked.close()
 
     def test_a_request_with_the_token_is_not_closed_for_strangers(self, monkeypatch):
-        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 1)
+        monkeypatch.setattr(serving, "MAX_CONNECTIONS", 1)
         asked = Asked()
         with asked.sent("runs", ["Content-Length: 2"]) as line:
-            while True not in asked.server._open.values():
+            while True not in asked.server._is_busy.values():
                 time.sleep(0.01)
             with socket.create_connection(line.getpeername(), timeout=10) as stranger:
                 assert stranger.recv(1) == b""
             line.sendall(b"{}")
             assert b" 200 " in line.recv(1 << 16).splitlines()[0]
-            while True in asked.server._open.values():
+            while True in asked.server._is_busy.values():
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
@@ -593,10 +597,10 @@ class TestTables:
 
     def test_whoever_waits_for_rows_is_told_that_none_will_come(self, tab):
         fitted = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
-        tab._shown = fitted
+        tab._state = fitted
         with pytest.raises(ValueError, match="ended by itself"):
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}'))
-        tab._shown = fitted
+        tab._state = fitted
         tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
         assert (
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
@@ -631,10 +635,10 @@ class TestTables:
         here.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
         column, _ = self.until(here, "columns")["columns"]
         assert (column["kind"], column["refused"]) == ("drop", True)
-        assert "'oops' in row 10 of the file" in column["note"]
+        assert "row 10 of the file, column 'a': the cell holds 'oops'" in column["note"]
         here.said("table/fit", {"columns": {"a": "continuous"}})
         error = self.until(here, "columns")["error"]
-        assert "'oops' in row 10 of the file" in error
+        assert "row 10 of the file, column 'a': the cell holds 'oops'" in error
         assert error.endswith("; fix the cells, or choose category for a")
 
     def test_a_fit_needs_a_table(self, tab):
@@ -655,7 +659,7 @@ class TestCommand:
     def test_it_opens_the_browser_unless_told_not_to(self, monkeypatch, capsys):
         opened = queue.Queue()
         monkeypatch.setattr("webbrowser.open", opened.put)
-        monkeypatch.setattr("sliceflow.cli.play._warm", lambda gallery: None)
+        monkeypatch.setattr("sliceflow.cli.play._open_first", lambda gallery: None)
         monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", interrupt)
         play([], no_browser=True, device="cpu")
         play([], no_browser=False, device="cpu")
@@ -710,5 +714,5 @@ class TestCommand:
             (
                 tmp_path / name / ("samples.csv" if name == "table" else "samples.png")
             ).touch()
-        assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
-        assert runs_in(tmp_path / "nothing") == []
+        assert [path.name for path in find_runs(tmp_path)] == ["new", "old"]
+        assert find_runs(tmp_path / "nothing") == []

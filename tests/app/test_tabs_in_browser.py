@@ -12,7 +12,13 @@ from PIL import Image
 
 from sliceflow.app.pictures import Gallery
 from sliceflow.app.tables import TableTab
-from sliceflow.cli.play import TableWork, _example, _read_picture, run_of, server
+from sliceflow.cli.play import (
+    TableWork,
+    example_table,
+    make_server,
+    offer_run,
+    read_uploaded_picture,
+)
 
 pytestmark = pytest.mark.browser
 TABS = ("points", "pictures", "complete", "table")
@@ -23,9 +29,9 @@ CSV = "age,city,visits\n" + "".join(
 
 @pytest.fixture(scope="module")
 def address(digits_run):
-    table = TableTab(TableWork, _example())
-    gallery = Gallery([run_of(digits_run[0], "cpu")], _read_picture)
-    serving = server(gallery, table)
+    table = TableTab(TableWork, example_table())
+    gallery = Gallery([offer_run(digits_run[0], "cpu")], read_uploaded_picture)
+    serving = make_server(gallery, table)
     thread = threading.Thread(target=serving.serve_forever, daemon=True)
     thread.start()
     yield serving.address

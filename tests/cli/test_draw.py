@@ -9,7 +9,7 @@ pytest.importorskip("typer")
 
 import sliceflow
 from running import FEW, done, inside, refused
-from sliceflow.cli.data import read
+from sliceflow.cli.data import read_data
 from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
 
@@ -167,7 +167,7 @@ def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
 def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_path):
     out = tmp_path / "full.csv"
     given = tmp_path / "given.csv"
-    read(Settings(str(people)))[0].x.to_csv(given, index=False)
+    read_data(Settings(str(people)))[0].x.to_csv(given, index=False)
     said = done("impute", given, "--run", table_run[0], "--out", out)
     before = pd.read_csv(given)
     after = pd.read_csv(out)

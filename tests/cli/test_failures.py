@@ -2,6 +2,7 @@
 
 import ast
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,19 @@ pytest.importorskip("typer")
 
 import sliceflow.cli
 from running import FEW, done, inside, refused, unknown_flags
-from sliceflow.cli.failures import translated
-from sliceflow.errors import NotEnoughMemoryError, ParameterError
+from sliceflow.cli.failures import (
+    CommandError,
+    as_command_error,
+    exit_on_error,
+    rows_of_a_file,
+)
+from sliceflow.errors import (
+    DataError,
+    DataWarning,
+    HintedError,
+    NotEnoughMemoryError,
+    ParameterError,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +44,10 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (
             ("fit", "bad.csv"),
             1,
-            ("'oops' in row 9 of the file", "--column 'a=category'"),
+            (
+                "row 9 of the file, column 'a': the cell holds 'oops'",
+                "--column 'a=category'",
+            ),
         ),
         (
             ("fit", "digits", "--quality", "fine"),
@@ -97,6 +112,11 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
             ("--keep-rows is for pictures", "leave it out"),
         ),
         (
+            ("fit", "numbers.csv", "--checkpoint-every", "1"),
+            2,
+            ("--checkpoint-every is for pictures", "no checkpoints"),
+        ),
+        (
             ("fit", "numbers.csv", "--column", "a"),
             2,
             ("--column a is not name=kind", "zip=category"),
@@ -116,7 +136,7 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (
             ("impute", "bad.csv", "--out", "x.csv"),
             1,
-            ("in row 9 of the file", "--column 'a=category'"),
+            ("row 9 of the file, column 'a'", "--column 'a=category'"),
         ),
         (
             ("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"),
@@ -221,11 +241,17 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
             set(),
             "n_particles=0 must be 1",
         ),
-        (ValueError("so it is; do that"), set(), "so it is|do that"),
+        (ValueError("so it is; do that"), set(), "so it is; do that|check the data"),
+        (HintedError("so it is", "do that"), set(), "so it is|do that"),
         (
-            ValueError("x; pass columns={'a b': 'category'}"),
+            DataError("is odd", "fix it", row=3, column="a b"),
             {"column"},
-            "--column 'a b=category'",
+            "row 3, column 'a b': is odd|fix it",
+        ),
+        (
+            DataError("is odd", column="a b", suggested_kinds=("category", "drop")),
+            {"column"},
+            "column 'a b': is odd|pass --column 'a b=category' or --column 'a b=drop'",
         ),
         (NotEnoughMemoryError("too much"), {"particles"}, "--particles or --quality"),
         (NotEnoughMemoryError("too much"), {"n"}, "--n"),
@@ -238,13 +264,32 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
     ],
 )
 def test_errors_of_the_library_are_translated(error, flags, words):
-    found = translated(error, flags)
-    text = f"{found}|{found.hint}"
+    found = as_command_error(error, flags)
+    text = f"{found.fact}|{found.hint}"
     assert words in text
     assert ("--particles" in text) <= ("particles" in flags)
 
 
-RAISED_BY = {  # the command whose errors a module writes; `translated` looks at the flags itself
+def test_rows_of_a_table_are_counted_as_in_its_file():
+    with pytest.raises(CommandError) as caught, rows_of_a_file():
+        raise DataError("is odd", "fix it", row=7, column="a")
+    assert caught.value.fact == "row 9 of the file, column 'a': is odd"
+    assert caught.value.hint == "fix it"
+    with pytest.raises(DataError), rows_of_a_file():
+        raise DataError("no row is named")
+
+
+def test_a_warning_suggests_a_flag(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with warnings.catch_warnings(), exit_on_error((), debug=False):
+        warnings.simplefilter("always")
+        problem = DataWarning("is known", column="a", suggested_kinds=("identifier",))
+        warnings.warn(problem, stacklevel=1)
+    said = capsys.readouterr().err
+    assert said == "warning: column 'a': is known; pass --column 'a=identifier'\n"
+
+
+RAISED_BY = {  # the command whose errors a module writes; `as_command_error` looks at the flags itself
     "settings": "fit",
     "run_folder": "fit",
     "data": "fit",

@@ -1,5 +1,9 @@
-"""Runs that are interrupted or killed, or whose disk fills, at any moment: what is kept, and how they go on."""
+"""Runs that are interrupted or killed, or whose disk fills, at any moment.
 
+What is kept of them, and how they go on.
+"""
+
+import json
 import os
 import random
 import shutil
@@ -18,10 +22,15 @@ from models import interrupt
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
 from sliceflow.cli import evaluate
-from sliceflow.cli.failures import Failed
+from sliceflow.cli.failures import CommandError
 from sliceflow.cli.run_folder import LOCK, RunFolder
 
-IGNORING = "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+# A script that ignores Ctrl-C, and becomes the command that its arguments name.
+IGNORING_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 POSIX = pytest.mark.skipif(
     os.name == "nt", reason="Windows sends no signals to other processes"
 )
@@ -52,20 +61,20 @@ def same_samples(run, other):
         return np.array_equal(a["images"], b["images"])
 
 
-@pytest.mark.parametrize("kind", ["pictures", "table"])
+def press_ctrl_c(self, event):
+    """A progress bar that interrupts the fit after some steps."""
+    if event.steps_done == 3:
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples(
-    kind, people, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    words = ["fit", people] if kind == "table" else ["fit", "digits", *FEW]
+    words = ["fit", "digits", *FEW]
     whole = tmp_path / "whole"
     stopped = tmp_path / "stopped"
-
-    def interrupt(self, event):
-        if event.steps_done == 3:
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr("sliceflow.cli.progress.Progress.__call__", interrupt)
+        patch.setattr("sliceflow.cli.progress.ProgressBar.__call__", press_ctrl_c)
         refused(inside(*words, "--out", stopped), 1, "stopped after", "--resume")
     assert not (stopped / "model.sliceflow").exists()
     assert not (stopped / LOCK).exists()
@@ -86,12 +95,35 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
     refused(inside(*words, "--out", stopped, "--resume"), 2, "has ended", "--force")
 
 
+def test_ctrl_c_leaves_nothing_of_a_table_which_has_no_checkpoints(
+    people, tmp_path, monkeypatch
+):
+    words = ["fit", people, "--out", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("sliceflow.cli.progress.ProgressBar.__call__", press_ctrl_c)
+        refused(inside(*words), 1, "the fit was stopped", "run it again")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_killed_fit_of_a_table_is_fitted_again_by_resume(people, table_run, tmp_path):
+    config = json.loads((table_run[0] / "config.json").read_text())
+    del config["finished"]  # as it is before the fit has ended
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(config))
+    words = ["fit", people, "--constraint", "start <= end", "--out", run]
+    refused(inside(*words), 2, "is not empty; it holds config.json", "--force")
+    said = done(*words, "--resume")
+    assert "a table has no checkpoints; it is fitted again" in said
+    assert same_samples(run, table_run[0])
+
+
 @POSIX
 @pytest.mark.slow
 def test_ctrl_c_is_heard_in_the_background_of_a_script(tmp_path):
     """There it is ignored unless a process asks for it."""
     words = ["fit", "digits", "--checkpoint-every", "0", "--out", tmp_path / "run"]
-    process = started(words, [sys.executable, "-c", IGNORING])
+    process = started(words, [sys.executable, "-c", IGNORING_CTRL_C])
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
     result = subprocess.CompletedProcess(words, process.returncode, out, said)
@@ -129,12 +161,11 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pictures", "table"])
 def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_path):
-    source = (
-        ("digits", "--quality", "4", "--particles", "1000")
-        if kind == "pictures"
-        else (people,)
-    )
-    words = ["fit", *source, "--quiet", "--checkpoint-every", "0", "--out"]
+    source = [people]
+    if kind == "pictures":
+        source = ["digits", "--quality", "4", "--particles", "1000"]
+        source += ["--checkpoint-every", "0"]
+    words = ["fit", *source, "--quiet", "--out"]
     whole = started([*words, tmp_path / "whole"], sign="*")
     began = time.monotonic()
     rng = random.Random(kind)
@@ -159,7 +190,7 @@ def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_
 
 @contextmanager
 def full_disk(most):
-    """No file can be longer than some bytes."""
+    """Let no file be longer than some bytes."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -201,7 +232,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     tmp_path, digits_run, monkeypatch
 ):
     run = tmp_path / "run"
-    draw = evaluate.draw
+    draw = evaluate.draw_samples
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
@@ -217,9 +248,9 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
         return drawn
 
     with ExitStack() as resources:
-        monkeypatch.setattr(evaluate, "draw", full)
+        monkeypatch.setattr(evaluate, "draw_samples", full)
         refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
-    monkeypatch.setattr(evaluate, "draw", draw)
+    monkeypatch.setattr(evaluate, "draw_samples", draw)
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json",
         "model.sliceflow",
@@ -232,7 +263,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     ("kind", "moment"),
     [
         pytest.param("pictures", "save", marks=pytest.mark.slow),
-        ("pictures", "draw"),
+        ("pictures", "draw_samples"),
         ("table", "measure"),
     ],
 )
@@ -276,23 +307,22 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
 
 def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "one")
-    how = {"force": True, "resume": False}
-    with folder.locked(**how):
+    with folder.locked(force=True, resume=False):
         assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
         with (
-            pytest.raises(Failed, match=f"another fit .*: process {os.getpid()}"),
-            folder.locked(**how),
+            pytest.raises(CommandError, match=f"another fit .*: process {os.getpid()}"),
+            folder.locked(force=True, resume=False),
         ):
             pass
         (folder / "mine.txt").touch()
     assert [path.name for path in folder.path.iterdir()] == ["mine.txt"]
     (folder / "mine.txt").unlink()
-    with folder.locked(**how):
+    with folder.locked(force=True, resume=False):
         pass
     assert folder.path.exists(), "it was there before"
     folder.path.rmdir()
     (tmp_path / "runs").rmdir()
-    with folder.locked(**how):
+    with folder.locked(force=True, resume=False):
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -215,7 +215,7 @@ def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(
         with pytest.raises(MemoryError, match=r"needs? about .* but cpu has .* free; "):
             call(*data)
     assert not hasattr(flow, "plan_")
-    assert flow._waiting is None
+    assert flow._pending_rows is None
 
 
 @pytest.mark.parametrize(

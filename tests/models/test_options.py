@@ -99,7 +99,7 @@ def test_a_wrong_value_is_named_before_anything_is_fitted(kind, name, value):
     for call in (flow.fit, flow.plan, flow.partial_fit):
         with pytest.raises(ParameterError, match=r" must be ") as caught:
             call(DATA[type(flow)])
-        assert (caught.value.name, repr(caught.value.value)) == (name, repr(value))
+        assert (caught.value.parameter, repr(caught.value.value)) == (name, repr(value))
     assert not hasattr(flow, "history_")
     again = pickle.loads(pickle.dumps(caught.value))  # as joblib sends it
     assert str(again) == str(caught.value)
@@ -179,7 +179,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
 ):
     flow = estimator(preset="paper", device="cpu")
     before = flow.get_params()
-    resolved = flow._space().parameters
+    resolved = flow._adapter().parameters
     for name, value in of_paper.items():
         found = (
             resolved[name] if name in resolved else getattr(resolved["options"], name)
@@ -193,7 +193,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
     given = dict(
         transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25)
     )
-    won = estimator(preset="paper", device="cpu", **given)._space().parameters
+    won = estimator(preset="paper", device="cpu", **given)._adapter().parameters
     assert (won["transport"], won["amplifier"], won["options"].taper) == (
         "sorted",
         3.0,

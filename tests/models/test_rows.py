@@ -159,9 +159,9 @@ def test_a_file_forgets_as_the_model_does(kind, tmp_path):
 def state(flow):
     """What a failed change must leave as it was."""
     attributes = {
-        name: value for name, value in vars(flow).items() if name != "_waiting"
+        name: value for name, value in vars(flow).items() if name != "_pending_rows"
     }
-    return saved(flow), attributes, flow._waiting
+    return saved(flow), attributes, flow._pending_rows
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
     flow.partial_fit(*rows.at([7]), refresh=False).fit(
         *rows.at([0, 1])
     )  # a fit begins again
-    assert flow._waiting is None
+    assert flow._pending_rows is None
     assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._model.rows) == 2
 
 

@@ -1,4 +1,4 @@
-"""The tabs of pictures: samples of models, their way, their neighbours, completions."""
+"""The tabs Pictures and Complete: samples of models, neighbours, completions."""
 
 from __future__ import annotations
 
@@ -10,215 +10,276 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sliceflow.app.server import Request
+from sliceflow.app.server import JsonObject, Request
+from sliceflow.errors import DataError, HintedError, ParameterError
 
-_MOST = 100
-_FRAMES = 32
-_NEAREST = 5
-_EXAMPLES = 8
-_COMPLETIONS = 8
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from sliceflow import ImageFlow, SlicedWassersteinFlow
+    from sliceflow.spaces.pictures.layout import Layout
+
+# What fits on the page.
+_MAX_SAMPLES = 100
+_N_FRAMES = 32  # of a sample on its way
+_N_NEIGHBOURS = 5
+_N_EXAMPLES = 8
+_N_COMPLETIONS = 8
 
 
-def class_named(flow: Any, label: str, name: str) -> Any:
+def class_named(
+    model: SlicedWassersteinFlow | ImageFlow, label: str, model_name: str
+) -> Any:
     """The class of a model that is written like `label`."""
-    classes = {str(c): c for c in getattr(flow, "classes_", ())}
+    classes = {str(known): known for known in getattr(model, "classes_", ())}
     if not classes:
-        raise ValueError(f"{name} was fitted without labels; ask for no class")
+        fact = f"{model_name} was fitted without labels"
+        raise DataError(fact, "ask for no class")
     if label not in classes:
-        raise ValueError(
-            f"{name} has no class {label!r}; its classes: {', '.join(classes)}"
-        )
+        fact = f"{model_name} has no class {label!r}"
+        raise DataError(fact, f"its classes: {', '.join(classes)}")
     return classes[label]
 
 
-def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
-    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
-    top = (
-        1.0
-        if images.dtype.kind == "f" or n_pixel_values is None
-        else n_pixel_values - 1.0
-    )
-    return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+def as_bytes(pictures: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+    """Pictures (…, h, w[, c]) as bytes from 0 to 255.
+
+    Floats are from 0 to 1; whole pixels are below `n_pixel_values`.
+    """
+    brightest = 1.0
+    if pictures.dtype.kind != "f" and n_pixel_values is not None:
+        brightest = n_pixel_values - 1.0
+    scaled = (pictures * (255.0 / brightest)).round()
+    return np.asarray(scaled.clip(0, 255).astype(np.uint8))
 
 
-def single(image: np.ndarray) -> Any:
-    """One picture of bytes (h, w) or (h, w, c) for Pillow, one pixel for one pixel."""
+def as_image(pixels: np.ndarray) -> Image:
+    """Bytes (h, w) or (h, w, c) as a picture of Pillow, one pixel for one pixel."""
     from PIL import Image
 
-    squeezed = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
-    return Image.fromarray(np.ascontiguousarray(squeezed))
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+class Pictures(Protocol):
+    """Data of a run: pictures (n, h, w[, c])."""
+
+    @property
+    def x(self) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model; `read` returns its training pictures and held-out ones, or says why there are none."""
+    """A model that can be loaded, and the data to which it was fitted.
+
+    `load` returns the model. `read` returns its training pictures and held-out ones (or
+    None), or raises an error that says why there are none.
+    """
 
     name: str
     load: Callable[[], Any]
-    read: Callable[[], tuple[Any, Any]]
+    read: Callable[[], tuple[Pictures, Pictures | None]]
 
 
-_Answer = Callable[["Gallery", Request], dict[str, Any]]
+@dataclass(frozen=True)
+class OpenRun:
+    """The one run that is in memory, with its data or the reason why it has none."""
+
+    index: int
+    name: str
+    model: ImageFlow
+    train: Pictures | None
+    test: Pictures | None
+    why_no_data: str
+
+    @property
+    def layout(self) -> Layout:
+        layout: Layout = self.model.plan_.layout
+        return layout
+
+    def as_addresses(self, pictures: Any) -> list[str]:
+        """Pictures (n, h, w[, c]) as addresses that contain the picture itself."""
+        addresses = []
+        for pixels in as_bytes(np.asarray(pictures), self.layout.n_pixel_values):
+            stream = io.BytesIO()
+            as_image(pixels).save(stream, "PNG")
+            text = base64.b64encode(stream.getvalue()).decode()
+            addresses.append(f"data:image/png;base64,{text}")
+        return addresses
 
 
-def _of_a_run(answer: _Answer) -> _Answer:
-    """Answer one request at a time, with the model open that it names."""
+class _SampleRequest:
+    """What the page asks for in the tab Pictures: how many samples, class and seed."""
+
+    def __init__(self, request: Request, run: OpenRun) -> None:
+        if run.model.observed is not None:
+            fact = f"{run.name} completes pictures, and makes none"
+            raise DataError(fact, "see the tab Complete")
+        self.label: Any = None
+        label = str(request.json.get("label") or "")
+        if label:
+            self.label = class_named(run.model, label, run.name)
+        self.n = request.integer("n", _MAX_SAMPLES, minimum=1)
+        self.seed = request.seed
+
+
+_Answer = Callable[["Gallery", Request, OpenRun], JsonObject]
+
+
+def _with_open_run(answer: _Answer) -> Callable[[Gallery, Request], JsonObject]:
+    """Answer one request at a time, with the run open that it names."""
 
     @wraps(answer)
-    def locked(self: Gallery, request: Request) -> dict[str, Any]:
+    def answer_alone(self: Gallery, request: Request) -> JsonObject:
         with self.lock:
-            self.open(request.whole("run", len(self.runs) - 1))
-            return answer(self, request)
+            run = self.open(request.integer("run", len(self.runs) - 1))
+            return answer(self, request, run)
 
-    return locked
+    return answer_alone
 
 
 class Gallery:
-    """What the page asks about runs, one at a time; `read` turns a file into pictures of a layout."""
+    """What the page asks about runs, of which one at a time is in memory.
 
-    flow: Any = None  # the one model in memory
-    data: tuple[Any, Any] | None = None
-    missing = ""  # why there are no data
+    Parameters
+    ----------
+    runs : those that the page offers
+    read_pictures : turns a file into pictures like those of a layout
+    """
 
     def __init__(
-        self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]
+        self,
+        runs: Sequence[Run],
+        read_pictures: Callable[[Path, Layout], np.ndarray],
     ) -> None:
         self.runs = runs
-        self._read = read
         self.lock = threading.RLock()
-        self._which = -1
+        self._read_pictures = read_pictures
+        self._open_run: OpenRun | None = None
 
-    def open(self, which: int) -> None:
+    def open(self, index: int) -> OpenRun:
         """Load the model of a run, which replaces the one in memory."""
-        with self.lock:
-            if which == self._which:
-                return
-            run = self.runs[which]
-            self.flow = None
-            self.data = None
-            self.missing = ""
-            self._which = -1  # first free the other
-            flow = run.load()
-            if type(flow).__name__ != "ImageFlow":
-                other = f"{run.name} is not a model of pictures"
-                raise ValueError(f"{other}; draw from it with sliceflow sample")
-            try:
-                self.data = run.read()
-            except Exception as error:
-                self.missing = str(error)
-            self.flow = flow
-            self._which = which
+        from sliceflow import ImageFlow
 
-    @_of_a_run
-    def about(self, request: Request) -> dict[str, Any]:
-        """Size, classes and known part of a model, and some pictures that it can complete."""
+        with self.lock:
+            if self._open_run is not None and self._open_run.index == index:
+                return self._open_run
+            self._open_run = None  # free its memory before another one is loaded
+            run = self.runs[index]
+            model = run.load()
+            if not isinstance(model, ImageFlow):
+                fact = f"{run.name} is not a model of pictures"
+                raise DataError(fact, "draw from it with sliceflow sample")
+            train = None
+            test = None
+            why_no_data = ""
+            try:
+                train, test = run.read()
+            except Exception as error:
+                why_no_data = str(error)
+            self._open_run = OpenRun(index, run.name, model, train, test, why_no_data)
+            return self._open_run
+
+    @_with_open_run
+    def about(self, request: Request, run: OpenRun) -> JsonObject:
+        """Size, classes and known part of a model, and pictures that it can complete."""
         from sliceflow.spaces.pictures.layout import part_of
 
-        observed = self.flow.observed
-        layout = self.flow.plan_.layout
-        examples = np.empty(0)
-        if self.data is not None:
-            train, test = self.data
-            x = (train if test is None else test).x
-            examples = x[np.linspace(0, len(x) - 1, min(len(x), _EXAMPLES)).astype(int)]
+        observed = None
+        if run.model.observed is not None:
+            observed = part_of(run.model.observed, run.layout).astype(int).tolist()
+        examples: list[str] = []
+        data = run.train if run.test is None else run.test
+        if data is not None:
+            n = min(len(data.x), _N_EXAMPLES)
+            spread = np.linspace(0, len(data.x) - 1, n).astype(int)
+            examples = run.as_addresses(data.x[spread])
         return {
-            "width": layout.width,
-            "height": layout.height,
-            "classes": [str(c) for c in getattr(self.flow, "classes_", ())],
-            "observed": None
-            if observed is None
-            else part_of(observed, layout).astype(int).tolist(),
-            "examples": _shown(self.flow, examples),
-            "data": self.missing,
+            "width": run.layout.width,
+            "height": run.layout.height,
+            "classes": [str(label) for label in getattr(run.model, "classes_", ())],
+            "observed": observed,
+            "examples": examples,
+            "data": run.why_no_data,
         }
 
-    @_of_a_run
-    def samples(self, request: Request) -> dict[str, Any]:
-        n, how = self._how(request)
-        x, labels = self.flow.sample(n, **how, return_y=True)
-        shown = None if labels is None else [str(label) for label in labels]
-        return {"pictures": _shown(self.flow, x), "labels": shown}
+    @_with_open_run
+    def samples(self, request: Request, run: OpenRun) -> JsonObject:
+        """New samples and their classes."""
+        wanted = _SampleRequest(request, run)
+        pictures, labels = run.model.sample(
+            wanted.n, y=wanted.label, random_state=wanted.seed, return_y=True
+        )
+        names = None
+        if labels is not None:
+            names = [str(label) for label in labels]
+        return {"pictures": run.as_addresses(pictures), "labels": names}
 
-    @_of_a_run
-    def chosen(self, request: Request) -> dict[str, Any]:
+    @_with_open_run
+    def chosen(self, request: Request, run: OpenRun) -> JsonObject:
         """One of the samples on its way, and the training pictures nearest to it."""
         from sliceflow import metrics
 
-        n, how = self._how(request)
-        i = request.whole("index", n - 1)
-        strategy = np.asarray(self.flow.evolution(n, n_frames=_FRAMES, **how))
-        out = {
-            "frames": _shown(self.flow, strategy[:, i]),
-            "nearest": [],
-            "data": self.missing,
-        }
-        if self.data is not None:
-            train = self.data[0].x
-            k = min(_NEAREST, len(train))
-            mirror = self.flow.mirror
-            near, _ = metrics.nearest_pictures(
-                strategy[-1, i : i + 1], train, k, mirror=mirror
+        wanted = _SampleRequest(request, run)
+        i = request.integer("index", wanted.n - 1)
+        evolution = run.model.evolution(
+            wanted.n, y=wanted.label, random_state=wanted.seed, n_frames=_N_FRAMES
+        )
+        frames = np.asarray(evolution)[:, i]
+        nearest: list[str] = []
+        if run.train is not None:
+            k = min(_N_NEIGHBOURS, len(run.train.x))
+            neighbours, _ = metrics.nearest_pictures(
+                frames[-1:], run.train.x, k, mirror=run.model.mirror
             )
-            out["nearest"] = _shown(self.flow, near[0])
-        return out
+            nearest = run.as_addresses(neighbours[0])
+        return {
+            "frames": run.as_addresses(frames),
+            "nearest": nearest,
+            "data": run.why_no_data,
+        }
 
-    @_of_a_run
-    def upload(self, request: Request) -> dict[str, Any]:
-        return {"picture": _shown(self.flow, self._picture(request.body))[0]}
+    @_with_open_run
+    def upload(self, request: Request, run: OpenRun) -> JsonObject:
+        """An uploaded picture, in the size of the model's pictures."""
+        picture = self._decode(request.body, run.layout)
+        return {"picture": run.as_addresses(picture)[0]}
 
-    @_of_a_run
-    def completed(self, request: Request) -> dict[str, Any]:
+    @_with_open_run
+    def completed(self, request: Request, run: OpenRun) -> JsonObject:
         """Completions of a picture, of which the white part of the mask is known."""
         head, _, text = str(request.json.get("picture")).partition("base64,")
         if not head.startswith("data:image/"):
-            raise ValueError("there is no picture; choose or upload one")
-        picture = self._picture(base64.b64decode(text))
-        whole = self.flow.observed is None
-        mask = np.asarray(request.json.get("mask"), dtype=bool) if whole else None
+            raise DataError("there is no picture", "choose or upload one")
+        picture = self._decode(base64.b64decode(text), run.layout)
+        mask = None
+        if run.model.observed is None:  # else the model has a mask of its own
+            mask = np.asarray(request.json.get("mask"), dtype=bool)
         try:
-            done = self.flow.inpaint(
-                picture, mask, n=_COMPLETIONS, random_state=request.seed
+            completions = run.model.inpaint(
+                picture, mask, n=_N_COMPLETIONS, random_state=request.seed
             )
-        except ValueError as error:  # in the words of the command line
-            text = str(error).replace("keep_rows=True", "--keep-rows")
-            raise ValueError(text.replace("observed=", "--observed")) from error
-        return {"pictures": _shown(self.flow, done[0])}
+        except ParameterError as error:
+            if error.parameter != "keep_rows":
+                raise
+            hint = "fit it with --keep-rows, or for one mask with --observed"
+            raise DataError(f"{run.name} {error.fact}", hint) from error
+        return {"pictures": run.as_addresses(completions[0])}
 
-    def _how(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """How many samples are asked for, and their other arguments."""
-        name = self.runs[self._which].name
-        if self.flow.observed is not None:
-            raise ValueError(
-                f"{name} completes pictures, and makes none; see the tab Complete"
-            )
-        label = str(request.json.get("label") or "")
-        y = class_named(self.flow, label, name) if label else None
-        return request.whole("n", _MOST, 1), {"y": y, "random_state": request.seed}
-
-    def _picture(self, body: bytes) -> np.ndarray:
-        """A picture like those of the model, through the same reader as files of the command line."""
+    def _decode(self, body: bytes, layout: Layout) -> np.ndarray:
+        """A picture (1, h, w[, c]), read as the command line reads files."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "picture")
             file.write_bytes(body)
             try:
-                return self._read(file, self.flow.plan_.layout)
+                return self._read_pictures(file, layout)
             except Exception as error:
-                raise ValueError(
-                    str(error).replace(str(file), "the picture")
-                ) from error
-
-
-def _shown(flow: Any, pictures: Any) -> list[str]:
-    """Pictures as addresses that hold the picture itself."""
-    out = []
-    for picture in as_bytes(np.asarray(pictures), flow.plan_.layout.n_pixel_values):
-        stream = io.BytesIO()
-        single(picture).save(stream, "PNG")
-        out.append(
-            "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-        )
-    return out
+                fact = error.fact if isinstance(error, HintedError) else str(error)
+                # The page does not show where on this computer the file was.
+                fact = fact.replace(str(file), "the picture")
+                raise DataError(fact) from error

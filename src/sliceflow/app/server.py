@@ -1,7 +1,9 @@
-"""The server of the page: 127.0.0.1 only, a token in every path, limits on size, time and connections.
+"""The server of the page.
 
-The host of a request must be this computer, so that no name elsewhere can be made to point here. Files
-are served by name from a fixed list, so a path cannot lead elsewhere.
+It listens on 127.0.0.1 only, has a token in every path, and limits on size, time and
+connections. The host of a request must be this computer, so that no name elsewhere can
+be made to point here. Files are served by name from a fixed list, so that a path cannot
+lead elsewhere.
 """
 
 from __future__ import annotations
@@ -22,18 +24,33 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-JSON_LIMIT = 16 << 20  # bytes
-MOST_CONNECTIONS = 32  # a browser opens six
-SECONDS = 60.0  # that a connection may be silent
-_HERE = Path(__file__).parent
-_TYPES = {".js": "text/javascript", ".css": "text/css"}
+from sliceflow.errors import HintedError
+
+# A JSON object; its values have no common type.
+JsonObject = dict[str, Any]
+
+# Bytes of a request. A mask of 1,000×1,000 pixels is about 5 MB of JSON.
+JSON_LIMIT = 16 << 20
+# A browser opens six connections at a time.
+MAX_CONNECTIONS = 32
+# Seconds that a connection may be silent.
+SILENCE_LIMIT = 60.0
+# Digits of a Content-Length: no honest body has more, and int() takes long for many.
+_MAX_LENGTH_DIGITS = 18
+MAX_SEED = 2**32 - 1
+
+_APP_FOLDER = Path(__file__).parent
+_PLAY_FILES = ("flow.js", "measures.js", "digits.js", "page.js", "play.css")
+_PAGE_FILES = ("app.js", "pictures.js", "table.js", "app.css")
+_CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; frame-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # the address has the token
+    "Referrer-Policy": "no-referrer",  # the address contains the token
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -47,73 +64,76 @@ class Request:
     body: bytes
 
     @property
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
+        """The body as an object; an empty body is an empty one."""
         value = json.loads(self.body or b"{}")
         if not isinstance(value, dict):
             raise ValueError("the body is not a JSON object")
         return value
 
-    def whole(self, name: str, most: int, least: int = 0) -> int:
-        """A whole number of the body, or of the words, within bounds; text such as "3" is one."""
-        value: Any = self.words[name] if name in self.words else self.json.get(name)
-        try:
-            if isinstance(value, bool) or int(value) != float(value):
-                raise ValueError
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"{name} is not a whole number") from None
-        if not least <= int(value) <= most:
-            raise ValueError(f"{name}={value} is not in {least} to {most}")
-        return int(value)
+    def integer(self, name: str, maximum: int, minimum: int = 0) -> int:
+        """A whole number of the words, or of the body; text such as "3" is one."""
+        value = self.words[name] if name in self.words else self.json.get(name)
+        number = _as_integer(value)
+        if number is None:
+            raise ValueError(f"{name} is not a whole number")
+        if not minimum <= number <= maximum:
+            raise ValueError(f"{name}={value} is not in {minimum} to {maximum}")
+        return number
 
     @property
     def seed(self) -> int:
-        return self.whole("seed", 2**32 - 1)
+        return self.integer("seed", MAX_SEED)
+
+
+def _as_integer(value: Any) -> int | None:
+    """A whole number, or a text for one; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+        return number if number == float(value) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Bytes of some type; `policy` replaces the page's own Content-Security-Policy."""
+    """Bytes of some type; `policy` is the Content-Security-Policy of the page."""
 
     body: bytes
-    kind: str
+    content_type: str
     policy: str = _POLICY
 
 
 @dataclass(frozen=True)
 class Route:
-    """What answers a request; returns an `Answer`, or a dict that is sent as JSON."""
+    """What answers a request; a dict is sent as JSON."""
 
-    answer: Callable[[Request], Answer | dict[str, Any]]
-    post: bool = True
-    limit: int = JSON_LIMIT
+    answer: Callable[[Request], Answer | JsonObject]
+    is_post: bool = True
+    limit: int = JSON_LIMIT  # bytes of the body
 
 
-def _files() -> dict[str, Answer]:
-    """The files of the page by name; those of the flow are the ones of docs/play."""
-    packaged = _HERE / "play"
-    repository = _HERE.parents[2] / "docs" / "play"
-    play = packaged if packaged.is_dir() else repository
-    paths = [
-        play / name
-        for name in ("flow.js", "measures.js", "digits.js", "page.js", "play.css")
-    ]
-    paths += [
-        _HERE / "page" / name
-        for name in ("app.js", "pictures.js", "table.js", "app.css")
-    ]
-    files = {
-        path.name: Answer(path.read_bytes(), _TYPES[path.suffix]) for path in paths
-    }
-    points = (
-        (play / "index.html")
-        .read_text(encoding="utf-8")
-        .split("<!-- points: begin -->")[1]
-    )
-    points = points.split("<!-- points: end -->")[0]
-    page = (_HERE / "page" / "index.html").read_text(encoding="utf-8")
-    return files | {
-        "": Answer(page.replace("<!-- points -->", points).encode(), "text/html")
-    }
+def _read_files() -> dict[str, Answer]:
+    """The files of the page by name; the page itself has the name ""."""
+    # The tab Points is the page of docs/play, which works without a server.
+    play_folder = _APP_FOLDER / "play"  # as it is installed
+    if not play_folder.is_dir():
+        play_folder = _APP_FOLDER.parents[2] / "docs" / "play"  # in the repository
+    page_folder = _APP_FOLDER / "page"
+    paths = [play_folder / name for name in _PLAY_FILES]
+    paths += [page_folder / name for name in _PAGE_FILES]
+    files = {}
+    for path in paths:
+        files[path.name] = Answer(path.read_bytes(), _CONTENT_TYPES[path.suffix])
+    play_page = (play_folder / "index.html").read_text(encoding="utf-8")
+    _, _, behind = play_page.partition("<!-- points: begin -->")
+    points, _, _ = behind.partition("<!-- points: end -->")
+    page = (page_folder / "index.html").read_text(encoding="utf-8")
+    page = page.replace("<!-- points -->", points)
+    files[""] = Answer(page.encode(), "text/html")
+    return files
 
 
 class PlayServer(ThreadingHTTPServer):
@@ -124,18 +144,16 @@ class PlayServer(ThreadingHTTPServer):
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self.routes = routes
-        self.files = _files()
+        self.files = _read_files()
         self.token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        self._open: dict[
-            socket.socket, bool
-        ] = {}  # whether a request with the token is answered now
+        # The open connections, and whether a request with the token is answered now.
+        self._is_busy: dict[Any, bool] = {}
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(
-            self
-        )  # without asking for the computer's name, which may take long
+        """Bind without asking for the computer's name, which may take long."""
+        TCPServer.server_bind(self)
         self.server_name = "127.0.0.1"
         self.server_port = self.server_address[1]
 
@@ -144,158 +162,177 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Of too many connections close the oldest that is not being answered, else the new one."""
+        """Answer a connection, unless there are too many.
+
+        Then the oldest one that is not being answered is closed; if all are, the new one.
+        """
         with self._lock:
-            if len(self._open) >= MOST_CONNECTIONS:
-                gone = next(
-                    (line for line, busy in self._open.items() if not busy), request
-                )
-                self._open.pop(gone, None)
-                with suppress(OSError):
-                    gone.shutdown(socket.SHUT_RDWR)
-            if len(self._open) < MOST_CONNECTIONS:
-                self._open[request] = False
+            if len(self._is_busy) >= MAX_CONNECTIONS:
+                self._close_oldest_idle()
+            if len(self._is_busy) < MAX_CONNECTIONS:
+                self._is_busy[request] = False
                 super().process_request(request, client_address)
             else:
                 super().shutdown_request(request)
 
+    def _close_oldest_idle(self) -> None:
+        """Close the oldest connection that waits for nothing, if there is one."""
+        for connection, is_busy in self._is_busy.items():
+            if not is_busy:
+                del self._is_busy[connection]
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+                return
+
     def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that ends."""
         with self._lock:
-            self._open.pop(request, None)
+            self._is_busy.pop(request, None)
         super().shutdown_request(request)
 
-    def mark(self, request: Any, *, busy: bool) -> None:
-        """Whether a connection has shown the token, and waits for its answer."""
+    def mark(self, connection: Any, *, is_busy: bool) -> None:
+        """Note whether a connection has shown the token and waits for its answer."""
         with self._lock:
-            if self._open.pop(request, None) is not None:
-                self._open[request] = busy
+            if connection in self._is_busy:
+                del self._is_busy[connection]  # it becomes the youngest
+                self._is_busy[connection] = is_busy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(
-            sys.exception(), OSError
-        ):  # a browser that went away is no error
+        """Print an error, unless a browser went away."""
+        if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
-@dataclass
-class _Refused(Exception):
-    status: HTTPStatus
-    why: str
+class _RefusedError(Exception):
+    """A request that is not answered, with the status of HTTP and the reason."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection."""
+
     server: PlayServer
     protocol_version = "HTTP/1.1"
     server_version = "sliceflow"
     sys_version = ""
-    timeout = SECONDS  # without a byte
+    timeout = SILENCE_LIMIT
 
     def handle_one_request(self) -> None:
         super().handle_one_request()
-        self.server.mark(self.connection, busy=False)
+        self.server.mark(self.connection, is_busy=False)
 
-    def _checked(self, post: bool) -> tuple[str, dict[str, str]]:
-        """The name of what is asked for and the words behind it, by someone who may."""
-        host = self.headers.get("Host", "")
-        if host not in {
-            f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")
-        }:
-            raise _Refused(
-                HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 only"
-            )
-        parts = urlsplit(self.path)
-        token, _, name = parts.path.removeprefix("/").partition("/")
-        if not secrets.compare_digest(
-            token.encode("utf-8", "replace"), self.server.token.encode()
-        ):
-            raise _Refused(
-                HTTPStatus.FORBIDDEN, "wrong token; open the printed address"
-            )
-        origin = self.headers.get("Origin")
-        foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in (
-            "same-origin",
-            "none",
-        )
-        if post and (foreign or origin not in (None, f"http://{host}")):
-            raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
-        self.server.mark(self.connection, busy=True)
-        return unquote(name), {
-            key: values[-1] for key, values in parse_qs(parts.query).items()
-        }
-
-    def _body(self, limit: int) -> bytes:
-        """All of the body, if its length is said beforehand: half of a table looks like a table."""
-        text = self.headers.get("Content-Length")
-        if text is None or "Transfer-Encoding" in self.headers:
-            raise _Refused(
-                HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)"
-            )
-        if not (text.isascii() and text.isdigit()):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
-        if len(text) > 18 or int(text) > limit:
-            raise _Refused(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the limit is {limit / 2**20:g} MiB",
-            )
+    def _respond(self, is_post: bool) -> None:
+        """Answer a request, with the error if there is one."""
         try:
-            body = self.rfile.read(int(text))
-        except TimeoutError as error:
-            raise _Refused(
-                HTTPStatus.REQUEST_TIMEOUT, "the body did not come"
-            ) from error
-        if len(body) < int(text):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "the body is shorter than it says")
-        return body
-
-    def _respond(self, post: bool) -> None:
-        try:
-            name, words = self._checked(post)
-            if not post and name in self.server.files:
-                return self._send(HTTPStatus.OK, self.server.files[name])
-            route = self.server.routes.get(name.removeprefix("api/"))
-            if route is None or not name.startswith("api/"):
-                raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
-            if route.post != post:
-                raise _Refused(
-                    HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it"
-                )
-            body = self._body(route.limit) if post else b""
-            self._send(HTTPStatus.OK, route.answer(Request(words, body)))
-        except _Refused as refused:
+            self._check_sender(is_post)
+            answer = self._find_answer(is_post)
+            self._send(HTTPStatus.OK, answer)
+        except _RefusedError as error:
             self.close_connection = True  # whatever comes is not read
-            self._send(refused.status, {"error": refused.why, "hint": ""})
+            self._send(error.status, {"error": error.reason, "hint": ""})
         except ConnectionError:
             self.close_connection = True
-        except Exception as error:  # shown on the page, as the library says it
-            known = isinstance(error, ValueError | ImportError | MemoryError | OSError)
-            hint = getattr(error, "hint", "")
-            text = (
-                str(error)
-                if (known or hint) and str(error)
-                else f"{type(error).__name__}: {error}"
-            )
-            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": text, "hint": hint})
+        except Exception as error:
+            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, describe_error(error))
 
-    def _send(self, status: HTTPStatus, answer: Answer | dict[str, Any]) -> None:
+    do_GET = partialmethod(_respond, False)
+    do_POST = partialmethod(_respond, True)
+
+    def _check_sender(self, is_post: bool) -> None:
+        """Refuse other computers, those without the token, and other web pages."""
+        port = self.server.server_port
+        host = self.headers.get("Host", "")
+        if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            reason = "this server answers to 127.0.0.1 only"
+            raise _RefusedError(HTTPStatus.FORBIDDEN, reason)
+        token, _ = self._token_and_name()
+        expected = self.server.token.encode()
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), expected):
+            reason = "wrong token; open the printed address"
+            raise _RefusedError(HTTPStatus.FORBIDDEN, reason)
+        site = self.headers.get("Sec-Fetch-Site", "same-origin")
+        origin = self.headers.get("Origin", f"http://{host}")
+        is_own_page = site in ("same-origin", "none") and origin == f"http://{host}"
+        if is_post and not is_own_page:
+            reason = "the request comes from another page"
+            raise _RefusedError(HTTPStatus.FORBIDDEN, reason)
+        self.server.mark(self.connection, is_busy=True)
+
+    def _token_and_name(self) -> tuple[str, str]:
+        """The token of the path, and the name behind it."""
+        path = urlsplit(self.path).path.removeprefix("/")
+        token, _, name = path.partition("/")
+        return token, unquote(name)
+
+    def _find_answer(self, is_post: bool) -> Answer | JsonObject:
+        """A file of the page, or what a route answers."""
+        _, name = self._token_and_name()
+        if not is_post and name in self.server.files:
+            return self.server.files[name]
+        route = None
+        if name.startswith("api/"):
+            route = self.server.routes.get(name.removeprefix("api/"))
+        if route is None:
+            raise _RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
+        if route.is_post != is_post:
+            reason = "this is not how to ask for it"
+            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, reason)
+        body = self._read_body(route.limit) if is_post else b""
+        query = parse_qs(urlsplit(self.path).query)
+        words = {key: values[-1] for key, values in query.items()}
+        return route.answer(Request(words, body))
+
+    def _read_body(self, limit: int) -> bytes:
+        """All of the body, whose length must be known: half a table looks like one."""
+        length = self.headers.get("Content-Length")
+        if length is None or "Transfer-Encoding" in self.headers:
+            reason = "say how long the body is (Content-Length)"
+            raise _RefusedError(HTTPStatus.LENGTH_REQUIRED, reason)
+        if not (length.isascii() and length.isdigit()):
+            reason = "Content-Length is not a number"
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, reason)
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > limit:
+            reason = f"the limit is {limit / 2**20:g} MiB"
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        try:
+            body = self.rfile.read(int(length))
+        except TimeoutError as error:
+            reason = "the body did not come"
+            raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, reason) from error
+        if len(body) < int(length):
+            reason = "the body is shorter than it says"
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, reason)
+        return body
+
+    def _send(self, status: HTTPStatus, answer: Answer | JsonObject) -> None:
+        """Send an answer with its headers."""
         if isinstance(answer, dict):
-            answer = Answer(
-                json.dumps(answer, allow_nan=False).encode(), "application/json"
-            )
+            text = json.dumps(answer, allow_nan=False)
+            answer = Answer(text.encode(), "application/json")
         self.send_response(status)
-        headers = {
-            "Content-Type": f"{answer.kind}; charset=utf-8",
-            "Content-Length": len(answer.body),
-        }
-        headers |= {"Content-Security-Policy": answer.policy, **_HEADERS}
-        for name, value in headers.items():
-            self.send_header(name, str(value))
+        self.send_header("Content-Type", f"{answer.content_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Security-Policy", answer.policy)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
 
-    do_GET = partialmethod(_respond, False)
-    do_POST = partialmethod(_respond, True)
-
     def log_message(self, format: str, *args: Any) -> None:
-        pass  # the terminal shows the address, and nothing else
+        """Print nothing: the terminal shows the address only."""
+
+
+def describe_error(error: Exception) -> dict[str, str]:
+    """What the page shows of an error: what is wrong, and what to do."""
+    if isinstance(error, HintedError):
+        return {"error": error.where + error.fact, "hint": error.advice}
+    is_for_users = isinstance(error, ValueError | ImportError | MemoryError | OSError)
+    if is_for_users and str(error):
+        return {"error": str(error), "hint": ""}
+    return {"error": f"{type(error).__name__}: {error}", "hint": ""}

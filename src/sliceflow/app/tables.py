@@ -1,4 +1,7 @@
-"""The tab of tables: one table, read, fitted and sampled in a process, which can be cancelled."""
+"""The tab Table: one table is read, fitted and sampled in a process of its own.
+
+A process can be cancelled at any moment, and the page stays responsive.
+"""
 
 from __future__ import annotations
 
@@ -8,226 +11,286 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol
 
-from sliceflow.app.server import Answer, Request
+from sliceflow.app.server import Answer, JsonObject, Request, describe_error
+from sliceflow.errors import DataError
 
 _ENDINGS = (".csv", ".tsv", ".txt")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
-_KNOWN = ("name", "columns", "rows", "kinds", "constraints")
-_MOST_ROWS = 100_000
-_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
+# What the page shows that stays true when a job ends or is cancelled.
+_ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")
+_MAX_NAME_LENGTH = 100  # of a file, as it is shown
+_MAX_ROWS = 100_000  # of a download: some megabytes
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "frame-ancestors 'self'"
+)
+
+
+class TableWork(Protocol):
+    """What the process can do; `cli.play.TableWork` does it.
+
+    The process makes one of these, and calls the method that a job names.
+    """
+
+    def read(self, path: str) -> JsonObject:
+        """Read a file; returns its columns and its number of rows."""
+        ...
+
+    def fit(
+        self,
+        kinds: dict[str, str],
+        constraints: list[str],
+        name: str,
+        set_stage: Callable[[int], None],
+    ) -> str:
+        """Fit the table, measure the model; returns the report as HTML."""
+        ...
+
+    def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
+        """New rows as CSV."""
+        ...
+
+    def impute(self, seed: int) -> bytes:
+        """The table with its missing cells filled, as CSV."""
+        ...
 
 
 class TableTab:
-    """The table of the page: nothing, a file with its columns, a fit under way, a fitted model.
+    """The state of the tab: nothing, a table with its columns, a fit, a fitted model.
 
-    `work` is the class that the process works with, such as `cli.play.TableWork`; `example` is the name
-    and the bytes of the table that is there at first.
+    Parameters
+    ----------
+    work : makes what the process works with
+    example : the name and the bytes of the table that is there at first
     """
 
-    def __init__(self, work: type[Any], example: tuple[str, bytes]) -> None:
+    def __init__(
+        self, work: Callable[[], TableWork], example: tuple[str, bytes]
+    ) -> None:
         self._work = work
         self._lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="sliceflow-play-")
         self._path = Path()
-        self._html = ""
-        self._begun = 0.0
-        self._process: Any = None
+        self._report = ""
+        self._started_at = 0.0
+        self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
-        self._next: tuple[str, bytes] | None = example  # a file that waits its turn
-        self._shown: dict[str, Any] = {"state": "empty"}
+        # A file that waits until the process has time for it.
+        self._waiting_file: tuple[str, bytes] | None = example
+        self._state: JsonObject = {"state": "empty"}
 
     @property
-    def busy(self) -> bool:
-        return self._shown["state"] in ("reading", "fitting")
+    def is_busy(self) -> bool:
+        return self._state["state"] in ("reading", "fitting")
 
-    def status(self, request: Request | None = None) -> dict[str, Any]:
-        """What the page shows; opening the tab starts the process."""
+    def status(self, request: Request | None = None) -> JsonObject:
+        """What the page shows. Opening the tab starts the process."""
         with self._lock:
-            self._worker()
-            self._hear()
-            seconds = (
-                {"seconds": round(time.monotonic() - self._begun, 1)}
-                if self.busy
-                else {}
-            )
-            return (
-                self._shown | seconds | ({"next": self._next[0]} if self._next else {})
-            )
+            self._connect()
+            self._receive()
+            self._read_waiting_file()
+            shown = dict(self._state)
+            if self.is_busy:
+                shown["seconds"] = round(time.monotonic() - self._started_at, 1)
+            if self._waiting_file is not None:
+                shown["next"] = self._waiting_file[0]
+            return shown
 
-    def upload(self, request: Request) -> dict[str, Any]:
+    def upload(self, request: Request) -> JsonObject:
         """Have a file read, or wait its turn. Of its name only the ending is used."""
-        name = PurePath(request.words.get("name", "").replace("\\", "/")).name[:100]
+        path = request.words.get("name", "").replace("\\", "/")
+        name = PurePath(path).name[:_MAX_NAME_LENGTH]
         if PurePath(name).suffix.lower() not in _ENDINGS:
-            raise ValueError(
-                f"{name or 'the file'} is not a table; pass a {', '.join(_ENDINGS)} file"
-            )
+            fact = f"{name or 'the file'} is not a table"
+            raise DataError(fact, f"pass a {', '.join(_ENDINGS)} file")
         with self._lock:
-            self._next = (name, request.body)
+            self._waiting_file = (name, request.body)
             return self.status()
 
-    def fit(self, request: Request) -> dict[str, Any]:
-        """Fit the table, with the kinds of columns and the constraints that the page names."""
+    def fit(self, request: Request) -> JsonObject:
+        """Fit the table, with the kinds of columns and the constraints of the page."""
         kinds = request.json.get("columns") or {}
         constraints = request.json.get("constraints") or []
-        texts = isinstance(constraints, list) and all(
-            isinstance(text, str) for text in constraints
-        )
-        if not isinstance(kinds, dict) or not texts:
+        if not isinstance(kinds, dict) or not _is_list_of_texts(constraints):
             raise ValueError(
-                "columns is no object of names and kinds, or constraints no list of texts"
+                "columns is no object of names and kinds, "
+                "or constraints no list of texts"
             )
         with self._lock:
             if self.status()["state"] not in ("columns", "fitted"):
-                raise ValueError("there is no table to fit; drop a file first")
-            shown = self._table() | {"state": "fitting", "stage": 1, "kinds": kinds}
-            self._begin(
-                shown | {"constraints": constraints},
-                "fit",
-                kinds,
-                constraints,
-                shown["name"],
-            )
+                raise DataError("there is no table to fit", "drop a file first")
+            state = self._idle_state()
+            state["state"] = "fitting"
+            state["stage"] = 1
+            state["kinds"] = kinds
+            state["constraints"] = constraints
+            self._begin(state, "fit", kinds, constraints, state["name"])
             return self.status()
 
-    def cancel(self, request: Request) -> dict[str, Any]:
-        """End the process, and with it what it does; the table and its columns stay."""
+    def cancel(self, request: Request) -> JsonObject:
+        """End the process, and with it its job; the table and its columns stay."""
         with self._lock:
-            if self.busy:
+            if self.is_busy:
                 self._end()
-                self._shown = self._table() | {"note": "Cancelled."}
+                self._state = self._idle_state() | {"note": "Cancelled."}
             return self.status()
 
     def samples(self, request: Request) -> Answer:
-        texts = {
-            str(name): str(value)
-            for name, value in dict(request.json.get("given") or {}).items()
-        }
-        return self._answer(
-            "sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts
-        )
+        """New rows of the fitted model, as CSV."""
+        n = request.integer("n", _MAX_ROWS, minimum=1)
+        given = dict(request.json.get("given") or {})
+        texts = {str(name): str(value) for name, value in given.items()}
+        return self._ask("sample", n, request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
-        return self._answer("impute", request.seed)
+        """The table with its missing cells filled, as CSV."""
+        return self._ask("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
-        return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
+        """The report of the last fit."""
+        return Answer(self._report.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
+        """End the process, and remove its files."""
         with self._lock:
             self._end()
             self._folder.cleanup()
 
-    def _answer(self, *job: Any) -> Answer:
-        """What the process answers at once, as CSV."""
+    def _ask(self, job: str, *arguments: object) -> Answer:
+        """Have the process do a job, and wait for its answer."""
         with self._lock:
             if self.status()["state"] != "fitted":
-                raise ValueError("there is no fitted table; fit one first")
+                raise DataError("there is no fitted table", "fit one first")
             try:
-                self._worker().send(job)
-                kind, value = self._worker().recv()
+                pipe = self._connect()
+                pipe.send((job, *arguments))
+                kind, value = pipe.recv()
             except (EOFError, OSError):
-                self._lost()
-                raise ValueError(self._shown["error"]) from None
+                self._handle_lost_process()
+                raise ValueError(self._state["error"]) from None
         if kind == "error":
             raise ValueError(value)
         return Answer(value, "text/csv")
 
-    def _begin(self, shown: dict[str, Any], *job: Any) -> None:
-        self._shown = shown
-        self._begun = time.monotonic()
-        self._worker().send(job)
+    def _begin(self, state: JsonObject, job: str, *arguments: object) -> None:
+        """Have the process begin a job, which `_receive` hears of later."""
+        self._state = state
+        self._started_at = time.monotonic()
+        self._connect().send((job, *arguments))
 
-    def _worker(self) -> Connection:
+    def _connect(self) -> Connection:
         """The pipe to the process, which is started if there is none."""
         if self._pipe is None:
             spawn = multiprocessing.get_context("spawn")  # threads are running: no fork
-            self._pipe, other = spawn.Pipe()
+            self._pipe, other_end = spawn.Pipe()
             self._process = spawn.Process(
-                target=_run, args=(other, self._work), daemon=True
+                target=_run_jobs, args=(other_end, self._work), daemon=True
             )
             self._process.start()
-            other.close()
-            if "columns" in self._shown:  # after a cancelled fit
+            other_end.close()
+            if "columns" in self._state:  # after a cancelled fit
                 self._pipe.send(("read again", str(self._path)))
         return self._pipe
 
     def _end(self) -> None:
+        """End the process, if there is one."""
         if self._process is not None and self._pipe is not None:
             self._process.kill()
             self._process.join()
             self._pipe.close()
-        self._pipe = self._process = None
+        self._pipe = None
+        self._process = None
 
-    def _lost(self) -> None:
+    def _handle_lost_process(self) -> None:
+        """Say that the process ended by itself: the system kills what is too large."""
         self._end()
-        self._shown = self._table() | {
-            "error": "the process ended by itself; is the table too large?"
-        }
+        error = "the process ended by itself; is the table too large?"
+        self._state = self._idle_state() | {"error": error}
 
-    def _hear(self) -> None:
-        """Take over what the process has said, and give it the file that waits."""
+    def _receive(self) -> None:
+        """Take over what the process has sent."""
         try:
             while self._pipe is not None and self._pipe.poll():
-                self._take(*self._pipe.recv())
+                kind, value = self._pipe.recv()
+                self._take_message(kind, value)
         except (EOFError, OSError):
-            self._lost()
-        if self._next is not None and not self.busy:
-            name, body = self._next
-            self._next = None
-            self._path = Path(
-                self._folder.name, f"table{PurePath(name).suffix.lower()}"
-            )
-            self._path.write_bytes(body)
-            self._begin({"state": "reading", "name": name}, "read", str(self._path))
+            self._handle_lost_process()
 
-    def _take(self, kind: str, value: Any) -> None:
+    def _read_waiting_file(self) -> None:
+        """Give the process the file that waits, unless it is busy."""
+        if self._waiting_file is None or self.is_busy:
+            return
+        name, body = self._waiting_file
+        self._waiting_file = None
+        ending = PurePath(name).suffix.lower()
+        self._path = Path(self._folder.name, f"table{ending}")
+        self._path.write_bytes(body)
+        self._begin({"state": "reading", "name": name}, "read", str(self._path))
+
+    def _take_message(self, kind: str, value: Any) -> None:
+        """Change the state by what the process has sent: a stage, a result, an error."""
         if kind == "stage":
-            self._shown = self._shown | {"stage": value, "text": _STAGES[value]}
+            self._state = self._state | {"stage": value, "text": _STAGES[value]}
         elif kind == "read":
-            self._shown = {"state": "columns", "name": self._shown["name"], **value}
+            self._state = {"state": "columns", "name": self._state["name"], **value}
         elif kind == "fit":
-            self._html = value
-            seconds = round(time.monotonic() - self._begun, 1)
-            self._shown = self._table() | {"state": "fitted", "seconds": seconds}
+            self._report = value
+            seconds = round(time.monotonic() - self._started_at, 1)
+            self._state = self._idle_state() | {"state": "fitted", "seconds": seconds}
         elif kind == "error":
-            self._shown = self._table() | {"error": value}
+            self._state = self._idle_state() | {"error": value}
 
-    def _table(self) -> dict[str, Any]:
-        """What is known of the table, without what is done with it."""
-        known = {key: value for key, value in self._shown.items() if key in _KNOWN}
-        return (
-            known | {"state": "columns"} if "columns" in known else {"state": "empty"}
-        )
+    def _idle_state(self) -> JsonObject:
+        """What is known of the table, without what is being done with it."""
+        if "columns" not in self._state:
+            return {"state": "empty"}
+        state: JsonObject = {"state": "columns"}
+        for key in _ABOUT_THE_TABLE:
+            if key in self._state:
+                state[key] = self._state[key]
+        return state
 
 
-def _run(pipe: Connection, kind_of_work: type[Any]) -> None:
-    """The process: does one job after the other, until the pipe is closed."""
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
+    """The process: does one job after the other, until the pipe is closed.
+
+    A job is the name of a method of `TableWork` and its arguments. The answer is the
+    name of the job and the result, or "error" and a text. "read again" restores the
+    table after a cancelled fit; nobody waits for its answer.
+    """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C ends the server, which ends this
-    work = kind_of_work()
-    path = ""
+    )  # Ctrl-C ends the server, which ends us
+    work = make_work()
+    path = os.devnull
     while True:
         try:
-            job, *values = pipe.recv()
+            job, *arguments = pipe.recv()
         except (EOFError, OSError):
             return
         try:
             if job == "fit":
-                values.append(lambda stage: pipe.send(("stage", stage)))
-            path = values[0] if job.startswith("read") else path
-            pipe.send((job, getattr(work, job.split()[0])(*values)))
+                arguments.append(lambda stage: pipe.send(("stage", stage)))
+            if job in ("read", "read again"):
+                path = arguments[0]
+            method = getattr(work, job.removesuffix(" again"))
+            pipe.send((job, method(*arguments)))
         except Exception as error:
-            text = (
-                str(error)
-                if isinstance(error, ValueError | ImportError | MemoryError)
-                else ""
-            )
-            text = text or f"{type(error).__name__}: {error}"
+            described = describe_error(error)
+            text = described["error"]
+            if described["hint"]:
+                text += f"; {described['hint']}"
             with suppress(OSError):
-                pipe.send(("error", text.replace(path or os.devnull, "the file")))
+                # The page does not show where on this computer the file is.
+                pipe.send(("error", text.replace(path, "the file")))

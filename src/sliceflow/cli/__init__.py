@@ -1,6 +1,7 @@
-"""The command line. `main` is its entry point; every command is declared in `commands`.
+"""The command line. `main` is its entry point; `commands` declares every command.
 
-Nothing in the library imports this package. Each command imports what it needs when it runs.
+Nothing in the library imports this package. A command imports what it needs when it
+runs, so that ``sliceflow --help`` is fast.
 """
 
 import io
@@ -9,41 +10,45 @@ import sys
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130  # what typer returns after Ctrl-C, before the command has begun
+
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names, and exit: 0 success, 1 it failed, 2 wrong usage."""
-    # Read when torch is imported. Threads that wait should sleep, not spin, where cores are shared.
+    """Run the command that ``sys.argv`` names, and exit.
+
+    Exit codes: 0 success, 1 the command failed, 2 wrong usage.
+    """
+    # Read when torch is imported. Threads that wait should sleep, not spin, where cores
+    # are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # Windows writes to files and pipes without κ or ²
+    for stream in (sys.stdout, sys.stderr):
+        # Files and pipes on Windows may have an encoding without κ or ².
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    from sliceflow.cli.failures import INSTALL, OPTIONAL, print_error
+    from sliceflow.cli.failures import INSTALL_HINT, OPTIONAL_MODULES, print_error
 
+    exit_code: object = None
     try:
         from sliceflow.cli.commands import app
 
-        code: object = app(standalone_mode=False)
+        exit_code = app(standalone_mode=False)
     except ModuleNotFoundError as error:
-        if error.name not in OPTIONAL:
+        if error.name not in OPTIONAL_MODULES:
             raise
-        print_error(
-            f"the command line needs {error.name}, which is not installed", INSTALL
-        )
+        fact = f"the command line needs {error.name}, which is not installed"
+        print_error(fact, INSTALL_HINT)
         sys.exit(1)
     except KeyboardInterrupt:
-        code = 130
-    except (
-        Exception
-    ) as error:  # flags that cannot be parsed; commands handle everything else
-        describe = getattr(error, "format_message", None)
-        if describe is None:
+        exit_code = _INTERRUPTED
+    except Exception as error:
+        # Flags that typer cannot parse. Commands handle all other errors themselves.
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
             raise
-        command = getattr(getattr(error, "ctx", None), "command_path", "sliceflow")
-        print_error(describe(), f"{command} --help")
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "sliceflow")
+        print_error(format_message(), f"{command} --help")
         sys.exit(2)
-    if code == 130:  # Ctrl-C before the command itself has begun
+    if exit_code == _INTERRUPTED:
         print_error("interrupted", "nothing was done; run it again")
         sys.exit(1)

@@ -1,4 +1,8 @@
-"""Every command and its flags: those are the parameters of a function, with a help text for each."""
+"""Every command and its flags.
+
+The flags of a command are the parameters of its function; help texts are here. A
+parameter named ``output`` is not a flag: it gets an `Output` to print to.
+"""
 
 from __future__ import annotations
 
@@ -11,160 +15,195 @@ import typer
 
 from sliceflow import __version__
 from sliceflow.cli import draw, evaluate, fit, info, play
-from sliceflow.cli.failures import Say, exit_code
-from sliceflow.cli.settings import NAMES, ONLY, Settings
+from sliceflow.cli.failures import Output, exit_on_error
+from sliceflow.cli.results import Result
+from sliceflow.cli.settings import DATASET_NAMES, FLAGS_FOR, Settings
 
 app = typer.Typer(
     name="sliceflow",
-    help="New pictures and table rows like those you have: nonparametric generative modelling by "
-    "sliced-Wasserstein flows.",
+    help="New pictures and table rows like those you have, without a neural network: "
+    "pictures by sliced-Wasserstein flows, tables by a chain of one-dimensional "
+    "conditional transports on trees.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 success, 1 the run failed, 2 wrong usage.",
+    epilog="Exit codes: 0 success, 1 the command failed, 2 wrong usage.",
 )
-_ARGUMENTS = {  # what is given without a flag
-    "source": f"{', '.join(NAMES)}; a folder of pictures (subfolders are classes); a .npy or .npz file; "
-    "a table (.csv, .parquet, .xlsx).",
+# Help for what is given without a flag, by name; "evaluate.run" is that of evaluate.
+_ARGUMENTS = {
+    "evaluate.run": "A run folder.",
+    "source": f"{', '.join(DATASET_NAMES)}; a folder of pictures (subfolders are "
+    "classes); an .npy or .npz file of pictures; a table (.csv, .tsv, .parquet, .xlsx).",
     "run": "A run folder, or a .sliceflow file.",
     "runs": "Run folders, or .sliceflow files; default: those of pictures in runs/.",
-    "picture": "A picture, a folder, .npy or .npz.",
-    "table": "A table with missing cells.",
+    "picture": "A picture, a folder of pictures, an .npy or .npz file.",
+    "table": "A table with missing cells (.csv, .tsv, .parquet, .xlsx).",
 }
-_FLAGS = {  # by name, or by command and name
-    "impute.run": "A run, or a .sliceflow file; default: fit the table itself.",
+# Help for flags, by name; "impute.run" is the flag --run of impute alone.
+_FLAGS = {
+    "impute.run": "A run of a table, or a .sliceflow file; default: fit the table itself.",
     "out": "File or folder to write.",
     "fit.out": "Run folder; default: runs/NAME.",
     "quality": "draft, standard, best, or the number of steps per stage.",
     "particles": "Number of particles; default: by the data.",
     "conditional": "Fit pictures by class.",
-    "target": "The column that measures predict; default: the last.",
+    "target": "The column that the measure utility predicts; default: the last.",
     "drop": "Leave this column of a table out; repeatable.",
     "column": "The kind of a table's column, such as zip=category; repeatable.",
     "constraint": 'What holds between columns, such as "start <= end"; repeatable.',
     "size": "Crop the middle square of pictures and resize it to this side.",
-    "observed": "The known part of pictures to complete: top, bottom, left, right, border, center.",
+    "observed": "The known part of pictures to complete: "
+    "top, bottom, left, right, border, center.",
     "mask": "A picture of the known part instead: white is known, black is completed.",
     "mirror": "Also fit the mirror images.",
-    "keep_rows": "Keep the data in the model, to complete any part.",
+    "keep_rows": "Keep the pictures in the model, to complete any part.",
     "skip_broken": "Leave out pictures that cannot be read.",
     "data_root": "Folder of the named sets; default: the variable SLICEFLOW_DATA.",
     "holdout": "Share of your own data held out for measuring.",
     "n": "Number of samples.",
     "inpaint.n": "Completions of each picture.",
     "impute.n": "Number of filled tables, each with other draws.",
-    "label": "Only this class.",
+    "label": "Only this class; for a table use --given.",
     "inpaint.label": "The class that completions should have.",
     "given": "What all rows of a table have, such as plan=gold; repeatable.",
     "resize": "Resize pictures to the model's size.",
     "against": "Other data to compare with: a set, a folder, a file.",
     "no_browser": "Only print the address.",
     "device": "cpu, cuda, or auto: a GPU if there is one.",
+    "fit.device": "cpu, cuda, or auto: a GPU if there is one. "
+    "Tables are always fitted on the CPU.",
     "seed": "The same seed gives the same result.",
     "checkpoint_every": "Seconds between checkpoints.",
-    "resume": "Resume an interrupted run.",
+    "resume": "Resume an interrupted run; the fit of a table starts again.",
     "dry_run": "Show the plan with its memory and time; write nothing.",
     "force": "Replace what already exists.",
     "json": "Print one JSON object on stdout.",
     "quiet": "Print nothing but errors, warnings and what was left out of the data.",
     "debug": "Show the traceback of an error.",
 }
-_SHORT = {"n": "-n", "quiet": "-q"}
+_SHORT_FLAGS = {"n": "-n", "quiet": "-q"}
+# What the help shows as the value of a flag, where its type does not say it.
 _METAVARS = {
     "observed": "<part>",
     "mask": "<path>",
     "data_root": "<path>",
     "out": "<path>",
 }
+_MAX_HOLDOUT = 0.9  # something must be left to fit
 
 
-def _typer_parameter(verb: str, parameter: inspect.Parameter) -> inspect.Parameter:
+def _as_typer_parameter(
+    command: str, parameter: inspect.Parameter
+) -> inspect.Parameter:
     """A parameter of a function as an argument or a flag of its command."""
     name = parameter.name
-    kind = parameter.annotation
-    default = ... if parameter.default is parameter.empty else parameter.default
-    own = _FLAGS.get(f"{verb}.{name}")
-    if name in _ARGUMENTS and own is None:
-        flag = typer.Argument(default, help=_ARGUMENTS[name], show_default=False)
-        return parameter.replace(
-            default=flag, annotation=kind, kind=parameter.KEYWORD_ONLY
-        )
-    kinds = {kind, *get_args(kind)}
-    how = dict[str, Any](metavar=_METAVARS.get(name))
-    if kind is bool or list[str] in kinds:
-        how["metavar"] = "" if kind is bool else "<str>"
-    elif float in kinds:
-        how = {
-            "metavar": "<float>",
-            "min": 0,
-            "max": 0.9 if name == "holdout" else None,
-        }
-    elif int in kinds:
-        how = {"metavar": "<int>", "min": 0 if name == "seed" else 1}
-    if verb == "fit":
-        how["rich_help_panel"] = next(
-            (f"For {what}" for what, ns in ONLY.items() if name in ns.split()), None
-        )
-    names = [f"--{name.replace('_', '-')}", *([_SHORT[name]] if name in _SHORT else [])]
-    flag = typer.Option(
+    default = parameter.default
+    if default is parameter.empty:
+        default = ...  # typer's word for "required"
+    is_flag = name not in _ARGUMENTS or f"{command}.{name}" in _FLAGS
+    if not is_flag:
+        text = _ARGUMENTS.get(f"{command}.{name}") or _ARGUMENTS[name]
+        argument = typer.Argument(default, help=text, show_default=False)
+        return parameter.replace(default=argument, kind=parameter.KEYWORD_ONLY)
+    names = [f"--{name.replace('_', '-')}"]
+    if name in _SHORT_FLAGS:
+        names.append(_SHORT_FLAGS[name])
+    option = typer.Option(
         default,
         *names,
-        help=own or _FLAGS[name],
+        help=_FLAGS.get(f"{command}.{name}") or _FLAGS[name],
         show_default=default is not ...,
-        **how,
+        rich_help_panel=_help_panel(command, name),
+        **_value_options(name, parameter.annotation),
     )
-    return parameter.replace(default=flag, kind=parameter.KEYWORD_ONLY)
+    return parameter.replace(default=option, kind=parameter.KEYWORD_ONLY)
 
 
-def _command(run: Callable[..., Any], *output: str) -> None:
-    """Declare a command; its function returns a dict and a text to print, or nothing."""
-    verb = run.__name__
-    asked = dict(inspect.signature(run, eval_str=True).parameters)
-    speaks = asked.pop("say", None) is not None
-    if asked.pop("flags", None):  # of a fit: its settings
-        asked = dict(inspect.signature(Settings, eval_str=True).parameters) | asked
-    for name in output:
-        asked[name] = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+def _help_panel(command: str, name: str) -> str | None:
+    """The box of the help in which a flag stands; None for the first box."""
+    if command == "fit":
+        for data, names in FLAGS_FOR.items():
+            if name in names:
+                return f"For {data}"
+    return None
+
+
+def _value_options(name: str, annotation: Any) -> dict[str, Any]:
+    """What typer needs to know of the value of a flag: how it is shown, its bounds."""
+    types = {annotation, *get_args(annotation)}
+    if annotation is bool:
+        return {"metavar": ""}
+    if list[str] in types:
+        return {"metavar": "<str>"}
+    if float in types:
+        maximum = _MAX_HOLDOUT if name == "holdout" else None
+        return {"metavar": "<float>", "min": 0, "max": maximum}
+    if int in types:
+        return {"metavar": "<int>", "min": 0 if name == "seed" else 1}
+    return {"metavar": _METAVARS.get(name)}
+
+
+def _add_command(function: Callable[..., Result | None], *output_flags: str) -> None:
+    """Declare a command: its name and help are those of a function.
+
+    Parameters
+    ----------
+    function : does the work, and returns what is printed
+    output_flags : those of "json", "quiet" and "debug" that the command has
+    """
+    name = function.__name__
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    takes_output = parameters.pop("output", None) is not None
+    if parameters.pop("flags", None):  # **flags of a fit are its settings
+        of_settings = inspect.signature(Settings, eval_str=True).parameters
+        parameters = dict(of_settings) | parameters
+    for flag in output_flags:
+        parameters[flag] = inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
         )
-    parameters = [_typer_parameter(verb, parameter) for parameter in asked.values()]
+    typer_parameters = [
+        _as_typer_parameter(name, parameter) for parameter in parameters.values()
+    ]
 
     def command(**values: Any) -> None:
-        as_json, quiet, debug = (
-            values.pop(name, False) for name in ("json", "quiet", "debug")
-        )
-        with exit_code(asked, debug=debug):
-            if speaks:
-                values["say"] = Say(quiet or as_json, progress=not quiet)
-            found = run(**values)
-            if found and (as_json or not quiet):
-                shown = (
-                    json.dumps(found[0], indent=2, ensure_ascii=False)
-                    if as_json
-                    else found[1]
-                )
-                print(shown, flush=True)
+        as_json = values.pop("json", False)
+        quiet = values.pop("quiet", False)
+        debug = values.pop("debug", False)
+        with exit_on_error(parameters, debug=debug):
+            if takes_output:
+                values["output"] = Output(silent=quiet or as_json, progress=not quiet)
+            result = function(**values)
+            if result is None:
+                return
+            if as_json:
+                print(json.dumps(result.json, indent=2, ensure_ascii=False), flush=True)
+            elif not quiet:
+                print(result.text, flush=True)
 
-    command.__name__ = verb
-    command.__doc__ = run.__doc__
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__name__ = name
+    command.__doc__ = function.__doc__
+    command.__annotations__ = {p.name: p.annotation for p in typer_parameters}
+    signature = inspect.Signature(typer_parameters)
+    command.__signature__ = signature  # type: ignore[attr-defined]
     app.command()(command)
 
 
-for _run in (fit.fit, draw.sample, draw.inpaint, draw.impute, evaluate.evaluate):
-    _command(_run, "json", "quiet", "debug")
-_command(info.info, "json", "debug")
-_command(play.play, "debug")
+_add_command(fit.fit, "json", "quiet", "debug")
+_add_command(draw.sample, "json", "quiet", "debug")
+_add_command(draw.inpaint, "json", "quiet", "debug")
+_add_command(draw.impute, "json", "quiet", "debug")
+_add_command(evaluate.evaluate, "json", "quiet", "debug")
+_add_command(info.info, "json", "debug")
+_add_command(play.play, "debug")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_asked_for: bool) -> None:
+    if is_asked_for:
         print(f"sliceflow {__version__}")
         raise typer.Exit
 
 
 @app.callback(invoke_without_command=True)
-def _root(
+def _print_help(
     context: typer.Context,
     version: bool = typer.Option(
         False,
@@ -175,5 +214,6 @@ def _root(
         is_eager=True,
     ),
 ) -> None:
+    """What ``sliceflow`` does without a command."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

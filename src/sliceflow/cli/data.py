@@ -1,32 +1,59 @@
-"""The data of a command, pictures or a table, and the model for them."""
+"""The data of a command, pictures or a table, and the estimator for them."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow import datasets
-from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings, kinds_of
+from sliceflow.cli.failures import CommandError, UsageError
+from sliceflow.cli.settings import (
+    DATASET_NAMES,
+    PICTURES,
+    TABLE,
+    Settings,
+    parse_kinds,
+)
 
-_LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
-_HINTS = {
+if TYPE_CHECKING:
+    from sliceflow import ImageFlow, TableFlow
+
+# With fewer rows all are fitted: a tenth of them would be too few to measure with.
+_MIN_ROWS_TO_HOLD_OUT = 100
+# Files of pictures have at most red, green, blue and opacity.
+_MAX_CHANNELS = 4
+# The pixel value from which on a mask is white.
+_WHITE = 128
+_DATASET_HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
-    datasets.MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
-    datasets.MissingSetError: "name the folder above the set with --data-root, or set SLICEFLOW_DATA",
+    datasets.MixedSizesError: (
+        "pass --size 32, or any other: it crops the middle square and resizes it"
+    ),
+    datasets.MissingSetError: (
+        "name the folder above the set with --data-root, or set SLICEFLOW_DATA"
+    ),
     datasets.DatasetError: "pass a folder of pictures, an .npy or .npz file, or a table",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures (n, h, w[, c]), or a DataFrame; `notes` say what was left out.
+    """Pictures or a table, as they were read.
 
-    `whole` is the table of which these rows are a part: it is fitted, and measured by a second fit.
+    Parameters
+    ----------
+    name : such as "digits"
+    kind : "pictures" or "table"
+    x : pictures (n, h, w[, c]), or a pandas DataFrame
+    labels : the classes (n,) of pictures, or None
+    n_pixel_values : whole pixels are below this
+    notes : what was left out of the data
+    full_table : the table of which `x` is a part. The model is fitted to all of it, and
+        measured by a second fit to `x` alone. None for pictures
     """
 
     name: str
@@ -35,154 +62,209 @@ class Data:
     labels: np.ndarray | None = None
     n_pixel_values: int = 256
     notes: tuple[str, ...] = ()
-    whole: Any = None
+    full_table: Any = None
 
     @property
-    def all_rows(self) -> Any:
+    def fitted_rows(self) -> Any:
         """What the model is fitted to."""
-        return self.x if self.whole is None else self.whole
+        if self.full_table is None:
+            return self.x
+        return self.full_table
 
     @property
     def columns(self) -> list[str]:
-        return [str(name) for name in self.x.columns] if self.kind == TABLE else []
+        """The names of a table's columns; pictures have none."""
+        if self.kind != TABLE:
+            return []
+        return [str(name) for name in self.x.columns]
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Such as "1297 pictures of 8×8 in 10 classes"."""
         if self.kind == TABLE:
-            return f"{len(self.all_rows)} rows of {len(self.columns)} columns"
-        classes = (
-            "" if self.labels is None else f" in {len(np.unique(self.labels))} classes"
-        )
-        colour = "" if self.x.ndim == 3 else " in colour"
-        return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
+            return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
+        height, width = self.x.shape[1:3]
+        text = f"{len(self.x)} pictures of {height}×{width}"
+        if self.x.ndim == 4:
+            text += " in colour"
+        if self.labels is not None:
+            text += f" in {len(np.unique(self.labels))} classes"
+        return text
 
-    def about(self, test: Data | None) -> dict[str, Any]:
+    def summary(self, test: Data | None) -> dict[str, Any]:
         """What config.json and the report say of the data."""
-        out = {
-            name: getattr(self, name) for name in ("name", "kind", "what", "columns")
-        }
-        return out | {
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "what": self.description,
+            "columns": self.columns,
             "held_out": 0 if test is None else len(test.x),
             "notes": list(self.notes),
         }
 
-    def rows(self, chosen: np.ndarray) -> Data:
+    def take(self, rows: np.ndarray) -> Data:
+        """These rows only. Of a table, the rest is kept as `full_table`."""
         if self.kind == TABLE:
-            return replace(
-                self, x=self.x.iloc[chosen].reset_index(drop=True), whole=self.x
-            )
-        labels = None if self.labels is None else self.labels[chosen]
-        return replace(self, x=self.x[chosen], labels=labels)
+            part = self.x.iloc[rows].reset_index(drop=True)
+            return replace(self, x=part, full_table=self.x)
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, x=self.x[rows], labels=labels)
 
 
-def read(settings: Settings, root: str | None = None) -> tuple[Data, Data | None]:
-    """The data to fit, and those to measure with: the test split of a set, else a held-out share."""
+def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data | None]:
+    """The data to fit, and those to measure with.
+
+    The second are the test split of a named set, else a held-out share; None if there
+    are too few. `root` replaces the folder of the named sets.
+    """
     settings.check()
-    if settings.kind == PICTURES:
-        whole = _pictures(settings, "train", root)
-        if settings.source in NAMES:
-            try:
-                return whole, _pictures(settings, "test", root)
-            except Failed:  # CelebA without its list of splits, a missing file
-                pass
-        return split(whole, settings.holdout)
+    if settings.kind == TABLE:
+        return hold_out(_read_table(settings), settings.holdout)
+    pictures = _read_pictures(settings, "train", root)
+    if settings.source in DATASET_NAMES:
+        try:
+            return pictures, _read_pictures(settings, "test", root)
+        except CommandError:  # CelebA without its list of splits, or a missing file
+            pass
+    return hold_out(pictures, settings.holdout)
+
+
+def _read_table(settings: Settings) -> Data:
+    """The table of a file, which must have the columns that flags name."""
     from sliceflow.spaces.tables.files import read_table
 
     path = Path(settings.source).expanduser()
     frame = read_table(path)
-    for name in (
-        *(settings.drop or ()),
-        *([settings.target] if settings.target else ()),
-    ):
+    named_by_flags = list(settings.drop or [])
+    if settings.target:
+        named_by_flags.append(settings.target)
+    for name in named_by_flags:
         if name not in frame:
-            names = ", ".join(map(str, frame.columns))
-            raise WrongUsage(
-                f"{settings.source} has no column {name!r}", f"it has {names}"
-            )
-    return split(Data(path.stem, TABLE, frame), settings.holdout)
+            names = ", ".join(str(column) for column in frame.columns)
+            fact = f"{settings.source} has no column {name!r}"
+            raise UsageError(fact, f"it has {names}")
+    return Data(path.stem, TABLE, frame)
 
 
-def _pictures(settings: Settings, split: str, root: str | None) -> Data:
-    """Pictures by name or path, with a note on skipped ones; an error comes with the flag for it."""
-    how: dict[str, Any] = {"size": settings.size, "skip_broken": settings.skip_broken}
+def _read_pictures(settings: Settings, split: str, root: str | None) -> Data:
+    """Pictures by name or path, with a note on those that were skipped."""
     try:
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = datasets.load(
-                settings.source, split, root or settings.data_root, **how
+            pictures = datasets.load(
+                settings.source,
+                split,
+                root or settings.data_root,
+                size=settings.size,
+                skip_broken=settings.skip_broken,
             )
     except (datasets.DatasetError, datasets.MissingSetError) as error:
-        hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
-        raise Failed(error.fact, hint) from error
-    if found.images.ndim == 4 and found.images.shape[3] > 4:
-        fact = f"{settings.source} has {found.images.shape[3]} channels, but files show at most 4"
-        raise WrongUsage(fact, "fit them in Python, with sliceflow.ImageFlow")
-    if settings.conditional and found.labels is None:
+        raise CommandError(error.fact, _dataset_hint(error)) from error
+    images = pictures.images
+    if images.ndim == 4 and images.shape[3] > _MAX_CHANNELS:
+        fact = (
+            f"{settings.source} has {images.shape[3]} channels, "
+            f"but files show at most {_MAX_CHANNELS}"
+        )
+        raise UsageError(fact, "fit them in Python, with sliceflow.ImageFlow")
+    if settings.conditional and pictures.labels is None:
+        fact = f"--conditional needs labels, but {pictures.name} has none"
         hint = (
             "put the pictures into one subfolder per class, or leave --conditional out"
         )
-        raise WrongUsage(f"--conditional needs labels, but {found.name} has none", hint)
-    notes = tuple(str(warning.message) for warning in heard)
+        raise UsageError(fact, hint)
     return Data(
-        found.name, PICTURES, found.images, found.labels, found.n_pixel_values, notes
+        name=pictures.name,
+        kind=PICTURES,
+        x=images,
+        labels=pictures.labels,
+        n_pixel_values=pictures.n_pixel_values,
+        notes=tuple(str(warning.message) for warning in caught),
     )
 
 
-def split(data: Data, share: float) -> tuple[Data, Data | None]:
-    """The rows to fit, and those held out, or None if there are too few."""
+def _dataset_hint(error: Exception) -> str:
+    """The flag that helps against an error of `datasets.load`."""
+    for error_class, hint in _DATASET_HINTS.items():
+        if isinstance(error, error_class):
+            return hint
+    raise error
+
+
+def hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
+    """The rows to fit, and a random share held out, or None if there are too few."""
     n = len(data.x)
-    count = round(share * len(data.x))
-    if count == 0 or n < _LEAST_TO_HOLD_OUT:
+    n_held_out = round(share * n)
+    if n_held_out == 0 or n < _MIN_ROWS_TO_HOLD_OUT:
         return data, None
     order = np.random.default_rng(0).permutation(n)
-    return data.rows(np.sort(order[count:])), data.rows(np.sort(order[:count]))
+    train = data.take(np.sort(order[n_held_out:]))
+    test = data.take(np.sort(order[:n_held_out]))
+    return train, test
 
 
-def estimator(settings: Settings, data: Data) -> Any:
+def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
     """The estimator for these data, with the parameters that the flags set."""
-    import sliceflow
     from sliceflow.devices import resolve_device
 
-    resolve_device(settings.device)
-    common: dict[str, Any] = {"device": settings.device, "random_state": settings.seed}
+    resolve_device(settings.device)  # an error for one that does not exist
     if data.kind == TABLE:
-        kinds = kinds_of(settings.column, settings.drop)
-        rules = tuple(settings.constraint or ())
-        return sliceflow.TableFlow(columns=kinds, constraints=rules, **common)
+        return make_table_flow(settings)
+    return make_image_flow(settings, data)
+
+
+def make_table_flow(settings: Settings) -> TableFlow:
+    """The estimator of a table."""
+    from sliceflow import TableFlow
+
+    return TableFlow(
+        columns=parse_kinds(settings.column, settings.drop),
+        constraints=tuple(settings.constraint or ()),
+        random_state=settings.seed,
+    )
+
+
+def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
+    """The estimator of pictures."""
+    from sliceflow import ImageFlow
+
     quality: str | int = settings.quality
     if settings.quality.isascii() and settings.quality.isdigit():
         quality = int(settings.quality)
-    mask = settings.mask
-    observed: Any = (
-        read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed
+    observed: str | np.ndarray | None = settings.observed
+    if settings.mask is not None:
+        height, width = data.x.shape[1:3]
+        observed = read_mask(settings.mask, height, width)
+    return ImageFlow(
+        quality=quality,
+        n_particles=settings.particles,
+        keep_rows=settings.keep_rows,
+        observed=observed,
+        n_pixel_values=data.n_pixel_values,
+        mirror=settings.mirror,
+        device=settings.device,
+        random_state=settings.seed,
     )
-    common |= {
-        "n_particles": settings.particles,
-        "keep_rows": settings.keep_rows,
-        "observed": observed,
-    }
-    common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror}
-    return sliceflow.ImageFlow(quality=quality, **common)
 
 
-def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
-    """(h, w) booleans, True where the picture in a file is white."""
+def read_mask(file: str, height: int, width: int) -> np.ndarray:
+    """(height, width) booleans, True where the picture in a file is white."""
     from PIL import Image, UnidentifiedImageError
 
-    height, width = shape
-    hint = f"pass a picture of {width}x{height}, white where pixels are known and black elsewhere"
+    hint = (
+        f"pass a picture of {width}x{height}, "
+        "white where pixels are known and black elsewhere"
+    )
     try:
-        with Image.open(Path(file).expanduser()) as stored:
-            known = np.asarray(stored.convert("L")) >= 128
+        with Image.open(Path(file).expanduser()) as picture:
+            known = np.asarray(picture.convert("L")) >= _WHITE
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
+        raise UsageError(f"--mask {file} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        raise WrongUsage(
-            f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size", hint
-        )
-    if known.all() or not known.any():
-        raise WrongUsage(
-            f"--mask {file} is all {'white' if known.all() else 'black'}", hint
-        )
+        fact = f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size"
+        raise UsageError(fact, hint)
+    if known.all():
+        raise UsageError(f"--mask {file} is all white", hint)
+    if not known.any():
+        raise UsageError(f"--mask {file} is all black", hint)
     return known

@@ -1,28 +1,37 @@
-"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files, and grids of pictures."""
+"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.app.pictures import as_bytes, class_named, single
+from sliceflow.app.pictures import as_bytes, class_named
 from sliceflow.cli.data import read_mask
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.failures import CommandError, UsageError, rows_of_a_file
+from sliceflow.cli.grids import (
+    make_grid,
+    read_pictures,
+    write_arrays,
+    write_image,
+    write_pictures,
+)
+from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import check_new, load_model
-from sliceflow.cli.settings import Part, kinds_of
-from sliceflow.errors import from_tensor, rows_of_the_file
-from sliceflow.models.atomic import write_atomically
+from sliceflow.cli.settings import Part, parse_kinds
+from sliceflow.errors import DataError, HintedError, ParameterError, from_tensor
 from sliceflow.number_formats import TABLES
 
-_SHOWN = 56  # pixels: smaller pictures are enlarged
-_FRAMES = 40
-_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (".npz",), "table": TABLES}
+if TYPE_CHECKING:
+    from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
+    from sliceflow.spaces.pictures.layout import Layout
+
+_ENDINGS_OF_PICTURES = (".png", ".npz", "")
+_ENDINGS_OF_VECTORS = (".npz",)
 
 
-def sample(  # many: a parameter for each flag
+def sample(
     run: Path,
     out: Path,
     n: int = 64,
@@ -31,47 +40,69 @@ def sample(  # many: a parameter for each flag
     device: str = "auto",
     seed: int = 0,
     force: bool = False,
-) -> tuple[dict[str, Any], str]:
-    """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
-    from sliceflow.spaces.tables.files import write_table
+) -> Result:
+    """Draw new samples from a model: pictures, vectors, or rows of a table.
 
+    The ending of --out chooses the format: a .png grid, an .npz, a folder of pictures;
+    for tables .csv, .tsv, .parquet, .xlsx.
+    """
     check_new(out, force=force)
-    flow = load_model(run, device)
-    kind = _kind(flow)
-    _check_ending(out, kind)
-    if kind == "table":
+    model = load_model(run, device)
+    from sliceflow import ImageFlow, TableFlow
+
+    if isinstance(model, TableFlow):
+        _check_ending(out, TABLES)
         if label is not None:
-            raise WrongUsage(
-                "--label is for classes; this is a table", "pass --given column=value"
-            )
-        wanted = dict(_given(flow, text) for text in given or ())
-        write_table(flow.sample(n, given=wanted or None, random_state=seed), out)
-    elif given:
-        raise WrongUsage("--given is for tables", "pass --label for a class")
-    elif getattr(flow, "observed", None) is not None:
-        raise WrongUsage(
-            f"{run} completes pictures, and makes none", "use sliceflow inpaint"
-        )
+            fact = "--label is for classes; this is a table"
+            raise UsageError(fact, "pass --given column=value")
+        _sample_table(model, out, n, given or [], seed)
     else:
-        x, labels = flow.sample(
-            n, y=_class(flow, label, run), random_state=seed, return_y=True
+        is_image_flow = isinstance(model, ImageFlow)
+        _check_ending(
+            out, _ENDINGS_OF_PICTURES if is_image_flow else _ENDINGS_OF_VECTORS
         )
-        x = np.asarray(from_tensor(x))
-        if kind == "pictures":
-            _write_pictures(out, x, flow.plan_.layout, labels)
-        else:
-            write_arrays(out, labels, x=x)
-    about = {
+        if given:
+            raise UsageError("--given is for tables", "pass --label for a class")
+        if isinstance(model, ImageFlow) and model.observed is not None:
+            fact = f"{run} completes pictures, and makes none"
+            raise UsageError(fact, "use sliceflow inpaint")
+        _sample_flow(model, out, n, _find_class(model, label, run), seed)
+    found = {
         "out": str(out),
         "n": n,
         "label": label,
         "given": given or [],
         "seed": seed,
     }
-    return about, f"wrote {n} samples to {out}"
+    return Result(found, f"wrote {n} samples to {out}")
 
 
-def inpaint(  # many: a parameter for each flag
+def _sample_table(
+    model: TableFlow, out: Path, n: int, given: list[str], seed: int
+) -> None:
+    """Write n new rows, all of which have what is given."""
+    from sliceflow.spaces.tables.files import write_table
+
+    conditions = dict(_parse_given(model, text) for text in given)
+    rows = model.sample(n, given=conditions or None, random_state=seed)
+    write_table(rows, out)
+
+
+def _sample_flow(
+    model: SlicedWassersteinFlow | ImageFlow, out: Path, n: int, label: Any, seed: int
+) -> None:
+    """Write n new pictures or vectors, of one class or of all."""
+    from sliceflow import ImageFlow
+
+    samples, labels = model.sample(n, y=label, random_state=seed, return_y=True)
+    x = np.asarray(from_tensor(samples))
+    if isinstance(model, ImageFlow):
+        write_pictures(out, x, model.plan_.layout, labels)
+    else:
+        write_arrays(out, labels, x=x)
+
+
+def inpaint(  # noqa: PLR0913, a parameter for each flag
     run: Path,
     picture: Path,
     out: Path,
@@ -83,290 +114,172 @@ def inpaint(  # many: a parameter for each flag
     device: str = "auto",
     seed: int = 0,
     force: bool = False,
-) -> tuple[dict[str, Any], str]:
-    """Complete pictures.
+) -> Result:
+    """Complete pictures of which only a part is known.
 
-    A model fitted with --observed or --mask completes that part. One that keeps its pictures (colour
-    pictures, or --keep-rows) completes any part: pass it here.
+    A model fitted with --observed or --mask completes that part. One that keeps its
+    pictures (colour pictures, or --keep-rows) completes any part: pass it here.
     """
-    from sliceflow.spaces.pictures.layout import part_of
-
     check_new(out, force=force)
     if observed is not None and mask is not None:
-        raise WrongUsage(
-            "the known part is given twice", "pass --observed top, or --mask m.png"
-        )
-    _check_ending(out, "pictures")
-    flow = load_model(run, device)
-    if _kind(flow) != "pictures":
-        raise WrongUsage(
-            f"{run} is not a model of pictures", "sliceflow impute fills tables"
-        )
-    layout = flow.plan_.layout
-    known: Any = observed
+        hint = "pass --observed top, or --mask m.png"
+        raise UsageError("the known part is given twice", hint)
+    _check_ending(out, _ENDINGS_OF_PICTURES)
+    model = load_model(run, device)
+    from sliceflow import ImageFlow
+
+    if not isinstance(model, ImageFlow):
+        fact = f"{run} is not a model of pictures"
+        raise UsageError(fact, "sliceflow impute fills tables")
+    layout = model.plan_.layout
+    known: str | np.ndarray | None = observed
     if mask is not None:
-        known = read_mask(mask, (layout.height, layout.width))
-    if known is None and flow.observed is None:
-        hint = "pass the known part with --observed top (or left, border, …), or with --mask mask.png"
-        raise WrongUsage(f"{run} was not fitted for one known part", hint)
-    pictures = read_pictures(picture, layout, resize)
-    y = _class(flow, label, run)
+        known = read_mask(mask, layout.height, layout.width)
+    if known is None and model.observed is None:
+        fact = f"{run} was not fitted for one known part"
+        hint = (
+            "pass the known part with --observed top (or left, border, …), "
+            "or with --mask mask.png"
+        )
+        raise UsageError(fact, hint)
+    pictures = read_pictures(picture, layout, resize=resize)
+    y = _find_class(model, label, run)
     try:
-        done = np.asarray(flow.inpaint(pictures, known, n=n, y=y, random_state=seed))
-    except ValueError as error:
-        again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
-        raise Failed(str(error).partition(";")[0], again) from error
-    if out.suffix.lower() == ".png":  # a grid shows the given picture first
-        grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
-        hidden = pictures.astype(done.dtype)  # a copy
-        hidden[:, ~part_of(flow.observed if known is None else known, layout)] = grey
-        shown = np.concatenate((hidden[:, None], done), axis=1)
-        write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
+        completed = model.inpaint(pictures, known, n=n, y=y, random_state=seed)
+    except ParameterError as error:
+        if error.parameter != "keep_rows":
+            raise
+        hint = (
+            "sliceflow fit … --keep-rows keeps the pictures, for any part; "
+            "sliceflow fit … --observed fits one part"
+        )
+        raise CommandError(f"{run} {error.fact}", hint) from error
+    completions = np.asarray(completed)
+    if out.suffix.lower() == ".png":
+        part = model.observed if known is None else known
+        _write_completions(out, pictures, part, completions, layout)
     else:
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
-    about = {
+        flat = completions.reshape(-1, *completions.shape[2:])
+        write_pictures(out, flat, layout, None)
+    found = {
         "out": str(out),
         "pictures": len(pictures),
         "n": n,
         "label": label,
         "seed": seed,
     }
-    return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
+    text = f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
+    return Result(found, text)
 
 
-def impute(  # many: a parameter for each flag
+def _write_completions(
+    out: Path,
+    pictures: np.ndarray,
+    known: str | np.ndarray | None,
+    completions: np.ndarray,
+    layout: Layout,
+) -> None:
+    """Write a grid: in each row a picture with its unknown part in grey, then completions.
+
+    `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
+    """
+    from sliceflow.spaces.pictures.layout import part_of
+
+    grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+    hidden = pictures.astype(completions.dtype)  # a copy
+    hidden[:, ~part_of(known, layout)] = grey
+    rows = np.concatenate((hidden[:, None], completions), axis=1)
+    write_image(out, make_grid(as_bytes(rows, layout.n_pixel_values)), optimize=True)
+
+
+def impute(
     table: Path,
     out: Path,
     run: Path | None = None,
     column: list[str] | None = None,
     drop: list[str] | None = None,
     n: int = 1,
-    device: str = "auto",
     seed: int = 0,
     force: bool = False,
-) -> tuple[dict[str, Any], str]:
+) -> Result:
     """Fill the missing cells of a table, and leave all others as they are."""
     from sliceflow.spaces.tables.files import read_table, write_table
 
-    _check_ending(out, "table")
-    outs = (
-        [out] if n == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
-    )
-    for path in outs:
+    _check_ending(out, TABLES)
+    paths = [out]
+    if n > 1:
+        paths = [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
+    for path in paths:
         check_new(path, force=force)
-    frame = read_table(table)
-    if run is None:
-        from sliceflow import TableFlow
-
-        flow: Any = TableFlow(
-            columns=kinds_of(column, drop), device=device, random_state=seed
-        )
-        with rows_of_the_file():
-            flow.fit(frame)
-    elif column or drop:
+    if run is not None and (column or drop):
         fact = "--column and --drop are for fitting the table itself, not for a run"
-        raise WrongUsage(fact, "leave them out, or leave --run out")
-    else:
-        flow = load_model(run, device)
-        if _kind(flow) != "table":
-            raise WrongUsage(
-                f"{run} is not a model of a table", "fit one, or leave --run out"
-            )
-    filled = flow.impute(frame, n=n, random_state=seed)
+        raise UsageError(fact, "leave them out, or leave --run out")
+    frame = read_table(table)
+    with rows_of_a_file():
+        model = _load_or_fit_table(frame, run, parse_kinds(column, drop), seed)
+        filled = model.impute(frame, n=n, random_state=seed)
     tables = [filled] if n == 1 else filled
-    for path, one in zip(outs, tables, strict=True):
-        write_table(one, path)
-    cells, left = (int(one.isna().sum().sum()) for one in (frame, tables[0]))
-    names = [str(path) for path in outs]
-    empty = f", {left} are left empty" if left else ""
-    about = {"out": names, "cells": cells - left, "left": left, "seed": seed}
-    return about, f"filled {cells - left} cells{empty}; wrote {', '.join(names)}"
+    for path, filled_table in zip(paths, tables, strict=True):
+        write_table(filled_table, path)
+    n_missing = int(frame.isna().sum().sum())
+    n_empty = int(tables[0].isna().sum().sum())
+    n_filled = n_missing - n_empty
+    names = [str(path) for path in paths]
+    text = f"filled {n_filled} cells"
+    if n_empty:
+        text += f", {n_empty} are left empty"
+    found = {"out": names, "cells": n_filled, "left": n_empty, "seed": seed}
+    return Result(found, f"{text}; wrote {', '.join(names)}")
 
 
-def _kind(flow: Any) -> str:
-    return {"TableFlow": "table", "ImageFlow": "pictures"}.get(
-        type(flow).__name__, "vectors"
-    )
+def _load_or_fit_table(
+    frame: Any, run: Path | None, kinds: dict[str, str] | None, seed: int
+) -> TableFlow:
+    """The model of a run, or without one, a model of the table itself."""
+    from sliceflow import TableFlow
+
+    if run is None:
+        return TableFlow(columns=kinds, random_state=seed).fit(frame)
+    model = load_model(run)
+    if not isinstance(model, TableFlow):
+        fact = f"{run} is not a model of a table"
+        raise UsageError(fact, "fit one, or leave --run out")
+    return model
 
 
-def _given(flow: Any, text: str) -> tuple[str, Any]:
+def _parse_given(model: TableFlow, text: str) -> tuple[str, Any]:
     """A column and its value from text such as plan=gold."""
     name, equals, value = text.partition("=")
-    names = [str(column) for column in flow.feature_names_in_]
+    names = [str(column) for column in model.feature_names_in_]
     if not equals or name not in names:
         hint = f"pass column=value; there are {', '.join(names)}"
-        raise WrongUsage(f"--given {text} does not name a column", hint)
+        raise UsageError(f"--given {text} does not name a column", hint)
+    hint = "pass another value"
     try:
-        return name, flow.value_of(name, value)
+        return name, model.value_of(name, value)
+    except HintedError as error:
+        fact = f"--given {text}: {error.fact}"
+        raise UsageError(fact, error.advice or hint) from error
     except ValueError as error:
-        fact, _, hint = str(error).partition("; ")
-        raise WrongUsage(
-            f"--given {text}: {fact}", hint or "pass another value"
-        ) from error
+        raise UsageError(f"--given {text}: {error}", hint) from error
 
 
-def _class(flow: Any, label: str | None, run: Path) -> Any:
-    """The class of the model that is written like `label`."""
+def _find_class(
+    model: SlicedWassersteinFlow | ImageFlow, label: str | None, run: Path
+) -> Any:
+    """The class of the model that is written like `label`; None for all classes."""
+    if label is None:
+        return None
     try:
-        return None if label is None else class_named(flow, label, str(run))
-    except ValueError as error:
-        raise WrongUsage(*str(error).split("; ")) from error
+        return class_named(model, label, str(run))
+    except DataError as error:
+        raise UsageError(error.fact, error.hint) from error
 
 
-def _check_ending(out: Path, kind: str) -> None:
+def _check_ending(out: Path, endings: tuple[str, ...]) -> None:
     """Refuse an ending that does not say what to write."""
-    if out.suffix.lower() not in _ENDINGS[kind]:
-        endings = ", ".join(ending or "a folder" for ending in _ENDINGS[kind])
-        raise WrongUsage(
-            f"--out {out} ends in {out.suffix or 'nothing'}", f"name one of {endings}"
-        )
-
-
-def _write_pictures(
-    path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None
-) -> None:
-    if path.suffix.lower() == ".npz":
-        return write_arrays(path, labels, images=x)
-    shown = as_bytes(x, layout.n_pixel_values)
-    if path.suffix.lower() == ".png":
-        columns = int(np.ceil(np.sqrt(len(x))))
-        blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
-        filled = np.concatenate((shown, blank))
-        write_picture(
-            path, grid(filled.reshape(-1, columns, *shown.shape[1:])), optimize=True
-        )
+    if out.suffix.lower() in endings:
         return
-    with TemporaryDirectory(
-        prefix=f".{path.name}.", dir=path.parent
-    ) as new:  # a disk may fill
-        for i, picture in enumerate(shown):
-            write_picture(
-                Path(new, f"{i:0{len(str(len(x) - 1))}d}.png"), single(picture)
-            )
-        path.mkdir(exist_ok=True)
-        for old in path.glob(
-            "*.png"
-        ):  # with --force: the samples of an earlier command
-            if old.stem.isdigit():
-                old.unlink()
-        for file in Path(new).iterdir():
-            file.rename(path / file.name)
-
-
-def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
-    """Arrays and labels as .npz."""
-    arrays |= {} if labels is None else {"labels": labels}
-    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
-
-
-def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
-    """Pictures like those of a layout: its size, its colours, its kind of pixels."""
-    from PIL.Image import Resampling
-
-    from sliceflow.datasets import DatasetError, load
-    from sliceflow.datasets.folders import SUFFIXES, upright
-
-    if given.suffix.lower() in (".npy", ".npz"):
-        if resize:
-            raise WrongUsage(
-                f"--resize is for files of pictures, not for {given}", "leave it out"
-            )
-        try:
-            return load(given).images
-        except DatasetError as error:
-            raise Failed(
-                error.fact, "pass pictures like those that were fitted"
-            ) from error
-    inside = sorted(given.iterdir()) if given.is_dir() else []
-    files = (
-        [file for file in inside if file.suffix.lower() in SUFFIXES]
-        if given.is_dir()
-        else [given]
-    )
-    if not files or not given.exists():
-        fact = (
-            f"{given} holds no pictures"
-            if given.exists()
-            else f"{given} does not exist"
-        )
-        raise WrongUsage(
-            fact,
-            f"name a picture, a folder of {', '.join(SUFFIXES)}, an .npy or an .npz",
-        )
-    out = []
-    size = (layout.width, layout.height)
-    for file in files:
-        try:
-            picture = upright(file).convert("L" if layout.shape[0] == 1 else "RGB")
-        except DatasetError as error:
-            raise Failed(str(error), "fix or remove that file") from error
-        if picture.size != size:
-            if not resize:
-                own, wanted = ("{}x{}".format(*sides) for sides in (picture.size, size))
-                raise WrongUsage(
-                    f"{file} is {own}, the model's pictures are {wanted}",
-                    "pass --resize",
-                )
-            picture = picture.resize(size, Resampling.LANCZOS)
-        out.append(np.asarray(picture))
-    values = np.stack(out) / 255.0
-    values = values[..., None] if layout.channels == 1 else values
-    if layout.n_pixel_values is not None:
-        values = (values * (layout.n_pixel_values - 1)).round()
-    return np.asarray(values.astype(layout.dtype))
-
-
-def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int = 255) -> Any:
-    """Bytes (rows, columns, h, w[, c]) as one picture, with grey `ground` between them."""
-    n_rows, n_columns, h, w = images.shape[:4]
-    gap = max(1, h // 12)
-    out = np.full(
-        (n_rows, h + gap, n_columns, w + gap, *images.shape[4:]), ground, np.uint8
-    )
-    out[:, :h, :, :w] = images.swapaxes(1, 2)
-    flat = out.reshape(n_rows * (h + gap), n_columns * (w + gap), *images.shape[4:])
-    picture = single(flat[:-gap, :-gap])
-    zoom = max(1, round(shown / h))
-    return picture.resize(
-        (zoom * picture.width, zoom * picture.height), 0
-    )  # 0: the nearest pixel
-
-
-def by_class(
-    images: np.ndarray, labels: np.ndarray | None, columns: int = 10
-) -> tuple[np.ndarray, list[str]]:
-    """(rows, columns, h, w[, c]) with a row for each class, and the class names."""
-    if labels is None:
-        columns = min(columns, len(images))
-        rows = min(columns, len(images) // columns)
-        return images[: rows * columns].reshape(rows, columns, *images.shape[1:]), []
-    classes, counts = np.unique(labels, return_counts=True)
-    columns = min(columns, int(counts.min()))
-    return np.stack([images[labels == c][:columns] for c in classes]), [
-        str(c) for c in classes
-    ]
-
-
-def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> None:
-    """Write samples of a model, or completions of these pictures, as an animation from their start."""
-    side = 8 if pictures.ndim == 3 else 6  # colours make a .gif large
-    how: dict[str, Any] = {"random_state": seed, "n_frames": _FRAMES}
-    if flow.observed is None:
-        strategy = flow.evolution(side**2, **how)
-    else:
-        some = pictures[np.linspace(0, len(pictures) - 1, side**2).astype(int)]
-        strategy = flow.evolution(1, **how, X=some)[:, :, 0]
-    values = flow.plan_.layout.n_pixel_values
-    shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(strategy))
-    first, *rest = (
-        grid(x, 32, ground=128) for x in shown
-    )  # a .gif cannot fit the page: grey
-    times = [90] * len(rest) + [2000]  # it pauses at its last frame
-    write_picture(
-        path, first, "GIF", save_all=True, append_images=rest, duration=times, loop=0
-    )
-
-
-def write_picture(path: Path, picture: Any, kind: str = "PNG", **how: Any) -> None:
-    """Write a picture to a file, whole or not at all."""
-    write_atomically(path, lambda file: picture.save(file, kind, **how))
+    names = ", ".join(ending or "a folder" for ending in endings)
+    fact = f"--out {out} ends in {out.suffix or 'nothing'}"
+    raise UsageError(fact, f"name one of {names}")

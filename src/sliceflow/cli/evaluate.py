@@ -1,229 +1,320 @@
-"""What follows a fit: samples, their measures with a floor beside each, and the report."""
+"""What follows a fit: samples, their measures with a floor beside each, the report."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes
-from sliceflow.cli import progress, report
-from sliceflow.cli.data import Data, estimator, read
-from sliceflow.cli.draw import (
-    by_class,
-    grid,
+from sliceflow.cli import report
+from sliceflow.cli.data import Data, make_table_flow, read_data
+from sliceflow.cli.failures import CommandError, Output, UsageError
+from sliceflow.cli.grids import (
+    arrange_by_class,
+    make_grid,
     write_arrays,
     write_evolution,
-    write_picture,
+    write_image,
 )
-from sliceflow.cli.failures import Failed, Say, WrongUsage
+from sliceflow.cli.progress import progress_bars
+from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings
+from sliceflow.cli.settings import DATASET_NAMES, PICTURES, TABLE, Settings
+from sliceflow.errors import HintedError
 
-_MOST_PICTURES = 2000  # samples of pictures that are drawn and measured
-_LEAST = 10  # held-out rows; with fewer, no measure is meaningful
-_SHOWN = 30  # columns in heat maps
+if TYPE_CHECKING:
+    from sliceflow.cli.run_folder import Model
 
-Drawn = tuple[Any, np.ndarray | None]  # samples, and their labels
-Measures = tuple[dict[str, Any], str]  # as JSON, and as text
+# Samples of pictures that are drawn and measured: more cost time, and say little more.
+_MAX_PICTURES = 2000
+# With fewer held-out rows no measure is meaningful.
+_MIN_HELD_OUT_ROWS = 10
+# Of the pairs of columns, evaluation.json lists the worst, and those of the heat maps.
+_MAX_WORST_PAIRS = 50
+
+
+class Samples(NamedTuple):
+    """New rows of a model: pictures (n, h, w[, c]) or a DataFrame, and their labels."""
+
+    x: Any
+    labels: np.ndarray | None
 
 
 def evaluate(
-    say: Say,
+    output: Output,
     run: Path,
     against: str | None = None,
     data_root: str | None = None,
     device: str = "auto",
-) -> Measures:
-    """Measure a run's samples and write its report again; with --against only print the measures."""
+) -> Result:
+    """Measure a run's samples again, and write its report again.
+
+    With --against the measures are only printed.
+    """
     folder = RunFolder(run)
     folder.check_fitted()
-    settings = Settings.from_folder(folder)
-    if data_root is not None and not {settings.source, against} & set(NAMES):
-        raise WrongUsage(
-            f"--data-root is for named sets, not for {settings.source}", "leave it out"
-        )
-    say(f"reading {settings.source}")
-    try:
-        train, test = read(settings, data_root)
-    except (Failed, ValueError, OSError) as error:
-        hint = "run this where the run was made, with its data in place (--data-root for a named set)"
-        raise Failed(
-            f"the data of the run cannot be read again: {error}", hint
-        ) from error
-    flow = load_model(run, device)
+    settings = replace(Settings.from_folder(folder), device=device)
+    uses_named_set = settings.source in DATASET_NAMES or against in DATASET_NAMES
+    if data_root is not None and not uses_named_set:
+        fact = f"--data-root is for named sets, not for {settings.source}"
+        raise UsageError(fact, "leave it out")
+    output.say(f"reading {settings.source}")
+    train, test = _read_again(settings, data_root)
+    model = load_model(run, device)
     if against is None:
-        return finish(settings, folder, flow, train, test, say)
-    fitted = replace(train, x=train.all_rows, whole=None)
+        return finish(settings, folder, model, train, test, output)
+    fitted = replace(train, x=train.fitted_rows, full_table=None)
     other = _read_against(settings, against, data_root, fitted)
-    drawn = draw(flow, settings, fitted, test)
-    note = f"held-out rows are those of {against}{_known(other, fitted)}"
-    return measure(flow, settings, fitted, other, drawn, say, note)
+    samples = draw_samples(model, settings, fitted, test)
+    note = f"held-out rows are those of {against}"
+    n_fitted = _count_common_rows(other, fitted)
+    if n_fitted:  # they say nothing about new rows
+        note += f", of which {n_fitted} were fitted"
+    return measure(settings, fitted, other, samples, output, note)
+
+
+def _read_again(settings: Settings, data_root: str | None) -> tuple[Data, Data | None]:
+    """The data of a run that was fitted before."""
+    try:
+        return read_data(settings, data_root)
+    except (HintedError, ValueError, OSError) as error:
+        reason = error.fact if isinstance(error, HintedError) else error
+        hint = (
+            "run this where the run was made, with its data in place "
+            "(--data-root for a named set)"
+        )
+        fact = f"the data of the run cannot be read again: {reason}"
+        raise CommandError(fact, hint) from error
 
 
 def finish(
     settings: Settings,
     folder: RunFolder,
-    flow: Any,
+    model: Model,
     train: Data,
     test: Data | None,
-    say: Say,
-) -> Measures:
-    """Draw samples of a fitted model, measure them, and write all files but the model."""
+    output: Output,
+) -> Result:
+    """Draw samples of a fitted model, measure them, write all files but the model."""
     import pandas
 
     from sliceflow.spaces.tables.files import write_table
 
-    say("drawing samples")
-    drawn = draw(flow, settings, train, test)
-    if train.kind == TABLE:
-        write_table(drawn[0], folder / "samples.csv")
+    output.say("drawing samples")
+    samples = draw_samples(model, settings, train, test)
+    animation = None
+    if train.kind == PICTURES:
+        animation = folder / "evolution.gif"
+        write_arrays(folder / "samples.npz", samples.labels, images=samples.x)
+        pixels = as_bytes(samples.x, train.n_pixel_values)
+        rows, _ = arrange_by_class(pixels, samples.labels)
+        write_image(folder / "samples.png", make_grid(rows), optimize=True)
+        write_evolution(model, train.x, animation, settings.seed)
     else:
-        write_arrays(folder / "samples.npz", drawn[1], images=drawn[0])
-        shown, _ = by_class(as_bytes(drawn[0], train.n_pixel_values), drawn[1])
-        write_picture(folder / "samples.png", grid(shown), optimize=True)
-        write_evolution(flow, train.x, folder / "evolution.gif", settings.seed)
-    write_table(pandas.DataFrame(flow.history_), folder / "history.csv")
-    measures, text = measure_fit(flow, settings, train, test, drawn, say)
-    folder.write_json("evaluation.json", measures)
-    film = folder / "evolution.gif" if train.kind == PICTURES else None
-    page = report.page(
-        folder.read_json("config.json"), measures, flow, train, drawn, film
+        write_table(samples.x, folder / "samples.csv")
+    write_table(pandas.DataFrame(model.history_), folder / "history.csv")
+    measures = measure_fit(model, settings, train, test, samples, output)
+    folder.write_json("evaluation.json", measures.json)
+    page = report.render(
+        folder.read_json("config.json"),
+        measures.json,
+        model,
+        train,
+        samples,
+        animation,
     )
     folder.write_text("report.html", page)
-    return measures, text
+    return measures
 
 
 def measure_fit(
-    flow: Any,
+    model: Model,
     settings: Settings,
     train: Data,
     test: Data | None,
-    drawn: Drawn,
-    say: Say,
-) -> Measures:
-    """Measure the samples; those of a table come from a second fit, as fine, without the held-out rows."""
-    if train.whole is None or test is None:
-        return measure(flow, settings, train, test, drawn, say)
-    say(f"fitting again without the {len(test.x)} held-out rows, to measure with them")
-    train = replace(train, whole=None)
-    listeners = [progress.Progress([])] if say.progress else []
-    other = estimator(settings, train).set_params(detail=flow.plan_.detail)
-    flow = other.fit(train.x, listeners=listeners)
-    note = "measured by a second fit, without the held-out rows"
-    return measure(
-        flow, settings, train, test, draw(flow, settings, train, test), say, note
+    samples: Samples,
+    output: Output,
+) -> Result:
+    """Measure samples of a model.
+
+    A table was fitted to all its rows. So its measures are those of a second fit, as
+    fine as the first, without the held-out rows.
+    """
+    if train.full_table is None or test is None:
+        return measure(settings, train, test, samples, output)
+    n_held_out = len(test.x)
+    output.say(
+        f"fitting again without the {n_held_out} held-out rows, to measure with them"
     )
+    train = replace(train, full_table=None)
+    second = make_table_flow(settings).set_params(detail=model.plan_.detail)
+    second.fit(train.x, listeners=progress_bars(output))
+    samples = draw_samples(second, settings, train, test)
+    note = "measured by a second fit, without the held-out rows"
+    return measure(settings, train, test, samples, output, note)
 
 
-def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn:
-    """As many samples as training rows, of pictures 2,000 at most; of their classes; or completions."""
-    n = len(train.all_rows)
+def draw_samples(
+    model: Model, settings: Settings, train: Data, test: Data | None
+) -> Samples:
+    """As many samples as training rows, of pictures 2,000 at most.
+
+    Samples of a model with classes have those of the training pictures. A model that
+    completes pictures completes held-out ones.
+    """
+    from sliceflow import ImageFlow
+
+    n = len(train.fitted_rows)
     seed = settings.seed
-    if train.kind == TABLE:
-        return flow.sample(n, random_state=seed), None
-    if flow.observed is not None:
-        given = _spread(train.x if test is None else test.x, _MOST_PICTURES)
-        return np.asarray(flow.inpaint(given, random_state=seed))[:, 0], None
-    labels = train.labels if settings.conditional else None
-    labels = None if labels is None else _spread(labels, _MOST_PICTURES)
-    return np.asarray(
-        flow.sample(min(n, _MOST_PICTURES), y=labels, random_state=seed)
-    ), labels
+    if not isinstance(model, ImageFlow):
+        return Samples(model.sample(n, random_state=seed), None)
+    if model.observed is not None:
+        pictures = _spread(train.x if test is None else test.x, _MAX_PICTURES)
+        completions = np.asarray(model.inpaint(pictures, random_state=seed))
+        return Samples(completions[:, 0], None)
+    labels = None
+    if settings.conditional and train.labels is not None:
+        labels = _spread(train.labels, _MAX_PICTURES)
+    x = model.sample(min(n, _MAX_PICTURES), y=labels, random_state=seed)
+    return Samples(np.asarray(x), labels)
 
 
-def _spread(rows: Any, n: int) -> Any:
-    """At most n rows, from all over."""
-    return rows[np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)]
+def _spread(rows: np.ndarray, n: int) -> np.ndarray:
+    """At most n rows, at equal distances."""
+    indices = np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)
+    return np.asarray(rows[indices])
 
 
-def measure(  # many: what is measured, and what is said of it
-    flow: Any,
+def measure(
     settings: Settings,
     train: Data,
     test: Data | None,
-    drawn: Drawn,
-    say: Say,
+    samples: Samples,
+    output: Output,
     note: str = "",
-) -> Measures:
-    """What `metrics.report` finds, with a note on the rows that were measured."""
+) -> Result:
+    """What `metrics.report` finds; `note` says which rows were measured."""
     from sliceflow import metrics
     from sliceflow.devices import resolve_device
 
-    samples, labels = drawn
-    held_out = 0 if test is None else len(test.x)
-    if test is None or held_out < _LEAST:
-        hint = "" if held_out else " (sliceflow fit --holdout, for 100 rows or more)"
-        note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed{hint}"
-        return {"numbers": [], "details": {}, "verdict": "", "note": note}, note
-    x = samples
-    fitted = train.x
-    other = test.x
+    n_held_out = 0 if test is None else len(test.x)
+    if test is None or n_held_out < _MIN_HELD_OUT_ROWS:
+        return _not_measured(n_held_out)
+    x = samples.x
+    train_x = train.x
+    test_x = test.x
     y: Any = None
     if train.kind == TABLE:
-        known = [name for name in fitted.columns if name in samples]
-        x = samples[known]
-        fitted = fitted[known]
-        other = other[known]
+        names = [name for name in train_x.columns if name in x]  # without dropped ones
+        x = x[names]
+        train_x = train_x[names]
+        test_x = test_x[names]
         y = settings.target
-    elif labels is not None and test.labels is not None:
-        y = labels, train.labels, test.labels
-    kind = "tables" if train.kind == TABLE else "pictures"
-    device = str(resolve_device(flow.device))
-    found = metrics.report(x, fitted, other, y=y, kind=kind, device=device, notify=say)
-    out = found.to_dict() | {"note": "; ".join(filter(None, (found.note, note)))}
-    if pairs := out["details"].get("pairs"):  # the worst, and those of the heat maps
-        shown = set(train.columns[:_SHOWN])
-        out["details"]["pairs"] = [
-            p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown
-        ]
-    return out, "\n".join(filter(None, (str(found), note)))
+    elif samples.labels is not None and test.labels is not None:
+        y = (samples.labels, train.labels, test.labels)
+    found = metrics.report(
+        x,
+        train_x,
+        test_x,
+        y=y,
+        kind="tables" if train.kind == TABLE else "pictures",
+        device=str(resolve_device(settings.device)),
+        notify=output.say,
+    )
+    out = found.to_dict()
+    pairs = out["details"].get("pairs")
+    if pairs:
+        out["details"]["pairs"] = _pairs_to_keep(pairs, train)
+    text = str(found)
+    out["note"] = found.note
+    if note:
+        text += f"\n{note}"
+        out["note"] += f"; {note}"
+    return Result(out, text)
+
+
+def _not_measured(n_held_out: int) -> Result:
+    """What is said in place of measures if too few rows were held out."""
+    note = (
+        f"not measured: {n_held_out} rows were held out, "
+        f"and {_MIN_HELD_OUT_ROWS} are needed"
+    )
+    if n_held_out == 0:
+        note += " (sliceflow fit --holdout, for 100 rows or more)"
+    return Result({"numbers": [], "details": {}, "verdict": "", "note": note}, note)
+
+
+def _pairs_to_keep(pairs: list[Any], train: Data) -> list[Any]:
+    """The worst pairs of columns, which come first, and those of the heat maps."""
+    in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
+    kept = []
+    for i, pair in enumerate(pairs):
+        if i < _MAX_WORST_PAIRS or {pair[0], pair[1]} <= in_heat_maps:
+            kept.append(pair)
+    return kept
 
 
 def _read_against(
     settings: Settings, against: str, root: str | None, train: Data
 ) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
-    size = settings.size if against == "celeba" or Path(against).is_dir() else None
-    how = Settings(against, size=size, holdout=0.1 if against in NAMES else 0.0)
-    if train.kind == TABLE:
-        how = replace(settings, source=against, target=None, drop=None, holdout=0.0)
     try:
-        whole, held_out = read(how, root)
-    except Failed as error:
-        raise WrongUsage(
-            f"--against {against}: {error}", "pass data like the fitted ones"
-        ) from error
+        whole, held_out = read_data(_settings_against(settings, against), root)
+    except CommandError as error:
+        fact = f"--against {against}: {error.fact}"
+        raise UsageError(fact, "pass data like the fitted ones") from error
     test = whole if held_out is None else held_out
-    alike = test.kind == train.kind and set(train.columns) <= set(test.columns)
-    if alike and train.kind == PICTURES:
-        whole_pixels = train.x.dtype.kind != "f"
-        alike = test.x.shape[1:] == train.x.shape[1:] and whole_pixels == (
-            test.x.dtype.kind != "f"
+    if not _are_alike(test, train):
+        fact = (
+            f"--against {against} has {test.description}, the run {train.description}"
         )
-        alike = alike and (not whole_pixels or test.x.max() < train.n_pixel_values)
-    if not alike:
-        fact = f"--against {against} has {test.what}, the run {train.what}"
-        raise WrongUsage(
-            fact, "pass data like those that were fitted: size, pixel values, columns"
-        )
-    if train.kind == PICTURES:
-        return replace(
-            test, x=test.x.astype(train.x.dtype), n_pixel_values=train.n_pixel_values
-        )
-    return replace(test, x=test.x[list(train.x.columns)])
+        hint = "pass data like those that were fitted: size, pixel values, columns"
+        raise UsageError(fact, hint)
+    if train.kind == TABLE:
+        return replace(test, x=test.x[list(train.x.columns)])
+    pictures = test.x.astype(train.x.dtype)
+    return replace(test, x=pictures, n_pixel_values=train.n_pixel_values)
 
 
-def _known(test: Data, train: Data) -> str:
-    """A note on rows that were fitted: they say nothing about new ones."""
+def _settings_against(settings: Settings, against: str) -> Settings:
+    """The settings with which the data of --against are read."""
+    if settings.kind == TABLE:
+        return replace(settings, source=against, target=None, drop=None, holdout=0.0)
+    size = None
+    if against == "celeba" or Path(against).is_dir():
+        size = settings.size
+    if against in DATASET_NAMES:
+        return Settings(against, size=size)
+    return Settings(against, size=size, holdout=0.0)
 
-    def keys(x: Any) -> list[Any]:
-        if train.kind == TABLE:
-            return list(map(tuple, x.astype(object).map(str).to_numpy()))
-        return [row.tobytes() for row in np.ascontiguousarray(x)]
 
-    known = set(keys(train.x))
-    both = sum(key in known for key in keys(test.x))
-    return f", of which {both} were fitted" if both else ""
+def _are_alike(test: Data, train: Data) -> bool:
+    """Whether data have the columns, or the size and kind of pixels, of others."""
+    if test.kind != train.kind:
+        return False
+    if train.kind == TABLE:
+        return set(train.columns) <= set(test.columns)
+    if test.x.shape[1:] != train.x.shape[1:]:
+        return False
+    has_whole_pixels = train.x.dtype.kind != "f"
+    if has_whole_pixels != (test.x.dtype.kind != "f"):
+        return False
+    return not has_whole_pixels or bool(test.x.max() < train.n_pixel_values)
+
+
+def _count_common_rows(test: Data, train: Data) -> int:
+    """How many rows of some data are equal to rows of others."""
+    train_rows = set(_hashable_rows(train))
+    return sum(row in train_rows for row in _hashable_rows(test))
+
+
+def _hashable_rows(data: Data) -> list[Hashable]:
+    """The rows of a table as texts, or pictures as bytes."""
+    if data.kind == TABLE:
+        texts = data.x.astype(object).map(str).to_numpy()
+        return [tuple(row) for row in texts]
+    return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

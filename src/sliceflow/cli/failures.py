@@ -1,12 +1,12 @@
-"""How a command ends: one line and a hint if it fails, and an exit code.
+"""How a command prints, and how it ends: one line and a hint if it fails, an exit code.
 
-Errors of the library are translated: a parameter becomes its flag, advice behind a semicolon the hint.
+Errors of the library are put into the words of the command line from their fields: a
+parameter becomes its flag, a suggested kind of a column becomes ``--column``.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import signal
 import sys
 import threading
@@ -15,63 +15,78 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
 
-INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = (
-    "typer",
-    "rich",
-    "narwhals",
-    "pandas",
-    "jinja2",
-    "PIL",
-)  # modules of that extra
-# Parameters of the library that flags set under another name.
-_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
-_FLAGS |= {"constraints": "constraint", "columns": "column"}
-KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
-_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ENDS = [
-    signal.SIGTERM,
-    *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []),
-]  # none on Windows
+from sliceflow.errors import (
+    CopyWarning,
+    DataError,
+    DataProblem,
+    HintedError,
+    ParameterError,
+)
+
+INSTALL_HINT = "pip install 'sliceflow[cli]'"
+# Modules that only this extra installs.
+OPTIONAL_MODULES = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")
+
+# Flags whose names differ from the parameters that they set.
+_FLAGS_BY_PARAMETER = {
+    "n_particles": "particles",
+    "n_steps": "quality",
+    "random_state": "seed",
+    "constraints": "constraint",
+    "columns": "column",
+}
+# No space, too large a file, and a quota (which Windows does not have).
+_DISK_IS_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+# Signals that end a process; Windows has no SIGHUP.
+_END_SIGNALS = [signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):
+    _END_SIGNALS.append(signal.SIGHUP)
+# Line 1 of a file has the names of the columns, so row 0 of the table is line 2.
+_FIRST_ROW_OF_A_FILE = 2
 
 
-class Failed(Exception):
-    """The run failed: exit code 1. The hint says what to do about it."""
+class CommandError(HintedError):
+    """The command failed: exit code 1."""
 
-    code = 1
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
+    exit_code = 1
 
 
-class WrongUsage(Failed):
+class UsageError(CommandError):
     """The command makes no sense this way: exit code 2."""
 
-    code = 2
+    exit_code = 2
 
 
 @dataclass(frozen=True)
-class Say:
-    """Prints what happens, unless it is silent; `always` then prints to stderr."""
+class Output:
+    """Where a command prints what happens: to stdout, or nowhere if `silent`."""
 
     silent: bool = False
-    progress: bool = True
+    progress: bool = True  # whether a fit shows how far it is
 
-    def __call__(self, text: str, *, always: bool = False) -> None:
-        if always or not self.silent:
-            print(text, file=sys.stderr if self.silent else sys.stdout, flush=True)
+    def say(self, text: str) -> None:
+        """Print a line, unless the output is silent."""
+        if not self.silent:
+            print(text, flush=True)
+
+    def say_always(self, text: str) -> None:
+        """Print a line even if the output is silent: then to stderr."""
+        print(text, file=sys.stderr if self.silent else sys.stdout, flush=True)
 
 
 @contextmanager
-def exit_code(flags: Collection[str], *, debug: bool) -> Iterator[None]:
-    """Turn every error into a line, a hint and an exit code; `debug` shows the traceback first."""
-    warnings.showwarning = lambda message, *_, **__: _print("warning:", str(message))
-    warnings.filterwarnings(
-        "ignore", "the particles copy"
-    )  # commands measure that themselves
+def exit_on_error(flags: Collection[str], *, debug: bool) -> Iterator[None]:
+    """Turn every error into a line, a hint and an exit code.
+
+    Parameters
+    ----------
+    flags : names of the flags that the command has, such as "n_particles"
+    debug : print the traceback first
+    """
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("ignore", CopyWarning)  # commands measure copies themselves
     try:
         with _signals_as_interrupt():
             yield
@@ -80,96 +95,179 @@ def exit_code(flags: Collection[str], *, debug: bool) -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exception(error)
-        failed = translated(error, flags)
-        print_error(str(failed), failed.hint)
-        sys.exit(failed.code)
+        failure = as_command_error(error, flags)
+        print_error(failure.fact, failure.hint)
+        sys.exit(failure.exit_code)
 
 
-def translated(error: BaseException, flags: Collection[str]) -> Failed:
+def as_command_error(error: BaseException, flags: Collection[str]) -> CommandError:
     """The error in the words of a command that has these flags."""
-    if isinstance(error, Failed):
+    if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Failed("interrupted", "nothing was finished; run it again")
-    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
-        return Failed(
-            f"this command needs {error.name}, which is not installed", INSTALL
-        )
+        return CommandError("interrupted", "nothing was finished; run it again")
     if isinstance(error.__cause__, ModuleNotFoundError):
-        return translated(error.__cause__, flags)
+        error = error.__cause__
+    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL_MODULES:
+        fact = f"this command needs {error.name}, which is not installed"
+        return CommandError(fact, INSTALL_HINT)
     if isinstance(error, OSError) and error.filename is not None:
+        return _file_error(error)
+    if isinstance(error, ParameterError):
+        flag = _FLAGS_BY_PARAMETER.get(error.parameter, error.parameter)
+        if flag in flags:
+            return _wrong_value(flag, error)
+    if isinstance(error, MemoryError) or _is_out_of_memory(error):
+        return _memory_error(error, flags)
+    return _other_error(error)
+
+
+def _file_error(error: OSError) -> CommandError:
+    """An error of the operating system about a file."""
+    hint = "check that path"
+    if error.errno in _DISK_IS_FULL:
+        hint = "free some space, or write elsewhere"
+    return CommandError(f"{error.filename}: {error.strerror}", hint)
+
+
+def _wrong_value(flag: str, error: ParameterError) -> UsageError:
+    """A parameter that a flag has set."""
+    fact = f"--{flag.replace('_', '-')} {error.value} {error.fact}"
+    if flag == "device":
+        return UsageError(fact, "pass --device cpu")
+    return UsageError(fact, "--help shows what each flag takes")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is torch's own error for a full GPU, which is not a MemoryError."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
+
+
+def _memory_error(error: BaseException, flags: Collection[str]) -> CommandError:
+    """What needs more memory than there is, with the flags that need less."""
+    hint = "pass a smaller --n, several times with different --seed"
+    if "particles" in flags:
         hint = (
-            "free some space, or write elsewhere"
-            if error.errno in _FULL
-            else "check that path"
+            "for pictures lower --particles or --quality, for tables leave columns out "
+            "with --drop; --dry-run estimates the memory that a fit needs"
         )
-        return Failed(f"{error.filename}: {error.strerror}", hint)
-    from sliceflow.errors import ParameterError
-
-    if (
-        isinstance(error, ParameterError)
-        and (name := _FLAGS.get(error.parameter, error.parameter)) in flags
-    ):
-        hint = (
-            "pass --device cpu"
-            if name == "device"
-            else "--help shows what each flag takes"
-        )
-        return WrongUsage(
-            f"--{name.replace('_', '-')} {error.value} {error.fact}", hint
-        )
-    if isinstance(error, MemoryError) or "allocate" in str(error):
-        hint = "pass a smaller --n, several times with different --seed"
-        if "particles" in flags:
-            columns = (
-                ", or leave columns out with --drop" if "columns" in str(error) else ""
-            )
-            hint = f"lower --particles or --quality{columns}; --dry-run estimates the memory they need"
-        return Failed(getattr(error, "fact", str(error)), hint)
-    known = isinstance(error, (ValueError, ImportError, RuntimeError, OSError))
-    message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
-    fact, _, advice = message.rpartition("; ")
-    if known and fact:
-        return Failed(fact, KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
-    hint = "check the data and the flags; --help shows what each takes"
-    return Failed(
-        message,
-        hint if isinstance(error, ValueError) else "--debug shows where it happened",
-    )
+    if isinstance(error, HintedError):
+        return CommandError(error.where + error.fact, hint)
+    return CommandError(str(error) or "there is not enough memory", hint)
 
 
-def print_error(message: str, hint: str) -> None:
+def _other_error(error: BaseException) -> CommandError:
+    """An error with a hint of its own, or with a general one."""
+    check_hint = "check the data and the flags; --help shows what each takes"
+    if isinstance(error, DataProblem):
+        hint = advice_with_flags(error) or check_hint
+        return CommandError(error.where + error.fact, hint)
+    if isinstance(error, HintedError):
+        return CommandError(error.where + error.fact, error.advice or check_hint)
+    if isinstance(error, ValueError) and str(error):
+        return CommandError(str(error), check_hint)
+    if isinstance(error, FileNotFoundError):
+        return CommandError(str(error), "check that path")
+    debug_hint = "--debug shows where it happened"
+    if isinstance(error, ImportError | RuntimeError | OSError) and str(error):
+        return CommandError(str(error), debug_hint)
+    return CommandError(f"{type(error).__name__}: {error}", debug_hint)
+
+
+def advice_with_flags(problem: DataProblem) -> str:
+    """The advice of an error or a warning, with ``--column`` for suggested kinds."""
+    choices = [
+        f"--column '{problem.column}={kind}'" for kind in problem.suggested_kinds
+    ]
+    return join_advice(problem.hint, "pass", choices)
+
+
+def join_advice(hint: str, verb: str, choices: list[str]) -> str:
+    """Such as "fix the cells, or pass --column 'a=category'"; either part may be empty."""
+    parts = []
+    if hint:
+        parts.append(hint)
+    if choices:
+        parts.append(f"{verb} {' or '.join(choices)}")
+    return ", or ".join(parts)
+
+
+def fact_in_file(error: DataError) -> str:
+    """What is wrong in a table that was read from a file.
+
+    Rows are counted as a spreadsheet shows them: "row 9 of the file, column 'a': …".
+    """
+    if error.row is None:
+        return error.where + error.fact
+    place = f"row {error.row + _FIRST_ROW_OF_A_FILE} of the file"
+    if error.column is not None:
+        place += f", column {error.column!r}"
+    return f"{place}: {error.fact}"
+
+
+@contextmanager
+def rows_of_a_file() -> Iterator[None]:
+    """Errors about data count rows as the file does from which the table was read."""
+    try:
+        yield
+    except DataError as error:
+        if error.row is None:
+            raise
+        hint = advice_with_flags(error) or "fix that row"
+        raise CommandError(fact_in_file(error), hint) from error
+
+
+def print_error(fact: str, hint: str) -> None:
     """One line each on stderr."""
-    _print("error:", message)
-    _print("hint:", hint)
+    _print_line("error:", fact)
+    _print_line("hint:", hint)
 
 
-def _print(kind: str, text: str) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line; it takes the place of `warnings.showwarning`."""
+    text = str(message)
+    if isinstance(message, DataProblem):
+        advice = advice_with_flags(message)
+        text = message.where + message.fact
+        if advice:
+            text += f"; {advice}"
+    _print_line("warning:", text)
+
+
+def _print_line(kind: str, text: str) -> None:
     print(kind, " ".join(text.split()), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """SIGINT (ignored in the background of scripts), SIGTERM and SIGHUP raise KeyboardInterrupt.
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt.
 
-    Signals with a handler of their own, as under nohup, keep it.
+    SIGINT is ignored in the background of scripts, unless a process asks for it. Signals
+    with a handler of their own, as SIGHUP under nohup, keep it.
     """
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            before[signal.SIGINT] = signal.signal(
-                signal.SIGINT, signal.default_int_handler
-            )
-        for number in _ENDS:
-            if signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, _interrupt)
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    handlers_before = {}
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        handlers_before[signal.SIGINT] = signal.SIG_IGN
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in _END_SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            handlers_before[number] = signal.SIG_DFL
+            signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)
 
 
-def _interrupt(_: int, frame: Any) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does at this moment: a fit first writes a checkpoint."""
     handler = signal.getsignal(signal.SIGINT)
-    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:
+        signal.default_int_handler(signal.SIGINT, frame)

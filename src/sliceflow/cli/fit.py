@@ -1,6 +1,7 @@
 """``sliceflow fit``: from data to a run folder.
 
-Under torchrun every rank reads the data, keeps its share and fits; the first rank does the rest.
+Under torchrun every rank reads the data, keeps its share and fits. The first rank does
+the rest.
 """
 
 from __future__ import annotations
@@ -14,136 +15,79 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sliceflow.cli import evaluate, progress
-from sliceflow.cli.data import Data, estimator, read
-from sliceflow.cli.failures import Failed, Say, WrongUsage
-from sliceflow.cli.info import CORE, installed
+from sliceflow.app.server import JsonObject
+from sliceflow.cli import evaluate
+from sliceflow.cli.data import Data, make_estimator, read_data
+from sliceflow.cli.failures import CommandError, Output, UsageError, rows_of_a_file
+from sliceflow.cli.info import CORE_PACKAGES, installed_versions
+from sliceflow.cli.progress import progress_bars
+from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
-from sliceflow.errors import rows_of_the_file
+from sliceflow.wording import format_bytes
 
 if TYPE_CHECKING:
+    from sliceflow import ImageFlow, TableFlow
     from sliceflow.models.estimator import PreparedFit
     from sliceflow.models.ranks import Ranks
-
-_PACKAGES = ("sliceflow", *CORE, "Pillow", "pandas")
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is fitted, and to which data."""
+    """What is fitted, and to which data.
+
+    `ranks` is None unless torchrun started several processes.
+    """
 
     settings: Settings
     train: Data
     test: Data | None
+    estimator: ImageFlow | TableFlow
     prepared: PreparedFit
-    began: float
+    ranks: Ranks | None
+    started_at: float
+
+    @property
+    def is_first_rank(self) -> bool:
+        return _is_first(self.ranks)
 
 
 def fit(
-    say: Say,
+    output: Output,
     *,
     resume: bool = False,
     dry_run: bool = False,
     force: bool = False,
     **flags: Any,
-) -> tuple[dict[str, Any], str] | None:
-    """Fit data into a run folder: model, samples, measures, a report."""
+) -> Result | None:
+    """Fit data into a run folder: model, samples, measures, a report.
+
+    Pictures are fitted by a flow of particles (ImageFlow). Tables are fitted column
+    after column, each given those before it, by trees (TableFlow).
+    """
     if resume and force:
-        raise WrongUsage("--resume and --force exclude each other", "choose one")
+        raise UsageError("--resume and --force exclude each other", "choose one")
     settings = Settings(**flags)
-    settings.check()  # what is wrong with the data comes before anything wrong with the folder
+    # What is wrong with the data comes before anything that is wrong with the folder.
+    settings.check()
     folder = RunFolder(settings.folder)
-    with _ranks(settings.device) as ranks:
-        first = ranks is None or ranks.first
-        say = say if first else Say(silent=True, progress=False)
+    with _join_ranks(settings.device) as ranks:
+        if not _is_first(ranks):
+            output = Output(silent=True, progress=False)
         if dry_run:
-            job = _prepare(settings, ranks, say)
-            return _cost(job) if first else None
-        with folder.locked(force=force, resume=resume) if first else nullcontext():
-            return _fit(settings, folder, ranks, say, resume=resume, force=force)
+            job = _prepare(settings, ranks, output)
+            return _estimate_cost(job) if job.is_first_rank else None
+        lock: AbstractContextManager[None] = nullcontext()
+        if _is_first(ranks):
+            lock = folder.locked(force=force, resume=resume)
+        with lock:
+            if resume:
+                return _resume(settings, folder, ranks, output)
+            return _start(settings, folder, ranks, output, replace=force)
 
 
-def _fit(
-    settings: Settings,
-    folder: RunFolder,
-    ranks: Ranks | None,
-    say: Say,
-    *,
-    resume: bool,
-    force: bool,
-) -> tuple[dict[str, Any], str] | None:
-    first = ranks is None or ranks.first
-    if resume and first:
-        settings.check_resumes(folder)
-    fitted = resume and folder.fitted
-    if fitted if ranks is None else ranks.broadcast(fitted):
-        if not first:
-            return None
-        say(f"note: the fit in {folder.path} has ended; measuring it now")
-        flow = load_model(folder.path, settings.device)
-        return _finish(settings, folder, flow, read(settings), say)
-    job = _prepare(settings, ranks, say)
-    if resume and not folder.has_checkpoint:
-        say("note: there is no checkpoint yet; the fit starts from the beginning")
-    try:
-        _run(job, folder, say, replace=force)
-    except BaseException as error:
-        if first:
-            folder.remove_failed()
-        elif isinstance(error, KeyboardInterrupt):  # the first rank prints the message
-            sys.exit(1)
-        if failed := _with_hint(error, settings, folder):
-            raise failed from error
-        raise
-    flow = job.prepared.estimator
-    data = (job.train, job.test)
-    return _finish(settings, folder, flow, data, say) if first else None
-
-
-def _prepare(settings: Settings, ranks: Ranks | None, say: Say) -> _Job:
-    """Read the data, choose the estimator, and plan its fit."""
-    say(f"reading {settings.source}")
-    train, test = read(settings)
-    held_out = "none" if test is None else len(test.x)
-    second = "" if train.whole is None else ", by a second fit without them"
-    say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
-    for note in train.notes:  # even if silent: data are missing from here on
-        say(f"note: {note}", always=ranks is None or ranks.first)
-    x = train.all_rows
-    labels = train.labels if settings.conditional else None
-    completes = settings.observed or settings.mask
-    if train.labels is not None and labels is None and not completes:
-        say("note: the labels are not used; --conditional fits by class")
-    if ranks is not None:
-        x = ranks.mine(x)
-        labels = None if labels is None else ranks.mine(labels)
-    say("planning the fit")
-    began = time.perf_counter()
-    with rows_of_the_file() if train.kind == TABLE else nullcontext():
-        prepared = estimator(settings, train).prepare(x, labels, ranks=ranks)
-    return _Job(settings, train, test, prepared, began)
-
-
-def _cost(job: _Job) -> tuple[dict[str, Any], str]:
-    """What the fit would do, and what it costs."""
-    from sliceflow.devices import free_memory, resolve_device
-
-    plan = job.prepared.plan
-    free = free_memory(resolve_device(plan.device))
-    out = {
-        "kind": job.train.kind,
-        "data": job.train.what,
-        "plan": str(plan),
-        "bytes": plan.nbytes,
-    }
-    memory = [] if free is None else [f"{free / 2**30:.1f} GiB of memory are free"]
-    text = "\n".join([str(plan), *memory, "nothing was written"])
-    return out | {"free_bytes": free, "seconds": plan.seconds}, text
-
-
-def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
-    """The ranks that torchrun started; None without it, and then torch is not imported yet."""
+def _join_ranks(device: str) -> AbstractContextManager[Ranks | None]:
+    """The ranks that torchrun started; None without it: torch is not imported yet."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
     from sliceflow.models.ranks import joined
@@ -151,100 +95,239 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _run(job: _Job, folder: RunFolder, say: Say, *, replace: bool) -> None:
-    """Fit, and write the model. Of several ranks only the first writes."""
-    from sliceflow.devices import resolve_device
+def _is_first(ranks: Ranks | None) -> bool:
+    """Whether this process prints and writes: the only one, or the first of several."""
+    return ranks is None or ranks.first
 
-    ranks = job.prepared.ranks
-    config: dict[str, Any] = {  # everything needed to repeat the run
-        "command": job.settings.command,
-        "settings": asdict(job.settings),
-        "data": job.train.about(job.test),
-        "versions": installed(*_PACKAGES),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "started": _now(),
+
+def _resume(
+    settings: Settings, folder: RunFolder, ranks: Ranks | None, output: Output
+) -> Result | None:
+    """Continue an interrupted run: its fit, or only its measures."""
+    if _is_first(ranks):
+        settings.check_resumes(folder)
+    is_fitted = folder.is_fitted
+    if ranks is not None:
+        is_fitted = ranks.broadcast(is_fitted)
+    if not is_fitted:
+        if settings.kind == TABLE:
+            output.say("note: a table has no checkpoints; it is fitted again")
+        elif not folder.has_checkpoint:
+            output.say("note: there is no checkpoint yet; the fit starts again")
+        return _start(settings, folder, ranks, output, replace=False)
+    if not _is_first(ranks):
+        return None
+    output.say(f"note: the fit in {folder.path} has ended; measuring it now")
+    model = load_model(folder.path, settings.device)
+    train, test = read_data(settings)
+    return _finish(settings, folder, model, train, test, output)
+
+
+def _start(
+    settings: Settings,
+    folder: RunFolder,
+    ranks: Ranks | None,
+    output: Output,
+    *,
+    replace: bool,
+) -> Result | None:
+    """Fit the data, from the last checkpoint if there is one, and measure the model."""
+    job = _prepare(settings, ranks, output)
+    try:
+        _run(job, folder, output, replace=replace)
+    except BaseException as error:
+        if job.is_first_rank:
+            folder.remove_failed()
+        elif isinstance(error, KeyboardInterrupt):
+            sys.exit(1)  # the first rank prints the message
+        explained = _explain(error, settings, folder)
+        if explained is None:
+            raise
+        raise explained from error
+    if not job.is_first_rank:
+        return None
+    return _finish(settings, folder, job.estimator, job.train, job.test, output)
+
+
+def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
+    """Read the data, choose the estimator, and plan its fit."""
+    output.say(f"reading {settings.source}")
+    train, test = read_data(settings)
+    _say_what_was_read(train, test, output, _is_first(ranks))
+    rows = train.fitted_rows
+    labels = None
+    if settings.conditional:
+        labels = train.labels
+    elif train.labels is not None and not settings.observed and not settings.mask:
+        output.say("note: the labels are not used; --conditional fits by class")
+    if ranks is not None:
+        if settings.kind == TABLE:
+            fact = "a table is fitted by one process, not by several"
+            raise UsageError(fact, "run sliceflow fit without torchrun")
+        rows = ranks.mine(rows)
+        labels = None if labels is None else ranks.mine(labels)
+    output.say("planning the fit")
+    from sliceflow.models.flow_estimator import FlowEstimator  # imports torch
+
+    started_at = time.perf_counter()
+    estimator = make_estimator(settings, train)
+    if isinstance(estimator, FlowEstimator):
+        prepared = estimator.prepare(rows, labels, ranks=ranks)
+    else:
+        with rows_of_a_file():
+            prepared = estimator.prepare(rows)
+    return _Job(settings, train, test, estimator, prepared, ranks, started_at)
+
+
+def _say_what_was_read(
+    train: Data, test: Data | None, output: Output, is_first: bool
+) -> None:
+    """Print how many rows there are, and what was left out of the data."""
+    n_test = "none" if test is None else len(test.x)
+    text = f"{train.name}: {train.description} to fit, {n_test} to measure with"
+    if train.full_table is not None:
+        text += ", by a second fit without them"
+    output.say(text)
+    if is_first:
+        for note in train.notes:
+            output.say_always(f"note: {note}")  # data are missing from here on
+
+
+def _estimate_cost(job: _Job) -> Result:
+    """What the fit would do, and what it costs."""
+    from sliceflow.devices import free_memory, resolve_device
+
+    plan = job.prepared.plan
+    free = free_memory(resolve_device(plan.device))
+    lines = [str(plan)]
+    if free is not None:
+        lines.append(f"{format_bytes(free)} of memory are free")
+    lines.append("nothing was written")
+    found = {
+        "kind": job.train.kind,
+        "data": job.train.description,
+        "plan": str(plan),
+        "bytes": plan.nbytes,
+        "free_bytes": free,
+        "seconds": plan.seconds,
     }
-    if ranks.first:
+    return Result(found, "\n".join(lines))
+
+
+def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None:
+    """Fit, and write the model. Of several ranks only the first one writes."""
+    config = _describe_run(job)
+    if job.is_first_rank:
         folder.begin(config, replace=replace)
-    ranks.broadcast("the folder is ready")
-    listeners: list[Any] = []
-    if say.progress:
-        stages = getattr(
-            job.prepared.plan, "stages", ()
-        )  # of pictures: their steps differ in cost
-        named = (
-            []
-            if callable(stages)
-            else [(stage.name, stage.n_steps) for stage in stages]
-        )
-        listeners.append(progress.Progress(named))
-    flow = job.prepared.estimator
-    every = job.settings.checkpoint_every
-    how: Any = dict(checkpoint_dir=folder.checkpoint, checkpoint_every=every)
-    flow.fit(job.prepared, listeners=listeners, **how)
-    if not ranks.first:
+    if job.ranks is not None:
+        job.ranks.broadcast("the folder is ready")  # the others wait for it
+    _fit_estimator(job, folder, output)
+    if not job.is_first_rank:
         return
-    if job.train.kind == TABLE:
-        say(
-            "columns: "
-            + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items())
-        )
-    flow.save(folder / "model.sliceflow")
-    device = str(resolve_device(flow.device))
-    seconds = time.perf_counter() - job.began
-    config |= {
-        "finished": _now(),
-        "device": device,
-        "seconds": seconds,
-        "steps": flow.n_iter_,
-    }
-    config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
-    config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
-    folder.write_json("config.json", config)
+    model = job.estimator
+    model.save(folder / "model.sliceflow")
+    folder.write_json("config.json", config | _describe_fit(job))
     folder.remove_checkpoint()
 
 
-def _with_hint(
+def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
+    """Fit, with a progress bar. Flows write checkpoints; the fit of a table is short."""
+    from sliceflow import TableFlow
+
+    model = job.estimator
+    if isinstance(model, TableFlow):
+        model.fit(job.prepared, listeners=progress_bars(output))
+        kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
+        output.say(f"columns: {', '.join(kinds)}")
+        return
+    model.fit(
+        job.prepared,
+        listeners=progress_bars(output, job.prepared.plan.stages),
+        checkpoint_dir=folder.checkpoint,
+        checkpoint_every=job.settings.checkpoint_every,
+    )
+
+
+def _describe_run(job: _Job) -> JsonObject:
+    """What config.json says when the fit begins: everything needed to repeat it."""
+    return {
+        "command": job.settings.command,
+        "settings": asdict(job.settings),
+        "data": job.train.summary(job.test),
+        "versions": installed_versions(*CORE_PACKAGES, "Pillow", "pandas"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "started": _now(),
+    }
+
+
+def _describe_fit(job: _Job) -> JsonObject:
+    """What config.json also says when the fit has ended."""
+    from sliceflow.devices import resolve_device
+
+    out = {"finished": _now(), "seconds": time.perf_counter() - job.started_at}
+    if job.settings.kind == TABLE:
+        return out | {"device": "cpu", "classes": []}
+    model = job.estimator
+    return out | {
+        "device": str(resolve_device(job.settings.device)),
+        "steps": model.n_iter_,
+        "start": model.plan_.start,
+        "classes": [str(label) for label in getattr(model, "classes_", ())],
+    }
+
+
+def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
-) -> Failed | None:
+) -> CommandError | None:
     """The error that ended a fit, with what to do about it, where that is known."""
-    from sliceflow.models.checkpoints import OtherFitError
+    from sliceflow.models.checkpoints import FitInterrupted, OtherFitError
     from sliceflow.models.ranks import LostRankError
 
     if isinstance(error, LostRankError):
-        return Failed(str(error), f"torchrun … -m {settings.command} --resume")
+        return CommandError(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, OtherFitError):
-        return Failed(error.fact, "--force starts again, without the checkpoint")
+        return CommandError(error.fact, "--force starts again, without the checkpoint")
     if not isinstance(error, KeyboardInterrupt):
         return None
     if not folder.has_checkpoint:
-        return Failed("the fit was stopped before its first checkpoint", "run it again")
-    done = str(error).split(";")[0] or "the fit was stopped"
-    return Failed(done, f"to resume it: {settings.command} --resume")
+        fact = "the fit was stopped before its first checkpoint"
+        if settings.kind == TABLE:
+            fact = "the fit was stopped"
+        return CommandError(fact, "run it again")
+    fact = "the fit was stopped"
+    if isinstance(error, FitInterrupted):
+        fact = error.fact
+    return CommandError(fact, f"to resume it: {settings.command} --resume")
 
 
 def _finish(
     settings: Settings,
     folder: RunFolder,
-    flow: Any,
-    data: tuple[Data, Data | None],
-    say: Say,
-) -> tuple[dict[str, Any], str]:
+    model: Any,
+    train: Data,
+    test: Data | None,
+    output: Output,
+) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures, text = evaluate.finish(settings, folder, flow, *data, say)
+        measures = evaluate.finish(settings, folder, model, train, test, output)
     except KeyboardInterrupt as error:
+        fact = "interrupted; the fit itself is done and saved"
         hint = f"to measure it: {settings.command} --resume"
-        raise Failed("interrupted; the fit itself is done and saved", hint) from error
-    files = folder.written
-    out = {
+        raise CommandError(fact, hint) from error
+    files = folder.files
+    found = {
         "run": str(folder.path),
         "files": files,
         **folder.read_json("config.json"),
-        **measures,
+        **measures.json,
     }
-    said = f"wrote {folder.path}: {', '.join(files)}\nopen {folder / 'report.html'} in a browser"
-    return out, f"{text}\n{said}"
+    text = (
+        f"{measures.text}\n"
+        f"wrote {folder.path}: {', '.join(files)}\n"
+        f"open {folder / 'report.html'} in a browser"
+    )
+    return Result(found, text)
 
 
 def _now() -> str:

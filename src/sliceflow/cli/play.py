@@ -1,4 +1,4 @@
-"""``sliceflow play``: what the page needs of run folders and files, and the server until Ctrl-C."""
+"""``sliceflow play``: what the page needs of run folders and files, and its server."""
 
 from __future__ import annotations
 
@@ -7,168 +7,212 @@ import time
 import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.app.pictures import Gallery, Run
-from sliceflow.app.server import PlayServer, Route
+from sliceflow.app.server import JsonObject, PlayServer, Route
 from sliceflow.app.tables import TableTab
-from sliceflow.cli import data
-from sliceflow.cli.draw import read_pictures
-from sliceflow.cli.failures import KIND_IN_PYTHON, Say
+from sliceflow.cli.data import (
+    Data,
+    hold_out,
+    make_image_flow,
+    make_table_flow,
+    read_data,
+)
+from sliceflow.cli.failures import CommandError, Output, fact_in_file, join_advice
+from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import TABLE, Settings
-from sliceflow.errors import rows_of_the_file
+from sliceflow.errors import DataError
 
+if TYPE_CHECKING:
+    from sliceflow import ImageFlow, TableFlow
+    from sliceflow.spaces.pictures.layout import Layout
+
+# Bytes of an upload. The page's own scripts have the same limits.
 TABLE_LIMIT = 64 << 20
-PICTURE_LIMIT = 16 << 20  # bytes
-_read_picture = partial(read_pictures, resize=True)
+PICTURE_LIMIT = 16 << 20
 
 
 def play(
     runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto"
 ) -> None:
-    """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
-    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [
-        _digits(device)
-    ]
-    gallery = Gallery(models, _read_picture)
-    table = TableTab(TableWork, _example())
-    with closing(table), server(gallery, table) as serving:
-        print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
-        threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
+    """Open a page in the browser: points, pictures, their completions, a table.
+
+    Paint points and watch particles flow onto them, look at samples of pictures,
+    complete pictures, fit a table of your own.
+    """
+    paths = runs or find_runs(Path("runs"))
+    offered = [offer_run(path, device) for path in paths]
+    if not offered:
+        offered = [_offer_digits(device)]
+    gallery = Gallery(offered, read_uploaded_picture)
+    table = TableTab(TableWork, example_table())
+    with closing(table), make_server(gallery, table) as server:
+        print(f"open {server.address}", flush=True)
+        print("Ctrl-C ends it.", flush=True)
+        threading.Thread(target=_open_first, args=(gallery,), daemon=True).start()
         if not no_browser:
+            arguments = (server.address,)
             threading.Thread(
-                target=webbrowser.open, args=(serving.address,), daemon=True
+                target=webbrowser.open, args=arguments, daemon=True
             ).start()
         try:
-            serving.serve_forever()
+            server.serve_forever()
         except KeyboardInterrupt:
             print("\nended", flush=True)
 
 
-def server(gallery: Gallery, table: TableTab) -> PlayServer:
+def make_server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
     names = {"runs": [run.name for run in gallery.runs]}
-    plain: dict[str, Any] = {"runs": lambda _: names, "about": gallery.about}
-    plain |= {
-        "samples": gallery.samples,
-        "chosen": gallery.chosen,
-        "complete": gallery.completed,
+    routes = {
+        "runs": Route(lambda _: names),
+        "about": Route(gallery.about),
+        "samples": Route(gallery.samples),
+        "chosen": Route(gallery.chosen),
+        "complete": Route(gallery.completed),
+        "picture": Route(gallery.upload, limit=PICTURE_LIMIT),
+        "table": Route(table.status),
+        "table/upload": Route(table.upload, limit=TABLE_LIMIT),
+        "table/fit": Route(table.fit),
+        "table/cancel": Route(table.cancel),
+        "table/samples": Route(table.samples),
+        "table/imputed": Route(table.imputed),
+        "table/report": Route(table.report, is_post=False),
     }
-    plain["table"] = table.status
-    for name in ("fit", "cancel", "samples", "imputed"):
-        plain[f"table/{name}"] = getattr(table, name)
-    routes = {name: Route(answer) for name, answer in plain.items()}
-    routes["picture"] = Route(gallery.upload, limit=PICTURE_LIMIT)
-    routes["table/upload"] = Route(table.upload, limit=TABLE_LIMIT)
-    routes["table/report"] = Route(table.report, post=False)
     return PlayServer(routes)
 
 
+def read_uploaded_picture(path: Path, layout: Layout) -> np.ndarray:
+    """A picture of any size, resized to that of a layout."""
+    return read_pictures(path, layout, resize=True)
+
+
 class TableWork:
-    """What the process of the tab Table does: the pipeline of ``sliceflow fit``, step by step."""
+    """What the process of the tab Table does: the pipeline of ``sliceflow fit``."""
 
     def __init__(self) -> None:
         self._frame: Any = None
-        self._flow: Any = None
-        with suppress(ImportError):  # is told when it is needed
+        self._model: TableFlow | None = None
+        # Imported now, so that the first fit is fast. What is missing is said then.
+        with suppress(ImportError):
             import sliceflow.spaces.tables.estimator  # noqa: F401
 
-    def read(self, path: str) -> dict[str, Any]:
-        """Read a file; what its columns were understood as."""
+    def read(self, path: str) -> JsonObject:
+        """Read a file; returns what its columns were understood as."""
         from sliceflow.spaces.tables.files import read_table
 
         self._frame = read_table(path)
-        return {"columns": infer_schema(self._frame), "rows": len(self._frame)}
+        return {"columns": describe_columns(self._frame), "rows": len(self._frame)}
 
     def fit(
         self,
         kinds: dict[str, str],
         constraints: list[str],
         name: str,
-        notify: Callable[[int], None],
+        set_stage: Callable[[int], None],
     ) -> str:
-        """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
+        """Fit all rows, and measure as ``sliceflow fit`` does; returns the report."""
         from sliceflow.cli import evaluate, report
 
-        column = [f"{name}={kind}" for name, kind in kinds.items()]
-        settings = Settings(name, column=column or None, constraint=constraints or None)
-        begun = time.monotonic()
-        notify(1)
+        columns = [f"{column}={kind}" for column, kind in kinds.items()]
+        settings = Settings(
+            name, column=columns or None, constraint=constraints or None
+        )
+        started_at = time.monotonic()
+        set_stage(1)
         try:
-            whole = data.Data(PurePath(name).stem, TABLE, self._frame)
-            with rows_of_the_file():
-                flow = data.estimator(settings, whole).fit(self._frame)
-        except ValueError as error:
-            raise ValueError(
-                KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))
-            ) from error
-        seconds = time.monotonic() - begun
-        notify(2)
-        train, test = data.split(whole, settings.holdout)
-        drawn = evaluate.draw(flow, settings, train, test)
-        notify(3)
-        say = Say(silent=True, progress=False)
-        measures, _ = evaluate.measure_fit(flow, settings, train, test, drawn, say)
-        self._flow = flow
+            model = make_table_flow(settings).fit(self._frame)
+        except DataError as error:
+            raise _as_page_error(error) from error
+        seconds = time.monotonic() - started_at
+        set_stage(2)
+        whole = Data(PurePath(name).stem, TABLE, self._frame)
+        train, test = hold_out(whole, settings.holdout)
+        samples = evaluate.draw_samples(model, settings, train, test)
+        set_stage(3)
+        silent = Output(silent=True, progress=False)
+        measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
+        self._model = model
         config = {
-            "data": train.about(test),
+            "data": train.summary(test),
             "command": settings.command,
             "seconds": seconds,
         }
-        return report.page(config, measures, flow, train, drawn)
+        return report.render(config, measures.json, model, train, samples)
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
-        values = {name: self._flow.value_of(name, text) for name, text in given.items()}
-        return _csv(self._flow.sample(n, given=values or None, random_state=seed))
+        """New rows as CSV, all of which have what is given."""
+        model = self._fitted_model()
+        values = {name: model.value_of(name, text) for name, text in given.items()}
+        return _as_csv(model.sample(n, given=values or None, random_state=seed))
 
     def impute(self, seed: int) -> bytes:
-        return _csv(self._flow.impute(self._frame, random_state=seed))
+        """The table with its missing cells filled, as CSV."""
+        filled = self._fitted_model().impute(self._frame, random_state=seed)
+        return _as_csv(filled)
+
+    def _fitted_model(self) -> TableFlow:
+        if self._model is None:
+            raise ValueError("there is no fitted table; fit one first")
+        return self._model
 
 
-def infer_schema(frame: Any) -> list[dict[str, Any]]:
-    """What every column was understood as; one that cannot be used is to be left out, and says why."""
+def _as_page_error(error: DataError) -> CommandError:
+    """An error about a table in the words of the page, on which kinds are chosen."""
+    choices = [f"{kind} for {error.column}" for kind in error.suggested_kinds]
+    return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
+
+
+def describe_columns(frame: Any) -> list[JsonObject]:
+    """What every column was understood as.
+
+    A column that cannot be used is to be left out, and its note says why.
+    """
     from sliceflow.spaces.tables import cells, columns
 
-    out = []
-    distinct = np.flatnonzero(~frame.duplicated().to_numpy())
+    described = []
+    distinct_rows = np.flatnonzero(~frame.duplicated().to_numpy())
     for column in cells.read_frame(frame).cells:
         try:
-            with rows_of_the_file():
-                out.append(columns.infer_schema(column, distinct).describe())
+            described.append(columns.infer_schema(column, distinct_rows).describe())
         except ValueError as error:
-            row = {
-                "column": str(column.name),
-                "kind": "drop",
-                "missing": 0,
-                "distinct": 0,
-            }
-            out.append(row | {"note": str(error).split("; ")[0], "refused": True})
-    return out
+            note = fact_in_file(error) if isinstance(error, DataError) else str(error)
+            described.append(
+                {
+                    "column": str(column.name),
+                    "kind": "drop",
+                    "missing": 0,
+                    "distinct": 0,
+                    "note": note,
+                    "refused": True,
+                }
+            )
+    return described
 
 
-def _csv(frame: Any) -> bytes:
-    return bytes(frame.to_csv(index=False), "utf-8")
+def _as_csv(frame: Any) -> bytes:
+    text: str = frame.to_csv(index=False)
+    return text.encode()
 
 
-def _example() -> tuple[str, bytes]:
-    """A table to try: scikit-learn's wines, with their kinds as words and some missing cells."""
+def example_table() -> tuple[str, bytes]:
+    """A table to try: scikit-learn's wines, with some missing cells."""
     from sklearn.datasets import load_wine
 
     wine = load_wine(as_frame=True)
+    names = {0: "Barolo", 1: "Grignolino", 2: "Barbera"}
     frame = wine["data"].iloc[:, :6].round(2)
-    frame.insert(
-        0, "kind", wine["target"].map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
-    )
+    frame.insert(0, "kind", wine["target"].map(names))
     frame.loc[::15, "magnesium"] = np.nan
-    return "wine.csv", _csv(frame)
+    return "wine.csv", _as_csv(frame)
 
 
-def _digits(device: str) -> Run:
+def _offer_digits(device: str) -> Run:
     """A model of digits that is fitted when it is asked for, in some seconds."""
     settings = Settings(
         "digits",
@@ -179,36 +223,39 @@ def _digits(device: str) -> Run:
         device=device,
     )
 
-    def load() -> Any:
-        train, _ = data.read(settings)
-        return data.estimator(settings, train).fit(train.x, train.labels)
+    def load() -> ImageFlow:
+        train, _ = read_data(settings)
+        return make_image_flow(settings, train).fit(train.x, train.labels)
 
-    return Run("digits, fitted now", load, lambda: data.read(settings))
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Runs of pictures in a folder, the last first."""
-    models = sorted(
-        folder.glob("*/model.sliceflow"), key=lambda model: -model.stat().st_mtime
-    )
-    return [model.parent for model in models if model.with_name("samples.png").exists()]
+    return Run("digits, fitted now", load, lambda: read_data(settings))
 
 
-def run_of(path: Path, device: str = "auto") -> Run:
-    """A run folder or a model file, for the page."""
-    model_file(path)  # must be there
+def find_runs(folder: Path) -> list[Path]:
+    """Runs of pictures in a folder, the last one first."""
+    models = [
+        model
+        for model in folder.glob("*/model.sliceflow")
+        if model.with_name("samples.png").exists()
+    ]
+    models.sort(key=lambda model: model.stat().st_mtime, reverse=True)
+    return [model.parent for model in models]
 
-    def read() -> tuple[Any, Any]:
+
+def offer_run(path: Path, device: str = "auto") -> Run:
+    """A run folder or a model file, which must exist, for the page."""
+    model_file(path)
+
+    def read() -> tuple[Data, Data | None]:
         if not path.is_dir():
             raise ValueError(
                 "a model file does not say where they are; name its run folder"
             )
-        return data.read(Settings.from_folder(RunFolder(path)))
+        return read_data(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)
 
 
-def _warm(gallery: Gallery) -> None:
-    """Open the first model; its errors are told when it is asked for."""
+def _open_first(gallery: Gallery) -> None:
+    """Open the first model; its errors are shown when it is asked for."""
     with suppress(Exception):
         gallery.open(0)

@@ -2,124 +2,184 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from sliceflow.engine.events import Event
+from sliceflow.cli.failures import Output
+from sliceflow.wording import format_duration
 
-_PIXELS = re.compile(r"(\d+)×(\d+)\[")
-_ANY_STEP = 30  # what a step costs besides its pixels, in pixels
-_SURE = 0.1  # share of the work after which remaining time is shown
-
-
-def seconds_text(seconds: float) -> str:
-    """Such as 12 s, 3 min 20 s, 2 h 05 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+# What a step costs beside its pixels, in pixels. Only the forecast of the remaining
+# time depends on it.
+_COST_OF_ANY_STEP = 30
+# The share of the work after which the remaining time is shown. Earlier it is a guess.
+_MIN_SHARE_FOR_A_FORECAST = 0.1
+# How often a second the bar is drawn. The eye sees no more, and reading the distance
+# waits for a GPU.
+_FRAMES_PER_SECOND = 8
+_BAR_WIDTH = 20  # characters
 
 
-def _work(stage: str) -> float:
-    """What a step of a stage costs: stages of pictures are named by their pixels."""
-    sides = _PIXELS.match(stage)
-    return _ANY_STEP + (int(sides[1]) * int(sides[2]) if sides else 0)
+class ProgressEvent(Protocol):
+    """What a progress bar reads of an event of any fit."""
+
+    @property
+    def steps_done(self) -> int: ...
+
+    @property
+    def steps_total(self) -> int: ...
+
+    def describe(self) -> str:
+        """Such as "stage flow, sliced distance 0.12"."""
+        ...
+
+
+@runtime_checkable
+class StageEvent(Protocol):
+    """An event of a flow also says in which stage it is."""
+
+    @property
+    def stage_index(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+
+class PlannedStage(Protocol):
+    """A planned stage of pictures: steps at a resolution of h×w pixels."""
+
+    @property
+    def h(self) -> int: ...
+
+    @property
+    def w(self) -> int: ...
+
+    @property
+    def n_steps(self) -> int: ...
+
+
+class _Moment(NamedTuple):
+    time: float  # seconds, of a clock
+    share: float  # of the work that is done
 
 
 class Clock:
     """How much of the work is done, and how long the rest takes.
 
-    Later steps see more pixels, so work is not the number of steps. The clock starts after the first
-    step of this process, which compiles, and with the first stage that costs half of what the dearest
-    does. It tells the remaining time only after a tenth of the work, and only while the pace is steady.
-    `stages` are the name and the number of steps of every stage.
+    Later steps of pictures see more pixels, so work is not the number of steps. The
+    clock starts after the first step of this process, which compiles, and with the first
+    stage that costs half of what the dearest one does. It forecasts only after a tenth
+    of the work, and only while the pace is steady.
+
+    Parameters
+    ----------
+    stages : all planned stages of pictures; empty for other data, whose steps are
+        counted
     """
 
-    def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
-        self._costs = [_work(name) for name, _ in stages]
-        self._before = [0.0]
-        for cost, (_, steps) in zip(self._costs, stages, strict=True):
-            self._before.append(self._before[-1] + cost * steps)
-        self._seen: list[tuple[float, float]] = []  # (moment, share of the work)
+    def __init__(self, stages: Sequence[PlannedStage] = ()) -> None:
+        self._costs = [_COST_OF_ANY_STEP + stage.h * stage.w for stage in stages]
+        self._work_before = [0]  # of each stage, and at last all work
+        for cost, stage in zip(self._costs, stages, strict=True):
+            self._work_before.append(self._work_before[-1] + cost * stage.n_steps)
+        self._moments: list[_Moment] = []
         self.share = 0.0
 
-    def update(self, event: Event) -> None:
-        i = event.stage_index
-        if event.steps_done >= event.steps_total or i >= len(
-            self._costs
-        ):  # or not the planned stages
-            self.share = event.steps_done / event.steps_total
-        else:
-            self.share = (
-                self._before[i] + self._costs[i] * (event.step + 1)
-            ) / self._before[-1]
-        if i < len(self._costs) and 2 * self._costs[i] < max(self._costs):
-            self._seen.clear()  # small pictures do not tell the time of large ones
-        self._seen.append((time.monotonic(), self.share))
+    def update(self, event: ProgressEvent) -> None:
+        """Take note of a step that was done."""
+        self.share = event.steps_done / event.steps_total
+        is_last = event.steps_done >= event.steps_total
+        if isinstance(event, StageEvent) and event.stage_index < len(self._costs):
+            cost = self._costs[event.stage_index]
+            if not is_last:
+                done = self._work_before[event.stage_index] + cost * (event.step + 1)
+                self.share = done / self._work_before[-1]
+            if 2 * cost < max(self._costs):
+                self._moments.clear()  # small pictures do not tell the pace of large ones
+        self._moments.append(_Moment(time.monotonic(), self.share))
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds that remain; None as long as that is a guess."""
-        if len(self._seen) < 3 or self.share < _SURE:
+        if len(self._moments) < 3 or self.share < _MIN_SHARE_FOR_A_FORECAST:
             return None
-        began, first = self._seen[0]
-        now, done = self._seen[-1]
-        half = next(
-            s
-            for s in self._seen[1:]
-            if 2 * (s[0] - began) >= now - began or s[1] == done
-        )
-        if not began < half[0] < now:
+        first = self._moments[0]
+        last = self._moments[-1]
+        middle = self._middle_moment(first, last)
+        if not first.time < middle.time < last.time:
             return None
-        early = (half[1] - first) / (half[0] - began)
-        late = (done - half[1]) / (now - half[0])
-        left = (1 - done) / late
-        return left if left >= 1 and late / 2 <= early <= 2 * late else None
+        early_pace = (middle.share - first.share) / (middle.time - first.time)
+        late_pace = (last.share - middle.share) / (last.time - middle.time)
+        seconds = (1 - last.share) / late_pace
+        is_steady = late_pace / 2 <= early_pace <= 2 * late_pace
+        if seconds < 1 or not is_steady:
+            return None
+        return seconds
+
+    def _middle_moment(self, first: _Moment, last: _Moment) -> _Moment:
+        """The first moment in the second half of the time, before the last share."""
+        for moment in self._moments[1:]:
+            in_second_half = 2 * (moment.time - first.time) >= last.time - first.time
+            if in_second_half or moment.share == last.share:
+                return moment
+        return last
 
 
-class Progress:
-    """A listener: a bar with stage, distance and remaining time; without a terminal, a line per tenth."""
+class ProgressBar:
+    """A listener of any fit: a bar on a terminal, else a line for each tenth.
 
-    def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
+    Parameters
+    ----------
+    stages : as in `Clock`
+    """
+
+    def __init__(self, stages: Sequence[PlannedStage] = ()) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._clock = Clock(stages)
-        self._shown = -1.0
+        self._last_tick = -1.0
+        self._bar: Progress | None = None
         console = Console(stderr=True)
-        self._bar: Any = None
         if console.is_terminal and not console.is_dumb_terminal:
-            columns = (
-                BarColumn(20),
-                TextColumn("{task.percentage:>3.0f} % {task.description}"),
+            text = TextColumn("{task.percentage:>3.0f} % {task.description}")
+            self._bar = Progress(
+                BarColumn(_BAR_WIDTH), text, console=console, transient=True
             )
-            self._bar = Bar(*columns, console=console, transient=True)
             self._task = self._bar.add_task("preparing", total=1.0)
             self._bar.start()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         self._clock.update(event)
-        # Reading the distance waits for the device, so not at every step.
-        mark = time.monotonic() * 8 if self._bar else int(10 * self._clock.share)
-        if mark < self._shown + 1 and event.steps_done < event.steps_total:
+        is_last = event.steps_done >= event.steps_total
+        tick = self._tick()
+        if tick < self._last_tick + 1 and not is_last:
             return
-        self._shown = mark
-        left = self._clock.left()
-        text = f"step {event.steps_done}/{event.steps_total}, stage {event.stage}"
-        text += f", {event.measure} {float(event.distance):.4g}"
-        if left is not None and event.steps_done < event.steps_total:
-            text += f", {seconds_text(left)} left"
-        if self._bar:
-            self._bar.update(self._task, completed=self._clock.share, description=text)
-        else:
+        self._last_tick = tick
+        text = f"step {event.steps_done}/{event.steps_total}, {event.describe()}"
+        seconds_left = self._clock.seconds_left()
+        if seconds_left is not None and not is_last:
+            text += f", {format_duration(seconds_left)} left"
+        if self._bar is None:
             print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.update(self._task, completed=self._clock.share, description=text)
+
+    def _tick(self) -> float:
+        """A number that grows by 1 when something is to be shown again."""
+        if self._bar is None:
+            return int(10 * self._clock.share)
+        return _FRAMES_PER_SECOND * time.monotonic()
 
     def close(self) -> None:
-        if self._bar:
+        if self._bar is not None:
             self._bar.stop()
+
+
+def progress_bars(
+    output: Output, stages: Sequence[PlannedStage] = ()
+) -> list[ProgressBar]:
+    """The listeners of a fit: a progress bar, unless the output shows none."""
+    if not output.progress:
+        return []
+    return [ProgressBar(stages)]

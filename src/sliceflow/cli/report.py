@@ -1,4 +1,4 @@
-"""report.html: one self-contained page about a run, from one template for all kinds of data."""
+"""report.html: one self-contained page about a run, from one template."""
 
 from __future__ import annotations
 
@@ -6,187 +6,263 @@ import base64
 import csv
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Data
-from sliceflow.cli.draw import by_class, grid
-from sliceflow.cli.progress import seconds_text
+from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.cli.settings import PICTURES
+from sliceflow.wording import format_duration
 
-_MOST_CLASSES = 20
-_ROWS = 8
-_PAIRS = 12
-_GREY = 128  # between pictures: on light pages and on dark ones
-_BINS = 24
-_LEVELS = 12
-_MOST_COLUMNS = 30
-_BARS_WIDE = 240
-_BARS_HIGH = 90
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from sliceflow.app.server import JsonObject
+    from sliceflow.cli.evaluate import Samples
+    from sliceflow.cli.run_folder import Model
+
+# What fits on a page that people look at.
+MAX_HEAT_MAP_COLUMNS = 30
+_MAX_CLASSES = 20
+_N_TABLE_ROWS = 8
+_N_WORST_PAIRS = 12
+_N_NEIGHBOUR_ROWS = 8
+_N_NEIGHBOURS = 5
+_GREY = 128  # between pictures: for light pages and for dark ones
+
+# The small plots of columns: bars of numbers, bars of categories, pixels.
+_N_BINS = 24
+_MAX_LEVELS = 12
+_PLOT_WIDTH = 240
+_PLOT_HEIGHT = 90
+# A histogram spans these quantiles, so that single far values do not squeeze it.
+_PLOTTED_QUANTILES = (0.005, 0.995)
 
 
-def page(
-    config: dict[str, Any],
-    measures: dict[str, Any],
-    flow: Any,
+def render(
+    config: JsonObject,
+    measures: JsonObject,
+    model: Model,
     train: Data,
-    drawn: tuple[Any, np.ndarray | None],
-    film: Path | None = None,
+    samples: Samples,
+    animation: Path | None = None,
 ) -> str:
-    """The page as HTML; `drawn` are samples and their labels, `film` is an animation."""
+    """The page as HTML.
+
+    Parameters
+    ----------
+    config, measures : the contents of config.json and evaluation.json
+    model : the fitted model
+    train : the data that were fitted
+    samples : new rows of the model, and their labels
+    animation : the file of an animation, or None
+    """
     from jinja2 import Environment, FileSystemLoader
 
-    files = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters["number"] = lambda value: (
-        "–" if value is None else f"{value:.3g}"
-    )
-    environment.filters["seconds"] = seconds_text
+    environment.filters["number"] = _format_number
+    environment.filters["seconds"] = format_duration
+    if train.kind == PICTURES:
+        noun = "pictures"
+        content = _describe_pictures(model, train, samples)
+    else:
+        noun = "rows"
+        content = _describe_columns(model, train, samples.x)
+    pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
-        title=f"{train.name}: new {'pictures' if train.kind == PICTURES else 'rows'}",
+        title=f"{train.name}: new {noun}",
         config=config,
         data=config["data"],
         measures=measures,
-        heats=_heats(measures, train.columns),
-        pairs=(measures["details"].get("pairs") or [])[:_PAIRS],
-        evolution=None if film is None else _evolution(film),
-        bars_size=(_BARS_WIDE, _BARS_HIGH),
-        **(_pictures if train.kind == PICTURES else _columns)(flow, train, *drawn),
+        heats=_heat_maps(pairs, train.columns),
+        pairs=pairs[:_N_WORST_PAIRS],
+        evolution=None if animation is None else _embed_animation(animation),
+        bars_size=(_PLOT_WIDTH, _PLOT_HEIGHT),
+        **content,
     )
     return html + "\n"
 
 
-def _pictures(
-    flow: Any, train: Data, samples: Any, labels: np.ndarray | None
-) -> dict[str, Any]:
-    """A grid of samples for each class, or one of all; samples beside the nearest training pictures."""
+def _format_number(value: float | None) -> str:
+    """Three digits, or a dash for a number that is not known."""
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _describe_pictures(model: Any, train: Data, samples: Samples) -> dict[str, Any]:
+    """A grid of samples for each class, or one of all, and a grid of neighbours."""
     from sliceflow import metrics
 
-    def laid_out(rows: np.ndarray) -> Any:
-        return grid(as_bytes(rows, train.n_pixel_values), ground=_GREY)
-
-    rows, names = by_class(samples, labels)
-    out: dict[str, Any] = {"n_classes": len(names), "classes": []}
-    for name, row in list(zip(names, rows, strict=False))[:_MOST_CLASSES]:
-        picture = _picture(laid_out(row[None]), f"{len(row)} samples of class {name}")
-        out["classes"].append((name, picture))
+    rows, names = arrange_by_class(samples.x, samples.labels)
+    content: dict[str, Any] = {"n_classes": len(names), "classes": []}
+    for name, row in zip(names[:_MAX_CLASSES], rows, strict=False):
+        alt = f"{len(row)} samples of class {name}"
+        content["classes"].append((name, _embed(_grid(row[None], train), alt)))
     if not names:
-        out["samples"] = _picture(
-            laid_out(rows), f"A grid of {len(rows)} by {rows.shape[1]} samples"
-        )
-    first = samples[:8]
-    k = min(5, len(train.x))
-    found, _ = metrics.nearest_pictures(
-        first, train.x, k, mirror=getattr(flow, "mirror", False)
-    )
-    both = laid_out(np.concatenate((first[:, None], found), axis=1))
-    out["neighbours"] = _picture(
-        both, "Each row: a sample, then its nearest training pictures"
-    )
-    return out
+        alt = f"A grid of {len(rows)} by {rows.shape[1]} samples"
+        content["samples"] = _embed(_grid(rows, train), alt)
+    first = samples.x[:_N_NEIGHBOUR_ROWS]
+    k = min(_N_NEIGHBOURS, len(train.x))
+    neighbours, _ = metrics.nearest_pictures(first, train.x, k, mirror=model.mirror)
+    beside = np.concatenate((first[:, None], neighbours), axis=1)
+    alt = "Each row: a sample, then its nearest training pictures"
+    content["neighbours"] = _embed(_grid(beside, train), alt)
+    return content
 
 
-def _columns(flow: Any, train: Data, new: Any, _: object) -> dict[str, Any]:
-    """Rows of samples, and a small plot for every column."""
-    real = train.all_rows
-    kinds = flow.kinds_
+def _grid(pictures: np.ndarray, data: Data) -> Image:
+    """Pictures (rows, columns, h, w[, c]) as one picture."""
+    return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GREY)
+
+
+def _describe_columns(model: Any, train: Data, new: Any) -> dict[str, Any]:
+    """The first rows of samples, and a small plot for every column."""
+    real = train.fitted_rows
     names = [name for name in real.columns if name in new]
-    plotted = [
-        name for name in names if kinds.get(str(name)) not in ("identifier", "drop")
+    plots = []
+    identifiers = []
+    for name in names:
+        kind = model.kinds_.get(str(name))
+        if kind == "identifier":
+            identifiers.append(name)
+        elif kind != "drop":
+            plots.append(_plot_column(str(name), real[name], new[name]))
+    text = new[names].head(_N_TABLE_ROWS).to_csv(index=False)
+    rows = list(csv.reader(io.StringIO(text)))[1:]  # without the names
+    return {"names": names, "rows": rows, "plots": plots, "identifiers": identifiers}
+
+
+def _heat_maps(pairs: list[Any], columns: list[str]) -> list[dict[str, Any]]:
+    """Associations of held-out rows, of samples, and their difference.
+
+    `pairs` are (one column, another, association in held-out rows, in samples).
+    """
+    in_pairs = {name for pair in pairs for name in pair[:2]}
+    names = [name for name in columns if name in in_pairs][:MAX_HEAT_MAP_COLUMNS]
+    if not names:
+        return []
+    shape = (len(names), len(names))
+    in_real = np.zeros(shape)
+    in_samples = np.zeros(shape)
+    difference = np.zeros(shape)
+    index = {name: i for i, name in enumerate(names)}
+    for one, other, real, new in pairs:
+        if one in index and other in index:
+            i = index[one]
+            j = index[other]
+            in_real[i, j] = in_real[j, i] = abs(real)
+            in_samples[i, j] = in_samples[j, i] = abs(new)
+            difference[i, j] = difference[j, i] = abs(real - new)
+    return [
+        _heat_map("held-out rows", names, in_real),
+        _heat_map("samples", names, in_samples),
+        _heat_map("difference", names, difference),
     ]
-    rows = list(csv.reader(io.StringIO(new[names].head(_ROWS).to_csv(index=False))))[1:]
-    out = {
-        "names": names,
-        "rows": rows,
-        "plots": [_bars(str(c), real[c], new[c]) for c in plotted],
-    }
-    return out | {
-        "identifiers": [name for name in names if kinds.get(str(name)) == "identifier"]
-    }
 
 
-def _heats(measures: dict[str, Any], columns: list[str]) -> list[dict[str, Any]]:
-    """Associations of held-out rows, of samples, and their difference, from the measured pairs."""
-    pairs = measures["details"].get("pairs") or []
-    found = {name for pair in pairs for name in pair[:2]}
-    names = [name for name in columns if name in found][:_MOST_COLUMNS]
-    tables = np.zeros((3, len(names), len(names)))
-    for a, b, real, new in pairs:
-        if a in names and b in names:
-            i = names.index(a)
-            j = names.index(b)
-            tables[:, i, j] = tables[:, j, i] = abs(real), abs(new), abs(real - new)
-    titles = ("held-out rows", "samples", "difference") if names else ()
-    both = zip(titles, tables.clip(0, 1).round(3).tolist(), strict=False)
-    return [{"title": title, "names": names, "cells": cells} for title, cells in both]
+def _heat_map(title: str, names: list[str], values: np.ndarray) -> dict[str, Any]:
+    """A heat map for the template; its cells are numbers from 0 to 1."""
+    cells = values.clip(0, 1).round(3).tolist()
+    return {"title": title, "names": names, "cells": cells}
 
 
-def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
-    """Shares of real and synthetic cells, side by side."""
+def _plot_column(name: str, real: Any, new: Any) -> dict[str, Any]:
+    """Bars for the template: shares of real and of new cells, side by side."""
     from sliceflow.metrics.tables import as_numbers
 
-    a, words = as_numbers(real)
-    b, _ = as_numbers(new)
-    if not words and real.nunique() > _LEVELS:
-        low, high = np.nanquantile(a, [0.005, 0.995])
-        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        present = [x[np.isfinite(x)].clip(edges[0], edges[-1]) for x in (a, b)]
-        shares = [np.histogram(x, edges)[0] / max(1, len(x)) for x in present]
-        labels = [""] * _BINS
-        ends = [_plain(real.dropna().min()), _plain(real.dropna().max())]
+    real_numbers, is_category = as_numbers(real)
+    new_numbers, _ = as_numbers(new)
+    if not is_category and real.nunique() > _MAX_LEVELS:
+        labels = [""] * _N_BINS
+        edges = _bin_edges(real_numbers)
+        real_shares = _histogram(real_numbers, edges)
+        new_shares = _histogram(new_numbers, edges)
+        known = real.dropna()
+        ends = [_shorten(known.min()), _shorten(known.max())]
     else:
-        common = real.value_counts().index[:_LEVELS]
-        labels = [str(v) for v in (common if words else sorted(common))] or [""]
-        shares = [
-            np.array([(c.astype(str) == v).mean() for v in labels]) for c in (real, new)
-        ]
+        labels = _frequent_levels(real, is_category)
+        real_shares = _shares_of_levels(real, labels)
+        new_shares = _shares_of_levels(new, labels)
         ends = [labels[0], labels[-1]]
-        if real.nunique() > _LEVELS:
-            ends[1] += f" (the most frequent {_LEVELS} of {real.nunique()})"
-    scale = _BARS_HIGH / max(float(np.max(shares)), 1e-9)
-    width = _BARS_WIDE / len(labels)
-    x = width * np.arange(len(labels))
-    missing = [float(column.isna().mean()) for column in (real, new)]
-    bars = [
-        list(zip(x.tolist(), (scale * y).tolist(), labels, strict=True)) for y in shares
-    ]
+        if real.nunique() > _MAX_LEVELS:
+            ends[1] += f" (the most frequent {_MAX_LEVELS} of {real.nunique()})"
+    highest = max(real_shares.max(), new_shares.max(), 1e-9)  # never 0
+    scale = _PLOT_HEIGHT / float(highest)
     return {
         "name": name,
-        "bars": bars,
-        "width": width,
+        "bars": [
+            _bars(scale * real_shares, labels),
+            _bars(scale * new_shares, labels),
+        ],
+        "width": _PLOT_WIDTH / len(labels),
         "ends": ends,
-        "missing": missing,
+        "missing": [float(real.isna().mean()), float(new.isna().mean())],
     }
 
 
-def _plain(value: object) -> str:
-    """A number or a date without what says nothing."""
+def _bin_edges(numbers: np.ndarray) -> np.ndarray:
+    """The edges of the bins of a histogram, which has a width even of equal numbers."""
+    low, high = np.nanquantile(numbers, _PLOTTED_QUANTILES)
+    if high <= low:
+        high = low + 1
+    return np.linspace(low, high, _N_BINS + 1)
+
+
+def _histogram(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The share of numbers in each bin; those outside count in the outer bins."""
+    finite = numbers[np.isfinite(numbers)].clip(edges[0], edges[-1])
+    counts, _ = np.histogram(finite, edges)
+    return np.asarray(counts / max(1, len(finite)))
+
+
+def _frequent_levels(column: Any, is_category: bool) -> list[str]:
+    """The most frequent values of a column as texts; numbers in order."""
+    levels = list(column.value_counts().index[:_MAX_LEVELS])
+    if not is_category:
+        levels = sorted(levels)
+    return [str(level) for level in levels] or [""]
+
+
+def _shares_of_levels(column: Any, labels: list[str]) -> np.ndarray:
+    """The share of the cells of a column that each label has."""
+    texts = column.astype(str)
+    return np.array([(texts == label).mean() for label in labels])
+
+
+def _bars(heights: np.ndarray, labels: list[str]) -> list[tuple[float, float, str]]:
+    """The left edge, height and label of each bar."""
+    left_edges = _PLOT_WIDTH / len(labels) * np.arange(len(labels))
+    return list(zip(left_edges.tolist(), heights.tolist(), labels, strict=True))
+
+
+def _shorten(value: object) -> str:
+    """A number or a date without an empty time or decimal part."""
     return str(value).removesuffix(" 00:00:00").removesuffix(".0")
 
 
-def _evolution(film: Path) -> dict[str, Any]:
+def _embed_animation(animation: Path) -> dict[str, Any]:
+    """An animation for the template, and its last frame for reduced motion."""
     from PIL import Image, ImageSequence
 
-    with Image.open(film) as stored:
-        *_, last = (frame.convert("RGB") for frame in ImageSequence.Iterator(stored))
+    with Image.open(animation) as film:
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(film)]
+    data = base64.b64encode(animation.read_bytes()).decode()
     alt = "Samples on their way to pictures"
-    data = base64.b64encode(film.read_bytes()).decode()
     return {
         "film": {"alt": alt, "kind": "gif", "data": data},
-        "last": _picture(last, ""),
+        "last": _embed(frames[-1], ""),
     }
 
 
-def _picture(picture: Any, alt: str) -> dict[str, str]:
-    """A Pillow image for the template."""
+def _embed(image: Image, alt: str) -> dict[str, str]:
+    """A picture for the template, as text."""
     stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=True)
-    return {
-        "alt": alt,
-        "kind": "png",
-        "data": base64.b64encode(stream.getvalue()).decode(),
-    }
+    image.save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode()
+    return {"alt": alt, "kind": "png", "data": data}

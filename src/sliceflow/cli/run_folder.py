@@ -9,18 +9,28 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.models.atomic import write_atomically
 
+if TYPE_CHECKING:
+    from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
+
+    Model = SlicedWassersteinFlow | ImageFlow | TableFlow
+
 LOCK = ".lock"
+# Seconds to wait for the lock. A fit holds it to its end, so waiting longer is no use.
+_LOCK_TIMEOUT = 0.2
 
 
 class RunFolder:
-    """The files of a run. It has ended when config.json says when and there is a report."""
+    """The files of a run.
+
+    A run is finished when config.json says when, and there is a report.
+    """
 
     FILES = (
         "config.json",
@@ -42,14 +52,17 @@ class RunFolder:
         return self.path / name
 
     @property
-    def written(self) -> list[str]:
+    def files(self) -> list[str]:
+        """The names of the run's files that exist."""
         return [name for name in self.FILES if (self / name).exists()]
 
     @property
-    def fitted(self) -> bool:
+    def is_fitted(self) -> bool:
         """Whether the fit has ended and is written, measured or not."""
-        there = {"model.sliceflow", "config.json"} <= set(self.written)
-        return there and "finished" in self.read_json("config.json")
+        files = self.files
+        if "model.sliceflow" not in files or "config.json" not in files:
+            return False
+        return "finished" in self.read_json("config.json")
 
     @property
     def has_checkpoint(self) -> bool:
@@ -57,64 +70,74 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, force: bool, resume: bool) -> Iterator[None]:
-        """Make the folder, and keep other fits out of it. One that is still empty is removed again."""
-        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        file = self / LOCK
-        lock = FileLock(
-            file, timeout=0.2, fallback_to_soft=False
-        )  # the system releases it
+        """Make the folder, and keep other fits out of it.
+
+        If nothing is written to it, the folder is removed again.
+        """
         if self.path.is_file():
-            raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
+            raise UsageError(f"{self.path} is a file", "name a folder with --out")
+        new_folders = [
+            path for path in (self.path, *self.path.parents) if not path.exists()
+        ]
+        lock = self._acquire_lock()
+        try:
+            self._check_usable(force, resume)
+            yield
+        finally:
+            with suppress(OSError):  # Windows does not remove a file that is in use
+                (self / LOCK).unlink()
+            lock.release()
+            with suppress(OSError):  # stops at the first folder that is not empty
+                for path in new_folders:
+                    path.rmdir()
+
+    def _acquire_lock(self) -> FileLock:
+        """Make the folder, and lock it with a file that holds our process id."""
+        file = self / LOCK
+        # The operating system releases it if the process is killed; a soft lock stays.
+        lock = FileLock(file, timeout=_LOCK_TIMEOUT, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             file.write_text(f"{os.getpid()}\n")
         except Timeout as error:
-            fact = f"another fit is writing to {self.path}: process {file.read_text().strip()}"
-            raise Failed(
-                fact, "wait until it has ended, or pass another --out"
-            ) from error
+            process = file.read_text().strip()
+            fact = f"another fit is writing to {self.path}: process {process}"
+            hint = "wait until it has ended, or pass another --out"
+            raise CommandError(fact, hint) from error
         except OSError as error:
             reason = error.strerror or str(error)
-            raise Failed(
-                f"{self.path} cannot be written to: {reason}", "pass another --out"
-            ) from error
-        try:
-            self._check_usable(force, resume)
-            yield
-        finally:
-            with suppress(OSError):  # on Windows it is in use
-                file.unlink()
-            lock.release()
-            with suppress(OSError):  # from the first one that is not empty
-                for path in made:
-                    path.rmdir()
+            fact = f"{self.path} cannot be written to: {reason}"
+            raise CommandError(fact, "pass another --out") from error
+        return lock
 
     def _check_usable(self, force: bool, resume: bool) -> None:
-        """Refuse a folder that is not empty, unless its run may be replaced or resumed."""
-        unmeasured = self.fitted and "report.html" not in self.written
+        """Refuse a folder with files, unless its run may be replaced or resumed."""
+        is_unmeasured = self.is_fitted and "report.html" not in self.files
         if resume:
-            if self.fitted and not unmeasured:
-                hint = f"sliceflow evaluate {shlex.quote(str(self.path))} measures it again"
-                raise WrongUsage(
-                    f"the run in {self.path} has ended", f"{hint}; --force replaces it"
-                )
+            if self.is_fitted and not is_unmeasured:
+                quoted = shlex.quote(str(self.path))
+                hint = f"sliceflow evaluate {quoted} measures it again"
+                fact = f"the run in {self.path} has ended"
+                raise UsageError(fact, f"{hint}; --force replaces it")
             return
-        files = sorted(path for path in self.path.iterdir() if path.name != LOCK)
-        if files and not force:
+        names = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
+        if names and not force:
             hint = "pass another --out, or --force to replace the run"
-            if unmeasured or self.has_checkpoint:
+            if is_unmeasured or self.has_checkpoint:
                 command = self.read_json("config.json").get("command")
                 hint = f"to continue the interrupted run: {command} --resume; or {hint}"
-            raise WrongUsage(
-                f"{self.path} is not empty; it holds {files[0].name}", hint
-            )
+            fact = f"{self.path} is not empty; it holds {names[0]}"
+            raise UsageError(fact, hint)
 
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def begin(self, config: dict[str, Any], *, replace: bool) -> None:
-        """Write what runs; `replace` first removes the files of an earlier run, and nothing else."""
+        """Write what is being fitted.
+
+        With `replace` first remove the files of an earlier run, and nothing else.
+        """
         if replace:
             self.remove_checkpoint()
             for name in self.FILES:
@@ -123,10 +146,11 @@ class RunFolder:
 
     def remove_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if not self.has_checkpoint:
-            self.remove_checkpoint()
-            if "model.sliceflow" not in self.written:
-                (self / "config.json").unlink(missing_ok=True)
+        if self.has_checkpoint:
+            return
+        self.remove_checkpoint()
+        if "model.sliceflow" not in self.files:
+            (self / "config.json").unlink(missing_ok=True)
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -136,45 +160,42 @@ class RunFolder:
         write_atomically(self / name, lambda file: file.write(text.encode()))
 
     def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file of the run."""
         try:
             value = json.loads((self / name).read_text(encoding="utf-8"))
             if not isinstance(value, dict):
                 raise ValueError("it is not an object")
         except FileNotFoundError as error:
             fact = f"{self.path} has no {name}: it is not a finished run"
-            raise WrongUsage(fact, "make one with sliceflow fit") from error
+            raise UsageError(fact, "make one with sliceflow fit") from error
         except ValueError as error:
-            raise Failed(
-                f"{self / name} is damaged: {error}", "fit the run again"
-            ) from error
+            fact = f"{self / name} is damaged: {error}"
+            raise CommandError(fact, "fit the run again") from error
         return value
 
     def check_fitted(self) -> None:
         """Refuse what is not a run folder, and a run whose fit has not ended."""
         if not self.path.is_dir():
-            raise WrongUsage(
-                f"{self.path} is not a run folder", "name the folder sliceflow fit made"
-            )
-        if not self.fitted:
-            hint = (
-                f"to resume it: {self.read_json('config.json').get('command')} --resume"
-            )
-            raise WrongUsage(f"the run in {self.path} has not ended", hint)
+            fact = f"{self.path} is not a run folder"
+            raise UsageError(fact, "name the folder sliceflow fit made")
+        if not self.is_fitted:
+            command = self.read_json("config.json").get("command")
+            fact = f"the run in {self.path} has not ended"
+            raise UsageError(fact, f"to resume it: {command} --resume")
 
 
 def model_file(run: Path) -> Path:
-    """The model of a run folder, or the .sliceflow file itself, which must be there."""
+    """The model of a run folder, or the .sliceflow file itself, which must exist."""
     path = run / "model.sliceflow" if run.is_dir() else run
     if not path.is_file():
         if (run / "config.json").exists():
             RunFolder(run).check_fitted()
-        raise WrongUsage(
-            f"{path} does not exist", "name a run folder or a .sliceflow file"
-        )
+        hint = "name a run folder or a .sliceflow file"
+        raise UsageError(f"{path} does not exist", hint)
     return path
 
 
-def load_model(run: Path, device: str = "auto") -> Any:
+def load_model(run: Path, device: str = "auto") -> Model:
     """The model of a run folder, or of a .sliceflow file."""
     path = model_file(run)
     import sliceflow
@@ -182,16 +203,19 @@ def load_model(run: Path, device: str = "auto") -> Any:
     try:
         return sliceflow.load(path, device=device)
     except sliceflow.ModelFileError as error:
-        raise Failed(
-            str(error), "name a file that sliceflow wrote, or fit it again"
-        ) from error
+        hint = "name a file that sliceflow wrote, or fit it again"
+        raise CommandError(str(error), hint) from error
 
 
 def check_new(path: Path, *, force: bool) -> None:
-    """Refuse to replace a file or a folder that is not empty without `force`; make its parent."""
-    taken = path.exists() and not (path.is_dir() and not any(path.iterdir()))
-    if taken and not force:
-        raise WrongUsage(
-            f"{path} already exists", "pass another --out, or --force to replace it"
-        )
+    """Refuse to replace a file, or a folder with files, without `force`.
+
+    Makes the folder above it.
+    """
+    is_taken = path.exists()
+    if path.is_dir():
+        is_taken = any(path.iterdir())
+    if is_taken and not force:
+        hint = "pass another --out, or --force to replace it"
+        raise UsageError(f"{path} already exists", hint)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,41 +7,47 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets.sets import SETS
 from sliceflow.number_formats import TABLES
 
-NAMES = ("digits", *SETS)
+DATASET_NAMES = ("digits", *SETS)
 PICTURES = "pictures"
 TABLE = "table"
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
-ONLY = {  # flags that only some data have
-    "pictures": "quality particles conditional observed mask mirror keep_rows",
-    "folders and celeba": "size skip_broken",
-    "named sets": "data_root",
-    "tables": "target drop column constraint",
-    "your own data": "holdout",
+
+# Flags that do nothing for other data, by the data that they are for.
+FLAGS_FOR = {
+    "pictures": (
+        "quality",
+        "particles",
+        "conditional",
+        "observed",
+        "mask",
+        "mirror",
+        "keep_rows",
+        "checkpoint_every",
+    ),
+    "folders and celeba": ("size", "skip_broken"),
+    "named sets": ("data_root",),
+    "tables": ("target", "drop", "column", "constraint"),
+    "your own data": ("holdout",),
 }
-_INSTEAD = {
+# What to do in place of a flag that is for other data.
+_HINTS = {
     "conditional": "sliceflow sample --given column=value draws rows of one class",
     "target": "use --conditional for pictures with labels",
     "holdout": "it has test pictures of its own",
+    "checkpoint_every": "leave it out: a table has no checkpoints, its fit is short",
 }
-_MAY_CHANGE = (
-    "out",
-    "data_root",
-    "checkpoint_every",
-)  # between a run and its resumption
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+# Flags that may change between a run and its resumption.
+_MAY_CHANGE = ("out", "data_root", "checkpoint_every")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a fit depends on except the data themselves. The fields are the flags."""
+    """Everything that a fit depends on but the data. The fields are the flags."""
 
     source: str
     out: str | None = None
@@ -66,72 +72,92 @@ class Settings:
 
     @classmethod
     def from_folder(cls, folder: RunFolder) -> Settings:
+        """The settings of the run in a folder."""
         try:
             return cls(**folder.read_json("config.json")["settings"])
         except (KeyError, TypeError) as error:
             fact = f"{folder / 'config.json'} has no settings of this version: {error}"
-            raise Failed(fact, "fit the run again") from error
+            raise CommandError(fact, "fit the run again") from error
 
     @property
     def kind(self) -> str:
         """What is fitted: "pictures" or a "table"."""
-        return TABLE if Path(self.source).suffix.lower() in TABLES else PICTURES
+        if Path(self.source).suffix.lower() in TABLES:
+            return TABLE
+        return PICTURES
 
     @property
     def folder(self) -> Path:
         """The run folder: --out, or runs/ and the name of the data."""
-        return Path(
-            self.out or Path("runs", Path(self.source).expanduser().resolve().stem)
-        )
+        if self.out:
+            return Path(self.out)
+        return Path("runs", Path(self.source).expanduser().resolve().stem)
 
     @property
     def command(self) -> str:
         """The command that repeats the fit."""
         words = ["sliceflow", "fit", self.source]
         for name, value in self.changed().items():
-            for one in value if isinstance(value, list) else (value,):
-                words += [_flag(name)] if one is True else [_flag(name), str(one)]
+            if value is True:
+                words.append(_flag(name))
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                words += [_flag(name), str(item)]
         return shlex.join(words)
 
     def changed(self) -> dict[str, Any]:
-        flags = fields(self)[1:]
-        return {
-            f.name: value
-            for f in flags
-            if (value := getattr(self, f.name)) != f.default
-        }
+        """The flags that differ from their defaults, by name."""
+        values = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "source" and value != field.default:
+                values[field.name] = value
+        return values
 
     def check(self) -> None:
-        """Refuse what is no data, flags that do nothing for them, and flags that exclude each other."""
-        source = self.source
+        """Refuse data that do not exist, and flags that do not fit the data."""
         path = Path(self.source).expanduser()
-        if not source.strip() or not (source in NAMES or path.exists()):
-            hint = f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table"
-            raise WrongUsage(
-                f"{source!r} is neither a known set nor an existing path", hint
+        is_known = self.source in DATASET_NAMES or path.exists()
+        if not self.source.strip() or not is_known:
+            fact = f"{self.source!r} is neither a known set nor an existing path"
+            hint = (
+                f"pass one of {', '.join(DATASET_NAMES)}, a folder of pictures, "
+                "an .npy or .npz file, or a table"
             )
-        here = {
+            raise UsageError(fact, hint)
+        self._check_flags_have_an_effect(path)
+        self._check_flags_are_compatible()
+
+    def _check_flags_have_an_effect(self, path: Path) -> None:
+        """Refuse flags that are for other data than these."""
+        is_named = self.source in DATASET_NAMES
+        is_folder = not is_named and path.is_dir()
+        applies = {
             "pictures": self.kind == PICTURES,
-            "folders and celeba": source == "celeba"
-            or (source not in NAMES and path.is_dir()),
-            "named sets": source in NAMES,
+            "folders and celeba": self.source == "celeba" or is_folder,
+            "named sets": is_named,
             "tables": self.kind == TABLE,
-            "your own data": source == "celeba" or source not in NAMES,
+            "your own data": self.source == "celeba" or not is_named,
         }
-        for what, names in ONLY.items():
-            useless = [name for name in names.split() if name in self.changed()]
-            if useless and not here[what]:
-                fact = f"{_flag(useless[0])} is for {what}, not for {source}"
-                raise WrongUsage(fact, _INSTEAD.get(useless[0], "leave it out"))
-        exclusive = [
-            _flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)
-        ]
-        if self.target is not None and self.target in (self.drop or ()):
+        changed = self.changed()
+        for data, names in FLAGS_FOR.items():
+            without_effect = [name for name in names if name in changed]
+            if without_effect and not applies[data]:
+                name = without_effect[0]
+                fact = f"{_flag(name)} is for {data}, not for {self.source}"
+                raise UsageError(fact, _HINTS.get(name, "leave it out"))
+
+    def _check_flags_are_compatible(self) -> None:
+        """Refuse two flags that exclude each other."""
+        exclusive = []
+        for name in ("conditional", "observed", "mask"):
+            if getattr(self, name):
+                exclusive.append(_flag(name))
+        if self.target is not None and self.drop and self.target in self.drop:
             exclusive = [f"--target {self.target}", f"--drop {self.target}"]
         if len(exclusive) > 1:
-            raise WrongUsage(
-                f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one"
-            )
+            fact = f"{exclusive[0]} and {exclusive[1]} exclude each other"
+            raise UsageError(fact, "choose one")
 
     def check_resumes(self, folder: RunFolder) -> None:
         """Refuse to resume a run that was started with other settings."""
@@ -141,24 +167,36 @@ class Settings:
         for name, old in asdict(started).items():
             new = getattr(self, name)
             if old != new and name not in _MAY_CHANGE:
-                fact = f"{_flag(name)} is {new}, but the run in {folder.path} was started with {old}"
-                raise WrongUsage(fact, f"to resume it: {started.command} --resume")
+                fact = (
+                    f"{_flag(name)} is {new}, "
+                    f"but the run in {folder.path} was started with {old}"
+                )
+                raise UsageError(fact, f"to resume it: {started.command} --resume")
 
 
-def kinds_of(
+def _flag(name: str) -> str:
+    """The flag that sets a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def parse_kinds(
     columns: list[str] | None, drop: list[str] | None
 ) -> dict[str, str] | None:
-    """Kinds of columns by name: those of --column, and "drop" for those of --drop."""
-    kinds = dict.fromkeys(drop or (), "drop")
-    for text in columns or ():
+    """Kinds of columns by name, for the parameter `columns` of `TableFlow`.
+
+    Parameters
+    ----------
+    columns : values of --column, such as "zip=category"
+    drop : values of --drop, names of columns; their kind is "drop"
+    """
+    kinds = dict.fromkeys(drop or [], "drop")
+    for text in columns or []:
         name, equals, kind = text.rpartition("=")
         if not equals:
-            raise WrongUsage(
-                f"--column {text} is not name=kind", "pass --column zip=category, say"
-            )
+            fact = f"--column {text} is not name=kind"
+            raise UsageError(fact, "pass --column zip=category, say")
         if name in kinds:
-            raise WrongUsage(
-                f"--column {text}: {name} already is {kinds[name]}", "choose one"
-            )
+            fact = f"--column {text}: {name} already is {kinds[name]}"
+            raise UsageError(fact, "choose one")
         kinds[name] = kind
     return kinds or None

@@ -45,6 +45,10 @@ class Event:
         "sliced distance"  # what `distance` is; of tables, "unexplained share"
     )
 
+    def describe(self) -> str:
+        """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
+        return f"stage {self.stage}, {self.measure} {float(self.distance):.4g}"
+
 
 Listener = Callable[[Event], bool | None]
 Listeners = Listener | Iterable[Listener] | None

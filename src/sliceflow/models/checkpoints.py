@@ -44,6 +44,15 @@ class OtherFitError(HintedError, ValueError):
     """A checkpoint belongs to another fit."""
 
 
+class FitInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a fit: what was done, and how to resume it."""
+
+    def __init__(self, fact: str, hint: str) -> None:
+        super().__init__(f"{fact}; {hint}")
+        self.fact = fact
+        self.hint = hint
+
+
 @dataclass(frozen=True)
 class _State:
     """A flow after a step, with the particles of all ranks and their `coordinates` in the stage's space."""
@@ -201,9 +210,12 @@ class Checkpoints:
 
     def _stop(self, run: FlowState) -> None:
         which = f" of {self._part}" if self._part else ""
-        advice = f"fit again with the same data, the same parameters and checkpoint_dir={self._given!r}"
+        hint = (
+            "to resume it, fit again with the same data, the same parameters and "
+            f"checkpoint_dir={self._given!r}"
+        )
         fact = f"the fit was stopped after {run.done} steps{which}"
-        raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
+        raise FitInterrupted(fact, hint)
 
     def _write_or_warn(
         self, run: FlowState, moving: Any, history: events.History

@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
-from sliceflow.models.plan import in_bytes
+from sliceflow.wording import format_bytes
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _RATIO = (
@@ -48,10 +48,14 @@ class Allowance:
     def _check(self, count: int, usual: int, what: str) -> None:
         if count <= (usual if self.most is None else self.most):
             return
-        given = f"a file of {in_bytes(self.size)} may take {in_bytes(usual)}"
-        given = given if self.most is None else f"max_memory is {in_bytes(self.most)}"
+        given = f"a file of {format_bytes(self.size)} may take {format_bytes(usual)}"
+        given = (
+            given if self.most is None else f"max_memory is {format_bytes(self.most)}"
+        )
         advice = f"if you trust the file, load it with max_memory={count} or more"
-        raise ValueError(f"{what} {in_bytes(count)} of memory, and {given}; {advice}")
+        raise ValueError(
+            f"{what} {format_bytes(count)} of memory, and {given}; {advice}"
+        )
 
 
 def check_steps(  # many: what a flow does with a model, and what moves

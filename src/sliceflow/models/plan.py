@@ -10,6 +10,7 @@ import torch
 
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.errors import is_bool, is_int, require
+from sliceflow.wording import format_bytes, format_duration
 
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _CIRCUMSTANCES = (
@@ -59,9 +60,9 @@ class Plan:
     def __str__(self) -> str:
         where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
         rows = [("method", self.method), *self.lines(), ("device", where)]
-        rows.append(("memory", f"about {in_bytes(self.nbytes)}"))
+        rows.append(("memory", f"about {format_bytes(self.nbytes)}"))
         rows.append(
-            ("time", f"about {in_seconds(self.seconds)}" if self.seconds else "")
+            ("time", f"about {format_duration(self.seconds)}" if self.seconds else "")
         )
         shown = [(name, str(value)) for name, value in rows if value != ""]
         width = max(len(name) for name, _ in shown)
@@ -88,18 +89,3 @@ def check_shared(
     ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
     what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
     require(ok, "transport", transport, what)
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes in KiB, MiB or GiB, such as "1.5 KiB"."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count / 1024:.1f} KiB"
-
-
-def in_seconds(seconds: float) -> str:
-    """A time in seconds, minutes or hours, such as "48 s"."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

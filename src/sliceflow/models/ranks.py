@@ -229,6 +229,9 @@ class Ranks:
             ) from error
 
 
+SINGLE = Ranks()  # a fit in one process
+
+
 class LostRankError(RuntimeError):
     """Another rank no longer answers, or the job was ended from outside."""
 

@@ -13,7 +13,6 @@ import torch
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Count
 from sliceflow.models import file
-from sliceflow.models.ranks import Ranks
 
 _NOT_SAVED = ("device", "random_state", "verbose")
 
@@ -62,7 +61,11 @@ def _saved_type(kind: Any) -> Any:
     }
     made = make_dataclass("Parameters", parameters.items(), frozen=True)
     parts = {"parameters": made, "seed": Seed, "fitted": fitted}
-    parts |= {"history": SavedHistory, "rows": rows | None, "particles": rows | None}
+    parts |= {
+        "history": kind._history_type,
+        "rows": rows | None,
+        "particles": rows | None,
+    }
     own = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
     return make_dataclass(kind.__name__, parts.items(), frozen=True, namespace=own)
 
@@ -75,13 +78,13 @@ def save(
     given = estimator.get_params(deep=False).items()
     batched = None
     if particles:
-        space = estimator._space(like_fitted=True)
-        batched = space.read(
-            estimator.particles_, estimator.particle_conditions_, Ranks()
-        )
+        adapter = estimator._adapter(like_fitted=True)
+        batched = adapter.read(estimator.particles_, estimator.particle_conditions_)
     saved = _saved_type(estimator.__class__)
     parameters = {name: value for name, value in given if name not in _NOT_SAVED}
-    history: Any = SavedHistory(**model.history | {"seconds": None})
+    history_type = estimator._history_type
+    names = {field.name for field in fields(history_type)} - {"seconds"}
+    history = history_type(**{name: model.history[name] for name in names})
     own = get_type_hints(saved)["parameters"](**parameters)
     file.save(path, saved(own, model.seed, model.fitted, history, model.rows, batched))
 
@@ -101,11 +104,11 @@ def load_estimator(
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
     try:
-        estimator._space()  # checks the parameters
+        estimator._adapter()  # checks the parameters
         batched = (
             () if saved.particles is None else saved.particles.in_users_form(device)
         )
-        estimator._keep(model, *batched)
+        estimator._store_model(model, *batched)
     except (
         ValueError,
         ArithmeticError,

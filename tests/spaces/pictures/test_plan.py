@@ -158,7 +158,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     flow = pictures(
         transport=Histogram(16, max_samples=50_000), n_particles=60_000, schedule="5[2]"
     )
-    gpu = replace(flow._space(), device=torch.device("cuda"))
+    gpu = replace(flow._adapter(), device=torch.device("cuda"))
     for memory, max_samples, of_gpu in (
         (10**12, 50_000, 50_000),
         (8 * 288 * 5000, 5000, 10_000),

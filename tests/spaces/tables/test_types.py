@@ -294,7 +294,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
 
 def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
-    with pytest.warns(UserWarning, match="real values of the column mail"):
+    with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
         flow = fit(frame, columns={"mail": "category"})
     assert "REAL VALUES" in flow.columns_["note"][0]
 

@@ -14,7 +14,6 @@ from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.particles import ParticleConditions
-from sliceflow.models.ranks import Ranks
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -183,7 +182,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 )
 def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
-    rows = vectors()._space().read(np.zeros((len(labels), 1)), labels, Ranks())
+    rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
     assigned = ParticleConditions.in_proportion(
         rows.given, m, 10.0, Seed(seed), Seed(seed)
     )

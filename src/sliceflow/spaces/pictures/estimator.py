@@ -13,9 +13,10 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, require
+from sliceflow.errors import ParameterError, is_int, require
 from sliceflow.fields import Array
-from sliceflow.models.estimator import FlowEstimator
+from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
@@ -194,10 +195,9 @@ class ImageFlow(FlowEstimator):
         if rows is not None:
             return rows.pixels
         if fitted.mosaics is None:
-            fact = "mask needs a model that keeps its pictures, and this one keeps none"
-            raise ValueError(
-                f"{fact}; fit it with keep_rows=True, or for one mask with observed="
-            )
+            fact = "keeps no pictures, but a mask needs them"
+            hint = "fit it with keep_rows=True, or for one mask with observed="
+            raise ParameterError("keep_rows", self.keep_rows, fact, hint)
         return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
 
     def evolution(
@@ -257,11 +257,14 @@ class ImageFlow(FlowEstimator):
         self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 
-    def _space(self, like_fitted: bool = False) -> PictureAdapter:
+    def _adapter(
+        self, like_fitted: bool = False, ranks: Ranks | None = None
+    ) -> PictureAdapter:
         check_parameters(self.get_params(deep=False))
         parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
         layout = None
         if like_fitted:
-            waiting: PictureRows | None = self._waiting
-            layout = self._model.fitted.layout if waiting is None else waiting.layout
-        return PictureAdapter(parameters, resolve_device(self.device), layout)
+            pending: PictureRows | None = self._pending_rows
+            layout = self._model.fitted.layout if pending is None else pending.layout
+        device = resolve_device(self.device)
+        return PictureAdapter(parameters, device, layout, ranks or Ranks())

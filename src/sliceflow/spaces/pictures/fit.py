@@ -29,7 +29,7 @@ from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import require
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import ParticleConditions, select_particles
-from sliceflow.models.ranks import Ranks, across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
 from sliceflow.models.rows import Conditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
@@ -52,8 +52,10 @@ class PictureAdapter:
     ]  # the estimator's checked ones, and `options`, never None
     device: torch.device  # device of the fit
     layout: Layout | None = None  # that pictures must have; None takes theirs
+    ranks: Ranks = SINGLE
 
-    def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
+    def read(self, X: Any, y: Any) -> PictureRows:
+        ranks = self.ranks
         if y is not None and self.parameters["observed"] is not None:
             raise ValueError(
                 "a flow can use labels or observed pixels, not both; choose one"
@@ -67,7 +69,7 @@ class PictureAdapter:
             fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
             advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
             warnings.warn(
-                f"{fact}; {advice}", UserWarning, stacklevel=4
+                f"{fact}; {advice}", UserWarning, stacklevel=5
             )  # the call of fit
         shard = ranks.shard(len(pixels), f"{like}{'' if y is None else ' and labels'}")
         given = None
@@ -83,7 +85,8 @@ class PictureAdapter:
             given = Conditions.infer(ranks.gather(names), shard.total, "labels")
         return PictureRows(like, pixels, given, None if ranks.size == 1 else shard)
 
-    def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
+    def plan(self, rows: PictureRows, seed: Seed) -> PictureJob:
+        ranks = self.ranks
         parameters = self.parameters
         observed = self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))

@@ -799,10 +799,10 @@ def _infer_one_date_format(
     date_formats = infer_date_formats(texts)
     if len(date_formats) == 1:
         return date_formats[0]
-    advice = ", or 'datetime:%d/%m/%Y' for such dates"
+    kinds = ("category", "datetime:%d/%m/%Y")
     if len(date_formats) > 1:
         fact = "a date in which day and month could be either"
-        raise _odd_cell(encoded, present[0], fact, advice)
+        raise _odd_cell(encoded, present[0], fact, kinds)
     every = max(1, len(texts) // _MAX_CELLS_READ)
     looks_like_date = [
         _LOOKS_LIKE_DATE.fullmatch(text.strip()) is not None for text in texts[::every]
@@ -810,21 +810,25 @@ def _infer_one_date_format(
     if np.mean(looks_like_date) >= _MIN_SHARE_ALIKE:
         first = every * int(np.argmin(looks_like_date))
         fact = "but dates not all in one format"
-        raise _odd_cell(encoded, present[first], fact, advice)
+        raise _odd_cell(encoded, present[first], fact, kinds)
     return None
 
 
 def _odd_cell(
-    encoded: EncodedColumn, code: int, why: str, other_advice: str = ""
+    encoded: EncodedColumn,
+    code: int,
+    why: str,
+    suggested_kinds: tuple[str, ...] = ("category",),
 ) -> DataError:
     """The error of the first cell with a code, which holds what others do not."""
     row = int(np.argmax(encoded.codes == code))
     value = str(encoded.levels.iloc[[code]].astype(str).iloc[0])
     return DataError(
         f"the cell holds {value!r}, {why}",
-        f"fix the cells, or pass columns={{{encoded.name!r}: 'category'}}{other_advice}",
+        "fix the cells",
         row,
         encoded.name,
+        suggested_kinds,
     )
 
 
@@ -849,7 +853,6 @@ def _refuse_free_text(encoded: EncodedColumn, present: np.ndarray, kind: str) ->
         raise DataError(
             f"the column is free text such as {texts[0][:30]!r}, which a table cannot "
             "imitate",
-            f"pass columns={{{encoded.name!r}: 'drop'}}, 'identifier' for new ones of "
-            "the same form, or 'category'",
             column=encoded.name,
+            suggested_kinds=("drop", "identifier", "category"),
         )

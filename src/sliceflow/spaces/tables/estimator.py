@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from sliceflow.devices import require_memory
+from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, is_real, require
-from sliceflow.models.estimator import FlowEstimator
+from sliceflow.models.estimator import Estimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.chain import LINES
@@ -23,8 +25,10 @@ from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
 
+_MIN_SCORED = 2_000  # samples that `score` draws, at least
 
-class TableFlow(FlowEstimator):
+
+class TableFlow(Estimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     New rows are drawn column by column, each cell given those before it, by a chain of trees
@@ -94,7 +98,7 @@ class TableFlow(FlowEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _space(self, like_fitted: bool = False) -> TableAdapter:
+    def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         require(
             self.missing in ("model", "fill"),
             "missing",
@@ -125,10 +129,10 @@ class TableFlow(FlowEstimator):
         known = self._known_rows() if like_fitted else None
         return TableAdapter(kinds, tuple(self.constraints), known, self.detail)
 
-    def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
+    def _store_model(self, model: Model) -> None:
         fitted: FittedTable = model.fitted
         if fitted.table is None:
-            space = self._space()
+            space = self._adapter()
             table = Table.infer_schema(model.rows, space.kinds, space.constraints)
             plan = fitted.plan
             order = table.order
@@ -148,7 +152,7 @@ class TableFlow(FlowEstimator):
             if not fits or (plan.near and not may_be_near(table, plan.strategies)):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
-        super()._keep(replace(model, fitted=fitted))
+        super()._store_model(replace(model, fitted=fitted))
         self.n_features_in_ = len(fitted.table.names)
         self.feature_names_in_ = np.empty(self.n_features_in_, dtype=object)
         self.feature_names_in_[:] = fitted.table.names
@@ -170,7 +174,7 @@ class TableFlow(FlowEstimator):
             column.name: column.kind for column in self._fitted_state().table.columns
         }
 
-    def sample(  # type: ignore[override]
+    def sample(
         self,
         n: int = 1,
         random_state: Any = None,
@@ -191,9 +195,14 @@ class TableFlow(FlowEstimator):
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         missing = self.missing == "model"
-        self._need_memory(fitted, n)
+        require_memory(
+            fitted.sample_bytes(n),
+            torch.device("cpu"),
+            f"n={n} samples need",
+            "draw fewer at a time",
+        )
         if not given:
-            return fitted.draw(int(n), None, seed, missing)
+            return fitted.draw(int(n), seed, missing)
         plan = fitted.plan
         table, rows, fixed, values = condition_on(fitted.table, given)
         detail = plan.detail_for(missing)
@@ -205,6 +214,20 @@ class TableFlow(FlowEstimator):
         return table.frame(
             draw_rows(table, links, int(n), seed, fixed, missing), seed, values
         )
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance of samples to rows: higher is better.
+
+        Columns are scaled to be comparable. Pass held-out rows: on the fitted rows the
+        model that copies best would win.
+        """
+        fitted: FittedTable = self._fitted_state()
+        seed = self._seed_copy().child("score")
+        columns = fitted.columns(X)
+        n = columns.shape[1]
+        times = -(-_MIN_SCORED // n)
+        drawn = fitted.columns(fitted.draw(times * n, seed))
+        return -sliced_distance(Cloud(drawn), Cloud(columns), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""

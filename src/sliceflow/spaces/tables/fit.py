@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,13 +12,11 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError
+from sliceflow.errors import DataWarning
 from sliceflow.fields import Between, Count, Label
+from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
-from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
 from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Strategy, TreeSettings
 from sliceflow.spaces.tables.choosing import (
@@ -99,9 +96,6 @@ class FittedTable:
     grown: tuple[AnyLink, ...] | None = field(default=None, metadata={"saved": False})
 
     needs_rows = True
-    condition = None
-    codes = None
-    device = torch.device("cpu")
 
     @cached_property
     def links(self) -> tuple[AnyLink, ...]:
@@ -122,9 +116,7 @@ class FittedTable:
     def sample_bytes(self, n: int = 1) -> int:
         return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
 
-    def draw(
-        self, n: int, codes: Tensor | None, seed: Seed, missing: bool = True
-    ) -> Any:
+    def draw(self, n: int, seed: Seed, missing: bool = True) -> Any:
         links = (
             self.links if missing or not self.plan.near else tuple(self.grow(missing))
         )
@@ -149,19 +141,15 @@ class TableAdapter:
     known: TableRows | None = None
     detail: tuple[int, float] | tuple[int, float, int] | None = None  # None is chosen
 
-    def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
+    def read(self, X: Any, y: Any) -> TableRows:
         if y is not None:
             raise ValueError(
                 "a table has no y; pass it as a column of X, and given= to sample"
             )
-        if ranks.size > 1:
-            raise ParameterError(
-                "ranks", ranks.size, "do not share tables", "fit in one process"
-            )
         rows = read_frame(as_frame(X))
         return rows if self.known is None else rows.like(self.known)
 
-    def prepare(self, rows: TableRows, seed: Seed, ranks: Ranks) -> TableJob:
+    def plan(self, rows: TableRows, seed: Seed) -> TableJob:
         table = Table.infer_schema(rows, self.kinds, self.constraints)
         d = len(table.order)
         strategies = choose_strategies(table)
@@ -185,73 +173,56 @@ class TableAdapter:
         seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
         what = f"{rows.n} rows of {len(table.columns)} columns need"
         plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
-        return TableJob(plan, (TablePart(FittedTable(plan, seed, table)),))
+        return TableJob(plan, FittedTable(plan, seed, table))
 
 
 @dataclass(frozen=True)
 class TableJob:
-    """A planned fit, of one part."""
+    """A planned fit."""
 
     plan: TablePlan
-    parts: tuple[TablePart]
-
-    def finish(self, results: Sequence[FittedTable]) -> tuple[FittedTable, None, None]:
-        return results[0], None, None
-
-    def copies(self, results: Sequence[FittedTable]) -> tuple[str, str]:
-        return "", ""
-
-
-@dataclass(frozen=True)
-class TablePart:
-    """The growth of a chain. It has no particles; a step is a column."""
-
-    fitted: FittedTable
-    links: list[AnyLink] = field(default_factory=list)
-    particles: Cloud = field(default_factory=lambda: Cloud(torch.zeros(1, 1), None))
-
-    name = ""
-    stages = ()
-    first = 0
+    fitted: FittedTable  # without its links
 
     @property
     def n_steps(self) -> int:
-        plan = self.fitted.plan
+        """Links of the chain: near rows draw several columns together."""
+        plan = self.plan
         together = len(self.fitted.table.together(plan.strategies)) if plan.near else 1
         return len(plan.order) + 1 - together
 
-    def begin(self) -> TablePart:
-        return TablePart(self.fitted)
-
-    def move(self, run: FlowState, listeners: Sequence[events.Listener]) -> None:
-        """Grow one link after the other. A resumed fit grows the first ones again, silently."""
-        began = events.now() - run.seconds
-        n = self.n_steps
-        x = self.particles.x
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult:
+        """Grow one link after the other."""
+        started_at = events.now()
+        history = events.History()
+        links: list[AnyLink] = []
+        n_steps = self.n_steps
         for k, link in enumerate(self.fitted.grow()):
-            self.links.append(link)
-            if k >= run.done:
-                run.step = k + 1
-                run.done = k + 1
-                run.seconds = events.now() - began
-                left = torch.tensor(link.left, dtype=torch.float64)
-                at = "columns", 0, k, k + 1, n, left, run.seconds, x, None, n
-                events.notify(listeners, events.Event(*at, measure="unexplained share"))
-                run.after()
+            links.append(link)
+            event = events.Event(
+                stage="columns",
+                stage_index=0,
+                step=k,
+                steps_done=k + 1,
+                steps_total=n_steps,
+                distance=torch.tensor(link.left, dtype=torch.float64),
+                seconds=events.now() - started_at,
+                particles=torch.zeros(1, 1),
+                stage_steps=n_steps,
+                measure="unexplained share",
+            )
+            events.notify([history, *listeners], event)
+        fitted = replace(self.fitted, grown=tuple(links))
+        return FitResult(fitted, history.as_columns(), self._warning())
 
-    def finish(
-        self, run: FlowState, listeners: Sequence[events.Listener]
-    ) -> FittedTable:
-        if found := [
-            column.name for column in self.fitted.table.columns if column.reveals
-        ]:
-            which = f"the column{'s'[: len(found) > 1]} {shown(found)}, most of which belong to one row"
-            cure = (
-                f"pass columns={{{found[0]!r}: 'identifier'}} for new ones, or 'drop'"
-            )
-            warnings.warn(
-                f"samples contain real values of {which}; {cure}",
-                UserWarning,
-                stacklevel=2,
-            )
-        return replace(self.fitted, grown=tuple(self.links))
+    def _warning(self) -> DataWarning | None:
+        """What to say of columns whose values mostly belong to one row; or nothing."""
+        columns = self.fitted.table.columns
+        names = [column.name for column in columns if column.reveals]
+        if not names:
+            return None
+        fact = "samples contain real values, most of which belong to one row"
+        if len(names) > 1:
+            fact += f" (also those of {shown(names[1:])})"
+        return DataWarning(
+            fact, column=names[0], suggested_kinds=("identifier", "drop")
+        )

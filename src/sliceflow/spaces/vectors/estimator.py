@@ -13,7 +13,8 @@ from sklearn.utils.validation import validate_data
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
-from sliceflow.models.estimator import FlowEstimator
+from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.ranks import Ranks
 from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
@@ -115,13 +116,15 @@ class SlicedWassersteinFlow(FlowEstimator):
         self.keep_rows = keep_rows
         self.options = options
 
-    def _space(self, like_fitted: bool = False) -> VectorAdapter:
+    def _adapter(
+        self, like_fitted: bool = False, ranks: Ranks | None = None
+    ) -> VectorAdapter:
         check_parameters(self.get_params(deep=False))
         parameters = with_preset(self, self.options or VectorOptions(), VECTORS)
         probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
         types: list[Any] = [np.float64, np.float32]
         if like_fitted:  # the first rows decide the type, and the names of columns
-            known: VectorRows | None = self._waiting
+            known: VectorRows | None = self._pending_rows
             types = [self._model.fitted.plan.dtype if known is None else known.X.dtype]
             if known is not None:
                 probe._set_columns(known.X.shape[1], known.names)
@@ -132,14 +135,15 @@ class SlicedWassersteinFlow(FlowEstimator):
             )
             return np.asarray(validate_data(probe, X, **rule))
 
-        return VectorAdapter(parameters, resolve_device(self.device), validate)
+        device = resolve_device(self.device)
+        return VectorAdapter(parameters, device, validate, ranks or Ranks())
 
     def _like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, self._space(like_fitted=True).validate)
+        return check_rows(X, self._adapter(like_fitted=True).validate)
 
-    def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
+    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)
-        super()._keep(replace(model, fitted=fitted), particles, y)
+        super()._store_model(replace(model, fitted=fitted), particles, y)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:

@@ -25,7 +25,7 @@ from sliceflow.engine.transports import Auto, Histogram, choose_transport
 from sliceflow.errors import ParameterError, require
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import ParticleConditions, select_particles
-from sliceflow.models.ranks import Ranks, Shard, across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks, Shard, across_ranks
 from sliceflow.models.rows import Conditions
 from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
@@ -50,8 +50,10 @@ class VectorAdapter:
     validate: Callable[
         [Any], np.ndarray
     ]  # scikit-learn's check of the number and names of columns
+    ranks: Ranks = SINGLE
 
-    def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
+    def read(self, X: Any, y: Any) -> VectorRows:
+        ranks = self.ranks
         x = check_rows(X, self.validate)
         array = None if y is None else conditions.as_array(y)
         Conditions.infer(
@@ -73,7 +75,8 @@ class VectorAdapter:
             x, given, column_names(X), tensor, None if ranks.size == 1 else shard
         )
 
-    def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
+    def plan(self, rows: VectorRows, seed: Seed) -> VectorJob:
+        ranks = self.ranks
         parameters = self.parameters
         d = rows.X.shape[1]
         local = self._is_local(rows.condition, ranks)

@@ -1,0 +1,14 @@
+"""What a command returns: an object for ``--json``, and a text for people."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sliceflow.app.server import JsonObject
+
+
+class Result(NamedTuple):
+    """What a command found or did."""
+
+    json: JsonObject
+    text: str

@@ -1,0 +1,303 @@
+"""`FlowEstimator`: what all flows of particles share.
+
+To follow a fit: `FlowEstimator.fit` → `read` and `plan` of the adapter →
+`fitting.run_parts` → `engine.flow.simulate`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from sliceflow.devices import require_memory
+from sliceflow.engine import conditions, events
+from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.random import Seed
+from sliceflow.errors import CopyWarning, DataError, ParameterError, is_int, require
+from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.estimator import Estimator, FitResult, PreparedFit
+from sliceflow.models.fitting import run_parts
+from sliceflow.models.identity import identity, same_on_all
+from sliceflow.models.ranks import Ranks
+from sliceflow.models.saving import Model, save
+
+# `score` draws at least this many samples, so that its own noise is small where there
+# are few rows.
+_MIN_SCORED = 2_000
+_PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
+
+
+class FlowEstimator(Estimator):
+    """An estimator that moves particles onto the rows, step by step.
+
+    It has particles, conditions, steps, checkpoints, ranks and a device. Beyond what an
+    `Estimator` needs, the adapter of a flow has its `ranks`, and the fitted state has
+    its `device`, its `condition` and `codes` of the rows (None without y),
+    `draw(n, codes, seed)` and `columns(X)`: rows as columns (d, n) in comparable units.
+    """
+
+    def _adapter(self, like_fitted: bool = False, ranks: Ranks | None = None) -> Any:
+        """What reads rows and plans their fit, on these ranks."""
+        raise NotImplementedError
+
+    # Fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        listeners: events.Listeners = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        ranks: Ranks | None = None,
+    ) -> Self:
+        """Move particles onto the rows of X.
+
+        Parameters
+        ----------
+        X, y : the rows and their conditions, of kinds that the class names; or X is
+            what `prepare` returned
+        listeners : a callable that takes a `sliceflow.events.Event` after every step,
+            or a tuple of them; returning True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. To resume an
+            interrupted fit, call it again with the same data, parameters and folder.
+            The result has the same bits as that of an uninterrupted fit
+        checkpoint_every : seconds between checkpoints
+        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same
+            parameters and their own rows. `particles_` and `particle_conditions_` are
+            this rank's share; ``ranks.gather(flow.particles_)`` gives all
+        """
+        prepared = self._as_prepared(X, y, ranks)
+        ranks = prepared.adapter.ranks
+        heard = self._all_listeners(listeners)
+        if not ranks.first and self.verbose:
+            heard.pop()
+        folder_given = "None" if checkpoint_dir is None else "a folder"
+        ranks.agree({"checkpoint_dir": folder_given})
+        checkpoints: list[Checkpoints] = []
+        if checkpoint_dir is not None:
+            folder = Path(checkpoint_dir)
+            checkpoints = self._checkpoints(prepared, folder, checkpoint_every)
+            prepared = _with_seed_of(checkpoints, prepared)
+        planned = prepared.planned
+        with events.closing(heard):
+            results, history = run_parts(
+                planned.parts, ranks.agreeing(heard), checkpoints
+            )
+        fitted, particles, y = planned.finish(results)
+        result = FitResult(fitted, history)
+        # Attributes come last: a fit that fails leaves the old model unchanged.
+        self._store_model(self._new_model(prepared, result), particles, y)
+        shown, hint = planned.copies(results)
+        if shown:
+            message = f"the particles copy rows of X ({shown}); {hint}"
+            self._warn(CopyWarning(message), prepared)
+        return self
+
+    def prepare(
+        self, X: Any, y: Any = None, *, ranks: Ranks | None = None
+    ) -> PreparedFit:
+        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        adapter = self._adapter(ranks=ranks)
+        ranks = adapter.ranks
+        parameters = self.get_params(deep=False)
+        same_on_all(ranks, type(self).__name__, parameters, adapter.device)
+        if parameters["keep_rows"] and ranks.size > 1:
+            fact = "keeps all rows in one process"
+            hint = "fit without it, or in one process"
+            raise ParameterError("keep_rows", True, fact, hint)
+        rows = adapter.read(X, y)
+        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
+        return PreparedFit(self, adapter, rows, seed, adapter.plan(rows, seed))
+
+    def _as_prepared(self, X: Any, y: Any, ranks: Ranks | None = None) -> PreparedFit:
+        if not isinstance(X, PreparedFit):
+            return self.prepare(X, y, ranks=ranks)
+        if X.estimator is not self or y is not None or ranks is not None:
+            raise ValueError(
+                "X was prepared: fit the estimator that did it, without y and ranks"
+            )
+        return X
+
+    def _checkpoints(
+        self, prepared: PreparedFit, folder: Path, every: float
+    ) -> list[Checkpoints]:
+        """The checkpoints of the parts of a fit."""
+        ranks = prepared.adapter.ranks
+        plan = prepared.plan
+        known = identity(
+            type(self).__name__,
+            self.get_params(deep=False) | plan.settings(),
+            torch.device(plan.device),
+            None if self.random_state is None else prepared.seed,
+            **prepared.rows.digests(ranks),
+        )
+        n_parts = len(prepared.planned.parts)
+        names = [""]
+        if n_parts != 1:
+            names = [f"part-{i}" for i in range(n_parts)]
+        return [
+            Checkpoints(folder, every, known, prepared.seed, ranks, name)
+            for name in names
+        ]
+
+    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
+        """Replace the fitted attributes; a file may have no particles."""
+        super()._store_model(model)
+        for name in ("classes_", *_PARTICLE_ATTRIBUTES):
+            self.__dict__.pop(name, None)
+        if particles is not None:
+            self.particles_ = particles
+            self.particle_conditions_ = y
+        condition = model.fitted.condition
+        if isinstance(condition, conditions.LabelCondition) and not condition.hidden:
+            self.classes_ = condition.classes
+
+    # Sampling
+
+    def sample(
+        self,
+        n: int = 1,
+        y: Any = None,
+        random_state: Any = None,
+        *,
+        return_y: bool = False,
+    ) -> Any:
+        """Fresh samples.
+
+        Parameters
+        ----------
+        n : number of samples
+        y : one condition for all samples, or several: then n must be 1 (one sample of
+            each) or their number. None takes conditions in the data's proportions
+        random_state : int, RandomState, Generator or None (new samples on every call)
+        return_y : also return the conditions of the samples
+
+        Returns
+        -------
+        n rows in the form, the units and the type of X; with `return_y`, a pair: the
+        rows and their y (None without conditions)
+        """
+        fitted = self._fitted_state()
+        seed = Seed.from_random_state(random_state)
+        n, codes = self._codes_for(fitted, n, y, seed)
+        rows = fitted.draw(n, codes, seed)
+        if not return_y:
+            return rows
+        if codes is None or fitted.condition.hidden:
+            return rows, None
+        return rows, fitted.condition.decode(codes)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance of samples to rows: higher is better.
+
+        −SW₂ over 100 random directions, in the units of the flow. With y, samples take
+        the rows' conditions: rows of a class are compared with samples of that class,
+        and with continuous y, (x, y) are compared jointly. Pass held-out rows: on the
+        fitted rows the model that copies best would win. `GridSearchCV` and
+        `cross_val_score` use this score.
+        """
+        fitted = self._fitted_state()
+        seed = self._seed_copy().child("score")
+        columns = fitted.columns(self._like_fitted(X))
+        n = columns.shape[1]
+        codes = self._row_codes(fitted, y, n)
+        times = -(-_MIN_SCORED // n)
+        if codes is None:
+            _, drawn_codes = self._codes_for(fitted, times * n, None, seed)
+        else:
+            drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
+        drawn = fitted.columns(fitted.draw(times * n, drawn_codes, seed))
+        samples = Cloud(drawn, None if codes is None else drawn_codes)
+        return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
+
+    def _like_fitted(self, X: Any) -> Any:
+        """X, checked to be like the fitted rows."""
+        return X
+
+    def _row_codes(self, fitted: Any, y: Any, n: int) -> Tensor | None:
+        """The encoded conditions of n rows; None if the model, or the user, has none."""
+        condition = fitted.condition
+        if y is None or condition is None or condition.hidden:
+            return None
+        codes: Tensor = condition.encode(conditions.as_array(y))
+        if len(codes) != n:
+            fact = f"X has {n} rows but y has {len(codes)}"
+            raise DataError(fact, "pass one y for every row")
+        return codes
+
+    def _codes_for(
+        self, fitted: Any, n: int, y: Any, seed: Seed
+    ) -> tuple[int, Tensor | None]:
+        """The number of samples, and their encoded conditions.
+
+        If y is None, the conditions have the data's proportions.
+        """
+        require(is_int(n, 1), "n", n, "an int of at least 1")
+        condition = fitted.condition
+        codes = fitted.codes
+        if y is not None and (condition is None or condition.hidden):
+            raise DataError("y was given but the model was fitted without y", "omit y")
+        self._need_memory(fitted, n)  # before codes are allocated
+        if condition is None or codes is None:
+            return n, None
+        if y is None:
+            numbers = conditions.proportional(codes, n, seed.child("conditions"))
+            return n, codes[numbers]
+        requested = condition.encode(conditions.repeated(condition, y, n))
+        if len(requested) == n:
+            return n, requested
+        if n != 1:
+            fact = f"y has {len(requested)} conditions but n={n}"
+            one_or_each = f"one condition for all samples, or n={len(requested)}"
+            raise DataError(fact, f"pass {one_or_each} for one of each")
+        self._need_memory(fitted, len(requested))
+        return len(requested), requested
+
+    def _need_memory(self, fitted: Any, n: int) -> None:
+        what = f"n={n} samples need"
+        nbytes = fitted.sample_bytes(n)
+        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str], *, particles: bool = False) -> None:
+        """Write the fitted model to one file, which `sliceflow.load` opens anywhere.
+
+        The file holds the rows if the model keeps them: ``sliceflow info`` tells.
+
+        Parameters
+        ----------
+        path : the file; one that is there is replaced, at once and only when all is
+            written. It keeps its mode. Of a symbolic link the target is replaced;
+            folders, pipes and devices are refused
+        particles : also keep the batched samples, `particles_` and
+            `particle_conditions_`
+        """
+        self._check_saveable()
+        save(self, path, particles=particles)
+
+    if not TYPE_CHECKING:  # or every misspelt attribute would pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _PARTICLE_ATTRIBUTES and "_model" in self.__dict__:
+                fact = f"{name} is not in the file of this model"
+                hint = "draw with sample(), or save with particles=True"
+                raise AttributeError(f"{fact}, which was saved without; {hint}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+
+
+def _with_seed_of(checkpoints: list[Checkpoints], prepared: PreparedFit) -> PreparedFit:
+    """The fit with the seed of the checkpoint that it resumes, if there is one."""
+    seeds = [checkpoint.seed for checkpoint in checkpoints if checkpoint.resumes]
+    if not seeds or seeds[0] == prepared.seed:
+        return prepared
+    planned = prepared.adapter.plan(prepared.rows, seeds[0])
+    return prepared._replace(seed=seeds[0], planned=planned)

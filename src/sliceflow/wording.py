@@ -1,0 +1,32 @@
+"""Durations and sizes in words, the same in plans, errors, progress bars and reports."""
+
+from __future__ import annotations
+
+
+def format_duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours; less than 0.1 s is shown as 0.1 s.
+
+    >>> [format_duration(seconds) for seconds in (3.14, 59.4, 200, 7500)]
+    ['3.1 s', '59 s', '3 min 20 s', '2 h 05 min']
+    """
+    whole = round(seconds)
+    if seconds < 10:
+        return f"{max(0.1, seconds):.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in KiB, MiB or GiB.
+
+    >>> [format_bytes(count) for count in (1536, 5e6, 2**34)]
+    ['1.5 KiB', '4.8 MiB', '16.0 GiB']
+    """
+    if count >= 1 << 30:
+        return f"{count / (1 << 30):.1f} GiB"
+    if count >= 1 << 20:
+        return f"{count / (1 << 20):.1f} MiB"
+    return f"{count / (1 << 10):.1f} KiB"
