@@ -51,7 +51,9 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     frame = curve(200, rng).assign(noise=rng.normal(size=200))
     flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
     table = flow._fitted_state().table
-    x = np.hstack([table.columns[c].axes(table.z[:, c]) for c in model.drawn_columns])
+    x = np.hstack(
+        [table.columns[c].features(table.z[:, c]) for c in model.drawn_columns]
+    )
     centred = x - x.mean(0)
     for j in range(x.shape[1]):
         others = np.delete(centred, j, 1)

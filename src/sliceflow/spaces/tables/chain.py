@@ -178,7 +178,7 @@ class ColumnModel:
         size = tree.node_size[node]
         place = _evenly_spread(node, rng) * size
         drawn = self.values[tree.row_order[start + place.astype(np.int64)]]
-        if not self.is_ridge and not column.free.any():
+        if not self.is_ridge and not column.interpolable.any():
             return np.asarray(drawn)
 
         # Between the two rows of the leaf around the place. Rows of a node above are
@@ -193,7 +193,7 @@ class ColumnModel:
         if self.is_ridge:
             residual = np.where(is_sorted, low + share * (high - low), drawn)
             return self.lines[-1].to_positions(column, predicted + residual)
-        between = column.between((low, high), share, drawn)
+        between = column.interpolate(low, high, share, drawn)
         return np.where(is_sorted, between, drawn)
 
 
@@ -262,7 +262,9 @@ def fit_column_model(
     predictors = find_predictors(z, column, predictors)
     lines = []
 
-    has_many_levels = target.is_number and len(target.order) >= MIN_LEVELS_FOR_RIDGE
+    has_many_levels = (
+        target.is_number and len(target.level_codes) >= MIN_LEVELS_FOR_RIDGE
+    )
     if has_many_levels and len(predictors) > 1:
         rows = sample_rows(np.arange(len(z)), rng)
         score_line = RidgeLine.fit("scores", columns, z[rows], column, predictors)
@@ -315,7 +317,7 @@ def find_equal_columns(
     """
     target = columns[column]
     sources = np.zeros(len(z), dtype=np.int64)
-    is_free = target.is_free(z[:, column])
+    is_free = target.is_interpolable(z[:, column])
     if not is_free.any():
         return (), sources
     numbers = target.numbers(z[:, column])
@@ -393,5 +395,5 @@ def _numbers_in_units_of(
         return numbers
     ratio = other.unit / column.unit
     scale = float(other.step * ratio)
-    shift = float(other.base * ratio - column.base)
+    shift = float(other.origin * ratio - column.origin)
     return (numbers * scale + shift) / column.step

@@ -322,7 +322,9 @@ def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> T
     for i, c in enumerate(columns):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
-            share = (column.numbers(z[:, c]) - column.values[0]) / np.ptp(column.values)
+            share = (column.numbers(z[:, c]) - column.level_numbers[0]) / np.ptp(
+                column.level_numbers
+            )
             points[:, i] = np.where(z[:, c] >= 0, share, MISSING_NUMBER)
     return torch.from_numpy(points)
 
@@ -330,4 +332,4 @@ def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> T
 def _is_compared_by_range(table: Table, c: int) -> bool:
     """Whether a column counts for distances by its numbers, not as levels."""
     column = table.columns[c]
-    return column.is_number and len(column.order) > MAX_LEVELS_OF_NUMBER
+    return column.is_number and len(column.level_codes) > MAX_LEVELS_OF_NUMBER

@@ -170,7 +170,7 @@ class TableFlow(Estimator):
         table: Table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
         for column, row in zip(table.columns, rows, strict=True):
-            if column.reveals:
+            if column.discloses_rows:
                 row["note"] = f"REAL VALUES in samples; {row['note']}"
         for rule in table.rules.rules:
             if rule.implied:
@@ -244,10 +244,10 @@ class TableFlow(Estimator):
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
-        rows = fitted.axes(X)
+        rows = fitted.features(X)
         n_rows = rows.shape[1]
         n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
-        samples = fitted.axes(fitted.draw(n_drawn, seed))
+        samples = fitted.features(fitted.draw(n_drawn, seed))
         return -sliced_distance(Cloud(samples), Cloud(rows), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
@@ -362,7 +362,7 @@ def _with_filled_cells(
     names = frame.columns.tolist()
     for c in np.flatnonzero((z < 0).any(axis=0)).tolist():
         holes = np.flatnonzero((z[:, c] < 0) & (filled[:, c] >= 0))
-        new_cells = table.columns[c].series(filled[holes, c], generator(seed))
+        new_cells = table.columns[c].decode(filled[holes, c], generator(seed))
         place = names.index(table.names[c])
         series = _with_new_cells(new_frame.iloc[:, place], holes, new_cells)
         new_frame.isetitem(place, series)

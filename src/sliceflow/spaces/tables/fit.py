@@ -110,9 +110,9 @@ class TablePlan(Plan):
             return False
         for c, strategy in zip(table.order, self.strategies, strict=True):
             column = table.columns[c]
-            if strategy in RIDGE_SCALES and not column.has_room:
+            if strategy in RIDGE_SCALES and not column.allows_new_values:
                 return False
-            if strategy == "per_level" and not column.is_label:
+            if strategy == "per_level" and not column.is_binary:
                 return False
         return not self.n_neighbors or may_use_neighbours(table, self.strategies)
 
@@ -192,12 +192,12 @@ class FittedTable:
         z = draw_rows(self.table, chain, n, seed=seed, fixed={}, missing=missing)
         return self.table.frame(z, seed)
 
-    def axes(self, X: Any) -> Tensor:
+    def features(self, X: Any) -> Tensor:
         """Comparable coordinates (a, n) of the n rows of a DataFrame."""
         z = self.table.positions_of(read_frame(X))
         axes = []
         for c in self.table.order:
-            axes.append(self.table.columns[c].axes(z[:, c]).T)
+            axes.append(self.table.columns[c].features(z[:, c]).T)
         if not axes:
             axes.append(np.zeros((1, len(z))))
         return torch.from_numpy(np.vstack(axes))
@@ -306,7 +306,7 @@ class PlannedTable:
     def _warning(self) -> DataWarning | None:
         """What to say of columns whose values mostly belong to one row; or nothing."""
         columns = self.fitted.table.columns
-        names = [column.name for column in columns if column.reveals]
+        names = [column.name for column in columns if column.discloses_rows]
         if not names:
             return None
         fact = "samples contain real values, most of which belong to one row"

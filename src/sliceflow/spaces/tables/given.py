@@ -99,7 +99,7 @@ class _Request:
         has_value = self.table.z[:, c] == found.position
         if column.is_number and not np.isnan(found.number):
             self.values[c] = found.series
-            if not column.values[0] <= found.number <= column.values[-1]:
+            if not column.level_numbers[0] <= found.number <= column.level_numbers[-1]:
                 text = f"{column.name}={value} is outside the table's values"
                 self.notes.append(text)
             if int((has_value & self.matches).sum()) < MIN_ROWS:
@@ -174,20 +174,20 @@ def find_value(column: Column, value: Any) -> FoundValue:
     error if the column cannot have the value.
     """
     pd = pandas()
-    cells = column.cells
+    encoded = column.encoded
     series = pd.Series([value], dtype=object)
     if series.isna().all():
-        if not cells.missing.any():
+        if not encoded.missing.any():
             fact = "it is given as missing, but no cell of this column is"
             raise DataError(fact, column=column.name)
-        return FoundValue(-1.0, np.nan, series.astype(cells.dtype))
-    if cells.form == "datetime" and getattr(value, "tzinfo", None) is None:
+        return FoundValue(-1.0, np.nan, series.astype(encoded.dtype))
+    if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
-    positions, numbers, new = column.find(series)
+    positions, numbers, new = column.locate(series)
     position = positions[0]
     if not len(new):  # a known level
         new = column.levels.iloc[[int(position)]].reset_index(drop=True)
-    if column.exact:
+    if column.observed_only:
         position = np.rint(position)
     return FoundValue(float(position), float(numbers[0]), new)
 
@@ -211,7 +211,9 @@ def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
 def _bound_in_units(column: Column, value: Any, to_integer: Any) -> Any:
     """A bound as a number of the column's units, rounded into the range; or a float."""
     series = find_value(column, value).series
-    integer_values, unit = whole_numbers(series, column.cells.form, column.writing)
+    integer_values, unit = whole_numbers(
+        series, column.encoded.value_type, column.text_format
+    )
     number = Fraction(integer_values[0]) * (unit or 1)
     if column.unit is None:
         return float(number)
@@ -244,7 +246,7 @@ def _move_to_numbers(
 
     for c in set(table.order) - set(given):
         column = table.columns[c]
-        is_moved = column.is_free(z[:, c])
+        is_moved = column.is_interpolable(z[:, c])
         before = z[is_moved]
         line = RidgeLine.fit("numbers", table.columns, before, c, np.array(given))
         if line is not None:
@@ -260,7 +262,7 @@ def _move_to_numbers(
 def _require_exact(table: Table, c: int, number: float, position: float) -> None:
     """An error if a constraint compares a given number that no position stands for."""
     column = table.columns[c]
-    stored = column.on_grid(column.numbers(np.array([position])))[0]
+    stored = column.round_to_grid(column.numbers(np.array([position])))[0]
     if abs(stored - number) <= EQUAL_TOLERANCE * abs(number):
         return
     for rule in table.rules.rules:

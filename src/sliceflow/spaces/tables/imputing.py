@@ -138,7 +138,7 @@ def _fillable_columns(table: Table, training_rows: np.ndarray) -> list[int]:
 def _with_constants(columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
     """Positions z (m, d) in which constant columns have their value in all cells."""
     is_constant = [
-        column.kind == "constant" and len(column.order) > 0 for column in columns
+        column.kind == "constant" and len(column.level_codes) > 0 for column in columns
     ]
     return np.where(is_constant, 0.0, z)
 
@@ -271,8 +271,8 @@ def _start(
         donor_cells = donors[nearest[is_missing], c]
         first_known = np.argmax(donor_cells >= 0, axis=1)
         cells[is_missing, c] = donor_cells[np.arange(len(donor_cells)), first_known]
-        levels = np.arange(len(column.order))
-        level_axes = column.axes(levels)
+        levels = np.arange(len(column.level_codes))
+        level_axes = column.features(levels)
         if column.is_number and axis < expected.shape[1]:
             scores = expected[is_missing, axis]
             cells[is_missing, c] = np.rint(np.interp(scores, level_axes[:, 0], levels))
@@ -286,7 +286,7 @@ def _points(
     axes = []
     for c in fillable[:MAX_COLUMNS_COMPARED]:
         is_missing = z[:, [c]] < 0
-        axes.append(np.where(is_missing, np.nan, columns[c].axes(z[:, c])))
+        axes.append(np.where(is_missing, np.nan, columns[c].features(z[:, c])))
     return np.hstack(axes)
 
 

@@ -61,7 +61,7 @@ class NeighbourModel:
         k: int,
     ) -> NeighbourModel:
         """Find the k rows nearest to each of the rows z (n, d), by some columns."""
-        axes = [columns[c].axes(z[:, c]) for c in drawn_columns]
+        axes = [columns[c].features(z[:, c]) for c in drawn_columns]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbours = find_nearest(build_search(points), points, min(k, len(z)))[1]
 
@@ -141,7 +141,7 @@ class NeighbourModel:
         ranks = rankdata(scores[is_known], method="ordinal")
         u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
         column = self.columns[self.drawn_columns[i]]
-        moved[is_known] = column.quantiles(known_sorted, u * len(known_sorted))
+        moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
         return moved
 
 

@@ -118,15 +118,17 @@ class RidgeLine:
         numbers = values
         if self.scale == "logs":
             numbers = np.exp(np.minimum(values, MAX_LOGARITHM)) - _log_offset(column)
-        inside = np.clip(numbers, column.values[0], column.values[-1])
-        return column.positions_of(column.on_grid(inside))
+        inside = np.clip(numbers, column.level_numbers[0], column.level_numbers[-1])
+        return column.positions_of(column.round_to_grid(inside))
 
     def is_exact(self, z: np.ndarray, target: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""
         column = self.columns[target]
         predicted = column.numbers(self.to_positions(column, self.predict(z)))
         errors = predicted - column.numbers(z[:, target])
-        return bool(np.median(np.abs(errors)) <= EXACT_ERROR * column.values.std())
+        return bool(
+            np.median(np.abs(errors)) <= EXACT_ERROR * column.level_numbers.std()
+        )
 
 
 def numbers_on_scale(
@@ -143,7 +145,7 @@ def numbers_on_scale(
             continue
         positions = z[:, index]
         if scale == "scores":
-            values.append(column.axes(positions)[:, 0])
+            values.append(column.features(positions)[:, 0])
         elif scale == "logs":
             values.append(np.log(column.numbers(positions) + _log_offset(column)))
         else:
@@ -159,10 +161,10 @@ def _log_offset(column: Column) -> float:
     Numbers count steps from the lowest value. If the values themselves are positive,
     the offset gives these back. Else the lowest number becomes 1.
     """
-    zero = column.base / column.step
-    if column.values[0] + zero > 0:
+    zero = column.origin / column.step
+    if column.level_numbers[0] + zero > 0:
         return zero
-    return 1.0 - float(column.values[0])
+    return 1.0 - float(column.level_numbers[0])
 
 
 def _regressors(
@@ -183,7 +185,7 @@ def _regressors(
     parts = [x]
     for index in predictors:
         if not columns[index].is_number:
-            parts.append(columns[index].axes(z[:, index]))
+            parts.append(columns[index].features(z[:, index]))
     if scale != "scores" and x.shape[1] <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(x.shape[1])
         parts.append(x[:, first] * x[:, second])

@@ -92,8 +92,8 @@ def choose_strategy(
     """
     target = columns[column]
     predictors = find_predictors(z, column, predictors)
-    few_levels = len(target.order) < MIN_LEVELS_FOR_RIDGE
-    if not target.has_room or few_levels or not len(predictors):
+    few_levels = len(target.level_codes) < MIN_LEVELS_FOR_RIDGE
+    if not target.allows_new_values or few_levels or not len(predictors):
         return "leaves"
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero(z[:, column] >= 0)
@@ -190,7 +190,7 @@ def _find_label(table: Table) -> int | None:
     if len(others) != 1 or not numbers:
         return None
     label = others[0]
-    if not table.columns[label].is_label or len(table.z) > 2 * MAX_ROWS_PER_TREE:
+    if not table.columns[label].is_binary or len(table.z) > 2 * MAX_ROWS_PER_TREE:
         return None
     counts = np.unique(table.z[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:

@@ -69,19 +69,19 @@ class Table:
 
         An error says which column, row or constraint is wrong.
         """
-        names = [cells.name for cells in rows.cells]
+        names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
         for name, kind in kinds.items():
             if name not in texts:
                 fact = f"names {name!r}, which is not a column"
                 hint = f"there are {shown(names)}"
                 raise ParameterError("columns", {name: kind}, fact, hint)
-        codes = {i: cells.codes for i, cells in enumerate(rows.cells)}
+        codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
         is_repeated = pandas().DataFrame(codes).duplicated().to_numpy()
         distinct_rows = np.flatnonzero(~is_repeated)
         columns = tuple(
-            infer_schema(cells, distinct_rows, kinds.get(str(cells.name)))
-            for cells in rows.cells
+            infer_schema(encoded, distinct_rows, kinds.get(str(encoded.name)))
+            for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
         rules = [parse(text, columns) for text in constraints]
@@ -102,7 +102,7 @@ class Table:
         columns = []
         for c, column in enumerate(self.columns):
             columns.append(
-                replace(column, observed_only=column.exact or c in only_known)
+                replace(column, observed_only=column.observed_only or c in only_known)
             )
         rules = Rules((*self.rules.rules, *more), columns, self.z)
         return replace(self, columns=tuple(columns), rules=rules)
@@ -118,8 +118,8 @@ class Table:
 
         Categories of two levels come first, so that all others see what a label says.
         """
-        modelled = [c for c, column in enumerate(self.columns) if column.modelled]
-        modelled.sort(key=lambda c: not self.columns[c].is_label)
+        modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
+        modelled.sort(key=lambda c: not self.columns[c].is_binary)
         return self.rules.order(modelled)
 
     def columns_for_neighbours(
@@ -188,10 +188,10 @@ class Table:
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. An error names a value that cannot be."""
-        others = rows.like(self.rows).cells
+        others = rows.like(self.rows).columns
         positions = []
-        for column, cells in zip(self.columns, others, strict=True):
-            positions.append(column.places_of(cells))
+        for column, encoded in zip(self.columns, others, strict=True):
+            positions.append(column.encode(encoded))
         return np.column_stack(positions)
 
     def frame(
@@ -208,7 +208,7 @@ class Table:
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
-                named_columns.append((column.name, column.series(z[:, c], rng)))
+                named_columns.append((column.name, column.decode(z[:, c], rng)))
         return make_frame(self.rows, named_columns)
 
 
@@ -329,9 +329,9 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndar
     for c, column in enumerate(columns):
         if c in fixed:
             row[c] = fixed[c]
-        elif column.modelled:
+        elif column.is_modelled:
             row[c] = np.nan
-        elif len(column.order):
+        elif len(column.level_codes):
             row[c] = 0.0
         else:
             row[c] = -1.0
@@ -349,7 +349,7 @@ def _is_inside_range(
     for step in chain:
         if not isinstance(step, NeighbourModel) and step.is_ridge:
             positions = z[:, step.column]
-            highest = len(columns[step.column].order) - 1
+            highest = len(columns[step.column].level_codes) - 1
             is_inside &= (positions != 0) & (positions != highest)
     return is_inside
 
