@@ -103,18 +103,19 @@ def fill(
             rules = _without_implied(rules)
         cells = rows[unfinished]
         holes = is_hole[unfinished]
+        is_training = unfinished < n_training
         _start(table.columns, training_rows[:MAX_DONORS], cells, fillable, rng)
         for sweep in range(N_SWEEPS):
+            needs_fit = attempt == 0 and (sweep == 0 or forests.have_holes)
             for column in hole_columns:
-                if attempt == 0 and (sweep == 0 or forests.have_holes):
-                    is_training = unfinished < n_training
+                if needs_fit:
                     forests.copies[unfinished[is_training]] = cells[is_training]
                     forests.fit(column, sweep)
                 _redraw(rules, forests.models[column], cells, holes, rng)
             cells, keeps_rules = _apply_rules(rules, cells, holes)
         rows[unfinished[keeps_rules]] = cells[keeps_rules]
         # Training rows have served their purpose once the trees are fitted.
-        unfinished = unfinished[~keeps_rules & (unfinished >= n_training)]
+        unfinished = unfinished[~keeps_rules & ~is_training]
     return rows[n_training:], unfinished - n_training
 
 
