@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import TableFlow
+from sliceflow.errors import DataError
 from sliceflow.spaces.tables.files import read_table, write_table
 
 X = np.random.default_rng(0).normal(size=40)
@@ -35,22 +36,28 @@ def test_big_integers_and_headers_of_years(tmp_path):
     assert list(frame.columns) == ["name", "2021", "2022"]
     assert frame["2021"].tolist() == [2**60 + 1, 2**60 + 3, 5]
     assert frame["2022"].tolist() == [2**64 - 1, 7, 10**25]
-    for text in (
-        "1,2021\n2,2022\n3,2023\n",
-        "x,1990\ny,1991\n",
-    ):  # below years are years
+    years_below_years = ("1,2021\n2,2022\n3,2023\n", "x,1990\ny,1991\n")
+    for text in years_below_years:
         path.write_text(text)
         assert list(read_table(path).columns) == ["column 1", "column 2"]
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
-    [(b"a,b\n", "column names but no rows"), (b"a,b\n1,2\n3\n", "row 3 has 1 cells")],
+    ("content", "fact", "hint"),
+    [
+        (b"a,b\n", "column names but no rows", "add rows"),
+        (b"a,b\n1,2\n3\n", "row 3 has 1 cells", "fix that row"),
+        (b"", "is empty", "row of column names"),
+        (b"a,b,a\n1,2,3\n", "two columns named 'a'", "rename one"),
+        (b"a\n\x81\n", "neither UTF-8 nor Windows-1252", "save it as UTF-8"),
+    ],
 )
-def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
-    (tmp_path / "t.csv").write_bytes(raw)
-    with pytest.raises(ValueError, match=said):
+def test_files_that_cannot_be_read_are_named(tmp_path, content, fact, hint):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"t\.csv") as caught:
         TableFlow().fit(tmp_path / "t.csv")
+    assert fact in caught.value.fact
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -83,9 +90,10 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
     )
     frame.to_csv(tmp_path / "t.csv", index=False)
     path = tmp_path / "t.csv"
-    flows = [TableFlow(random_state=0).fit(x) for x in (path, pd.read_csv(path))]
-    assert flows[0].kinds_ == flows[1].kinds_ | {"day": "datetime"}
-    pd.testing.assert_frame_equal(*(flow.sample(10, 0) for flow in flows))
+    of_path = TableFlow(random_state=0).fit(path)
+    of_frame = TableFlow(random_state=0).fit(pd.read_csv(path))
+    assert of_path.kinds_ == of_frame.kinds_ | {"day": "datetime"}
+    pd.testing.assert_frame_equal(of_path.sample(10, 0), of_frame.sample(10, 0))
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "xlsx"])

@@ -1,9 +1,10 @@
 """Tables from CSV, Parquet and Excel files, and back into them.
 
-CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
-``none``, ``?``, ``-`` in any case. A column is boolean if all others are ``True`` or ``False``, numbers
-if they all are plain numbers, and text otherwise: dates, ``1,234``, ``7%``, ``$5`` and codes such as
-``00123``, as `TableFlow` understands them and writes them again.
+CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``,
+``nan``, ``null``, ``none``, ``?``, ``-`` in any case. A column is boolean if all others
+are ``True`` or ``False``, numbers if they all are plain numbers, and text otherwise.
+Dates, ``1,234``, ``7%``, ``$5`` and codes such as ``00123`` are text here; `TableFlow`
+understands them, and writes them again in the same way.
 """
 
 from __future__ import annotations
@@ -13,144 +14,214 @@ import io
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from sliceflow.errors import doubled
+from sliceflow.errors import DataError, doubled
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING, PLAIN, TABLES
 from sliceflow.spaces.tables.cells import pandas
 
-_OTHERS = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".xls": "excel"}
-_LOOKED_AT = 100  # rows that tell whether the first one has names
-_CODE = r"[+-]?0\d"
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What pandas calls files that are not text, by their endings.
+_BINARY_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".xlsx": "excel",
+    ".xls": "excel",
+}
+_SEPARATORS = ",;\t"
+# Rows that tell whether the first one has the names of the columns.
+_MAX_ROWS_BELOW_HEADER = 100
+_LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
+class _Layout(NamedTuple):
+    """How a text file is laid out."""
+
+    separator: str
+    names: list[str]  # of the columns
+    has_header: bool  # whether the first row has these names
+
+
 def as_frame(X: Any) -> Any:
-    """A table, read from its file if X is a path."""
-    return read_table(X) if isinstance(X, str | os.PathLike) else X
+    """A table, read from its file if X is a path; anything else is unchanged."""
+    if isinstance(X, str | os.PathLike):
+        return read_table(X)
+    return X
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """The file as a pandas DataFrame; a ValueError says what is wrong with it."""
+def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
     path = Path(path)
     pd = pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    if (other := _ending(path)) is not None:
-        return getattr(pd, f"read_{other}")(path)
-    text = _text(path)
-    names, how = _header(path, text)
+    binary_format = _binary_format(path)
+    if binary_format is not None:
+        return getattr(pd, f"read_{binary_format}")(path)
+    text = _read_text(path)
+    layout = _find_layout(path, text)
     texts = pd.read_csv(
-        io.StringIO(text), names=names, dtype=str, na_filter=False, **how
+        io.StringIO(text),
+        names=layout.names,
+        header=0 if layout.has_header else None,
+        sep=layout.separator,
+        skipinitialspace=True,
+        dtype=str,
+        na_filter=False,
     )
-    return pd.DataFrame({name: _typed(texts.pop(name)) for name in names})
+    return pd.DataFrame({name: _infer_type(texts.pop(name)) for name in layout.names})
 
 
-def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
-    other = _ending(Path(path))
-    separator = "\t" if Path(path).suffix.lower() == ".tsv" else ","
+def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name.
 
-    def put(
-        file: BinaryIO,
-    ) -> None:  # here, because Excel files use the disk, which may be full
-        whole = io.BytesIO()
-        if other is not None:
-            getattr(frame, f"to_{other}")(whole, index=False)
+    The file is written whole or not at all.
+    """
+    binary_format = _binary_format(Path(path))
+
+    def write(file: BinaryIO) -> None:
+        # In memory first, because Excel files seek in what they write. It is done here,
+        # because they also use the disk, which may be full.
+        content = io.BytesIO()
+        if binary_format is not None:
+            getattr(frame, f"to_{binary_format}")(content, index=False)
+        elif Path(path).suffix.lower() == ".tsv":
+            frame.to_csv(content, index=False, sep="\t")
         else:
-            frame.to_csv(whole, index=False, sep=separator)
-        file.write(whole.getbuffer())
+            frame.to_csv(content, index=False)
+        file.write(content.getbuffer())
 
-    write_atomically(path, put)
+    write_atomically(path, write)
 
 
-def _ending(path: Path) -> str | None:
+def _binary_format(path: Path) -> str | None:
     """What pandas calls a file with this ending; None for text."""
-    if (kind := path.suffix.lower()) not in TABLES:
-        raise ValueError(
+    ending = path.suffix.lower()
+    if ending not in TABLES:
+        raise DataError(
             f"{path} is not a table: its name ends with none of {', '.join(TABLES)}"
         )
-    return _OTHERS.get(kind)
+    return _BINARY_FORMATS.get(ending)
 
 
-def _text(path: Path) -> str:
-    """UTF-8 or UTF-16, which has bytes of 0; else Windows-1252, which is told: it may be wrong."""
+def _read_text(path: Path) -> str:
+    """The text of a file in UTF-8 or UTF-16, or else in Windows-1252, with a warning."""
     raw = path.read_bytes()
-    wide = "utf-16-be" if raw[:1] == b"\0" else "utf-16"
+    encoding = "utf-8-sig"
+    if b"\0" in raw:  # as every Latin letter has in UTF-16
+        encoding = "utf-16-be" if raw.startswith(b"\0") else "utf-16"
     try:
-        return raw.decode(wide if b"\0" in raw else "utf-8-sig")
+        return raw.decode(encoding)
     except UnicodeDecodeError as error:
-        byte = f"byte {raw[error.start]:#x}"
+        odd_byte = f"byte {raw[error.start]:#x}"
     text = raw.decode("cp1252", "replace")
     if "\ufffd" in text or "\0" in text:
-        raise ValueError(
-            f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8"
+        raise DataError(
+            f"{path} is neither UTF-8 nor Windows-1252 text ({odd_byte})",
+            "save it as UTF-8",
         )
-    fact = f"{path} is not UTF-8 text ({byte}) and was read as Windows-1252"
-    warnings.warn(f"{fact}; if letters are wrong, save it as UTF-8", stacklevel=3)
+    warnings.warn(
+        f"{path} is not UTF-8 text ({odd_byte}) and was read as Windows-1252; "
+        "if letters are wrong, save it as UTF-8",
+        stacklevel=3,
+    )
     return text
 
 
-def _header(path: Path, text: str) -> tuple[list[str], dict[str, Any]]:
-    """Column names, and how pandas finds the rows below them. An uneven row is an error."""
-    separator = max(",;\t", key=next(filter(str.strip, io.StringIO(text)), "").count)
-    every = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    rows = (row for row in every if any(map(str.strip, row)))
-    first = [[cell.strip() for cell in row] for row in islice(rows, _LOOKED_AT)]
-    if not first:
-        raise ValueError(f"{path} is empty; pass a table with a row of column names")
-    for n, row in enumerate(chain(first, rows), 1):
-        if len(row) != len(first[0]):  # pandas would fill up short ones
-            fact = (
-                f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
+def _find_layout(path: Path, text: str) -> _Layout:
+    """The separator and the column names of a text file.
+
+    A `DataError` names a row with more or fewer cells than the first.
+    """
+    separator = _find_separator(text)
+    rows = _rows_with_cells(text, separator)
+    first_rows = [
+        [cell.strip() for cell in row] for row in islice(rows, _MAX_ROWS_BELOW_HEADER)
+    ]
+    if not first_rows:
+        raise DataError(f"{path} is empty", "pass a table with a row of column names")
+    n_cells = len(first_rows[0])
+    for number, row in enumerate(chain(first_rows, rows), 1):
+        if len(row) != n_cells:  # pandas would fill up short ones
+            raise DataError(
+                f"{path}: row {number} has {len(row)} cells, "
+                f"but the first row has {n_cells}",
+                "fix that row, or quote cells with separators",
             )
-            raise ValueError(
-                f"{path}: {fact}; fix that row, or quote cells with separators"
-            )
-    named = _names_columns(first)
-    if len(first) == 1 and named:
-        raise ValueError(f"{path} has column names but no rows; add rows")
-    names = [(named and cell) or f"column {i}" for i, cell in enumerate(first[0], 1)]
-    if twice := doubled(names):
-        raise ValueError(f"{path} has two columns named {twice[0]!r}; rename one")
-    return names, {
-        "header": 0 if named else None,
-        "sep": separator,
-        "skipinitialspace": True,
-    }
+    has_header = _is_header(first_rows[0], first_rows[1:])
+    if has_header and len(first_rows) == 1:
+        raise DataError(f"{path} has column names but no rows", "add rows")
+    names = [f"column {number}" for number in range(1, n_cells + 1)]
+    if has_header:
+        for i, cell in enumerate(first_rows[0]):
+            if cell:
+                names[i] = cell
+    repeated = doubled(names)
+    if repeated:
+        raise DataError(f"{path} has two columns named {repeated[0]!r}", "rename one")
+    return _Layout(separator, names, has_header)
 
 
-def _names_columns(rows: list[list[str]]) -> bool:
-    """Whether the first row has the names of columns: words, or years above cells that are none."""
-    numbers = [
+def _find_separator(text: str) -> str:
+    """The separator that the first line with text has most often; of several, a comma."""
+    for line in io.StringIO(text):
+        if line.strip():
+            return max(_SEPARATORS, key=line.count)
+    return ","
+
+
+def _rows_with_cells(text: str, separator: str) -> Iterator[list[str]]:
+    """The rows of a text file that are not blank."""
+    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        if any(cell.strip() for cell in row):
+            yield row
+
+
+def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
+    """Whether the first row has the names of columns.
+
+    These are words, or also years, if the cells below those are not all years.
+    """
+    number_columns = [
         i
-        for i, cell in enumerate(rows[0])
+        for i, cell in enumerate(first_row)
         if re.fullmatch(PLAIN, cell.replace(",", "."))
     ]
-    below = [row[i] for row in rows[1:] for i in numbers if row[i]]
-    years = {rows[0][i] for i in numbers if _YEAR.fullmatch(rows[0][i])}
-    other = not all(map(_YEAR.fullmatch, below or ["1999"]))
-    return not numbers or (len(years) == len(numbers) and other)
+    if not number_columns:
+        return True
+    years = [first_row[i] for i in number_columns]
+    if len(set(years)) < len(years) or not all(map(_YEAR.fullmatch, years)):
+        return False
+    for row in rows_below:
+        for i in number_columns:
+            if row[i] and not _YEAR.fullmatch(row[i]):
+                return True
+    return False
 
 
-def _typed(texts: Any) -> Any:
+def _infer_type(texts: pd.Series) -> pd.Series:
     """A column of texts as booleans, numbers or texts, with missing cells."""
     texts = texts.str.strip()
     texts = texts.mask(texts.str.lower().isin(MISSING))
-    known = texts.dropna()
-    if not len(known):
+    present = texts.dropna()
+    if not len(present):
         return texts.astype("float64")
-    if known.isin(["True", "False"]).all():
-        typed = known == "True"
-    elif known.str.match(_CODE).any() or not known.str.fullmatch(PLAIN).all():
+    all_plain_numbers = present.str.fullmatch(PLAIN).all()
+    if present.isin(["True", "False"]).all():
+        typed = present == "True"
+    elif not all_plain_numbers or present.str.match(_LEADING_ZERO).any():
         return texts
-    elif not known.str.fullmatch(r"[+-]?\d+").all():
-        typed = known.astype("float64")
+    elif present.str.fullmatch(r"[+-]?\d+").all():
+        typed = present.map(int)  # Python's own beyond 64 bits
     else:
-        typed = known.map(int)  # Python's own beyond 64 bits
-    if len(known) < len(texts) and typed.dtype.kind in "biu":
-        typed = typed.convert_dtypes()  # which have missing cells
+        typed = present.astype("float64")
+    if len(present) < len(texts) and typed.dtype.kind in "biu":
+        typed = typed.convert_dtypes()  # to types that have missing cells
     return typed.reindex(texts.index)
