@@ -16,7 +16,7 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import Rule
+from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.formats import whole_numbers
 from sliceflow.spaces.tables.lines import Line
 from sliceflow.spaces.tables.table import Table
@@ -68,7 +68,7 @@ def condition_on(
                     known.add(place)
                 else:
                     notes.append(f"no row has {name}={one}")
-            more.append(Rule(f"given {name}", "in", (c,), bound=sorted(known)))
+            more.append(MembershipRule(f"given {name}", (c,), tuple(sorted(known))))
         else:
             fixed[c], number, one = find_value(column, value)
             same = at == fixed[c]
@@ -125,7 +125,7 @@ def find_value(column: Column, value: Any) -> tuple[float, float, Any]:
 def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
     """The rules low ≤ column and column ≤ high."""
     text = f"given {column.name}={value}"
-    rules = []
+    rules = list[Rule]()
     if len(value) != 2 or not column.is_number or pandas().isna([*value]).any():
         raise ValueError(
             f"{text} is not a range (low, high) of numbers or times; pass a list"
@@ -136,7 +136,7 @@ def _range(column: Column, c: int, value: tuple[Any, ...]) -> list[Rule]:
         )
         number = Fraction(integer_values[0]) * (unit or 1)
         bound = float(number) if column.unit is None else towards(number / column.unit)
-        rules.append(Rule(text, "<=", (c,), (sign,), sign * bound, column.unit))
+        rules.append(LinearRule(text, (c,), (sign,), "<=", sign * bound, column.unit))
     return rules
 
 

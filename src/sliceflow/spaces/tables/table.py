@@ -22,7 +22,12 @@ from sliceflow.spaces.tables.chain import (
     grow,
 )
 from sliceflow.spaces.tables.columns import Column, infer_schema
-from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
+from sliceflow.spaces.tables.constraints import (
+    Rule,
+    Rules,
+    find_dependencies,
+    parse_constraint,
+)
 from sliceflow.spaces.tables.lines import Line
 from sliceflow.spaces.tables.near import Near
 
@@ -63,8 +68,8 @@ class Table:
         )
         z = np.column_stack([column.positions for column in columns])
         rules = (
-            *(parse(text, columns) for text in constraints),
-            *dependencies(columns, z),
+            *(parse_constraint(text, columns) for text in constraints),
+            *find_dependencies(columns, z),
         )
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
         table.rules.check()
@@ -73,10 +78,7 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules. Columns of which something must occur have no new values."""
         occurs = {
-            c
-            for rule in more
-            if rule.relation in ("occurs", "in")
-            for c in rule.columns
+            c for rule in more if rule.needs_observed_values for c in rule.columns
         }
         columns = tuple(
             replace(of, observed_only=of.exact or c in occurs)
