@@ -11,9 +11,9 @@ every row, as a country from its town, is kept so without being asked for
 (`find_dependencies`). Names that are not words stand in backquotes:
 ``"`unit price` >= 0"``.
 
-Rules are about the positions z (n, d) of rows (`columns` explains positions). While rows
-are drawn column by column, NaN is a cell that is not drawn yet, and ∞ a cell of a sum
-that cannot be computed. The model draws only what the rules allow given the columns
+Rules are about the positions z (n, d) of rows (`columns` explains positions). While
+rows are drawn column by column, NaN is a cell that is not drawn yet, and ∞ a cell of a
+sum that cannot be computed. The model draws only what the rules allow given the columns
 before (`Rules.allowed`), computes totals, and draws a row anew if it breaks a rule
 (`Rules.complete`).
 """
@@ -189,7 +189,7 @@ class Rules:
         return [by_total[c] for c in order if c in by_total]
 
     def order(self, columns: Sequence[int]) -> list[int]:
-        """The columns in the order in which rows are drawn: totals behind their parts."""
+        """The columns in the order of drawing: totals behind their parts."""
         order = list(columns)
         for rule in self.sums:
             total, *parts = rule.columns
@@ -249,7 +249,7 @@ class Rules:
     def _keep(
         self, rules: Sequence[Rule], z: np.ndarray, computable: np.ndarray
     ) -> np.ndarray:
-        """Compute sums in place; which rows (m,) have all of them and keep the rules."""
+        """Compute sums in place; which rows (m,) have all sums and keep the rules."""
         self._compute_sums(z, computable)
         keeps_rules = ~np.isinf(z).any(1)
         for rule in rules:
@@ -257,7 +257,7 @@ class Rules:
         return np.asarray(keeps_rules)
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
-        """Which rows (m,) of positions z (m, d) break a rule, as far as they are drawn."""
+        """Which rows (m,) of z (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
             positions = z[:, rule.columns[0]]
             is_listed = np.isin(positions, rule.positions)
@@ -384,7 +384,7 @@ class Rules:
 
 
 def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
-    """The rule of a user's expression. A `ParameterError` says what is wrong with it."""
+    """The rule of a user's expression. A `ParameterError` says what is wrong."""
     if isinstance(text, str):
         combinations = _COMBINATIONS.fullmatch(text)
         if combinations:
@@ -398,8 +398,8 @@ def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
         "constraints",
         text,
         "cannot be read",
-        "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names in "
-        "`backquotes`",
+        "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names "
+        "in `backquotes`",
     )
 
 
@@ -446,7 +446,7 @@ def _parse_comparison(
 def _check_quantities(
     text: str, columns: Sequence[Column], bound: Fraction, compares_two: bool
 ) -> None:
-    """Raise a `ParameterError` for numbers, times and durations that do not go together.
+    """Raise a `ParameterError` for quantities that do not go together.
 
     Times can only be compared, not added, and only numbers have a bound.
     """
@@ -463,7 +463,7 @@ def _check_quantities(
 def _find_columns(
     text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = False
 ) -> tuple[int, ...]:
-    """The numbers of the columns with these names; with `numeric`, of numbers or times."""
+    """The numbers of the columns with these names, of numbers or times if `numeric`."""
     known = [str(column.name) for column in columns]
     names = [name.strip("`") for name in quoted]
     for name in names:
@@ -487,8 +487,8 @@ def find_dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     """Columns from which others follow, such as a country from its town.
 
     The rule must be too good for chance: if the most frequent value of the other column
-    has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Missing
-    cells break no rule. z (n, d) are the positions of the rows.
+    has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ.
+    Missing cells break no rule. z (n, d) are the positions of the rows.
     """
     n_levels = dict[int, int]()
     largest_share = dict[int, float]()
