@@ -1,4 +1,4 @@
-"""A DataFrame as a model stores it: each column as its levels, and a code for each cell.
+"""A DataFrame as a model stores it: the levels of each column, a code for each cell.
 
 The levels of a column are its different values. The code of a cell is the number of its
 level, or −1 if the cell is missing. The column ``["b", "a", None, "b"]`` has the levels
@@ -335,7 +335,7 @@ def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
         )
     except ValueError as error:
         raise DataError(
-            f"new rows do not fit in the dtype {old_cells.dtype} of the model ({error})",
+            f"new rows do not fit in the model's dtype {old_cells.dtype} ({error})",
             "convert one of them",
             column=above.name,
         ) from error
@@ -442,7 +442,7 @@ def _refuse_infinities(column: pd.Series, name: Any) -> None:
 def _encode_levels(
     name: Any, codes: np.ndarray, levels: pd.Series, categorical: _Categorical = ""
 ) -> EncodedColumn:
-    """The column with these levels. One of `_PANDAS_ERRORS` if a file cannot hold them."""
+    """The column with these levels. An error of pandas if a file cannot hold them."""
     dtype = str(levels.dtype)
     dtype_of_name = str(pandas().Series([], dtype=dtype).dtype)
     if dtype_of_name != dtype or dtype == "float128":

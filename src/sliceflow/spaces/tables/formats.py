@@ -207,7 +207,7 @@ def _as_narrow_integers(integers: list[int]) -> np.ndarray:
 
 
 def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | None]:
-    """Floats as integers of the last decimal that one of them needs, if these are few."""
+    """Floats as integers of their last decimal, if few decimals suffice for all."""
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
     for decimals in range(_MAX_DECIMALS + 1):
