@@ -18,7 +18,7 @@ from models import DIGITS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram
-from sliceflow.spaces.pictures.clusters import centres, nearest
+from sliceflow.spaces.pictures.clusters import kmeans_centers, nearest_center
 
 COUNTED = QUICK | dict(transport=Histogram(64), amplifier=math.inf)
 
@@ -169,9 +169,9 @@ def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
     x = (
         Seed(seed).normal(f, 60) + torch.arange(60) % k * 100.0
     )  # far apart: it has converged
-    means = centres(x, k, Seed(seed))
+    means = kmeans_centers(x, k, Seed(seed))
     assert means.shape == (f, k)
-    codes = nearest(x, means)
+    codes = nearest_center(x, means)
     assert torch.equal(
         codes, (x.double()[:, None] - means[:, :, None]).square().sum(0).argmin(0)
     )
@@ -180,7 +180,7 @@ def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
 
 
 def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
-    means = centres(torch.ones(3, 20), 4, Seed(0))
+    means = kmeans_centers(torch.ones(3, 20), 4, Seed(0))
     assert bool(torch.isfinite(means).all())
     flow = ImageFlow(**BARS, n_clusters=4).fit(np.full((50, 6, 6), 9, np.uint8))
     assert np.abs(flow.particles_.astype(int) - 9).max() <= 1

@@ -235,7 +235,7 @@ def test_completions_and_evolutions_stream_in_chunks(top, monkeypatch):
     strategy = top.evolution(5, X=IMAGES[:9], random_state=0)
     write = type(top.plan_.layout).write
     widths = []
-    monkeypatch.setattr("sliceflow.spaces.pictures.fitted._CHUNK", 7)
+    monkeypatch.setattr("sliceflow.spaces.pictures.fitted.SAMPLES_PER_PASS", 7)
     monkeypatch.setattr(
         type(top.plan_.layout),
         "write",

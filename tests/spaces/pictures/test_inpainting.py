@@ -11,8 +11,8 @@ from sliceflow import metrics
 from sliceflow.datasets import load
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import inpainting
-from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
-from sliceflow.spaces.pictures.layout import Layout, part_of
+from sliceflow.spaces.pictures.inpainting import complete_pictures, with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import Layout, as_mask
 
 TRAIN = load("digits", "train")
 TEST = load("digits", "test")
@@ -23,9 +23,9 @@ FREE = np.random.default_rng(0).random((8, 8)) < 0.6  # any mask will do
 def completed(X, mask, like, seed=0, n_pixel_values=17, n=1, y=None, like_y=None):
     """Completions as `ImageFlow.inpaint` asks for them."""
     layout = Layout.infer(like, n_pixel_values)
-    known = part_of(mask, layout, "mask")
+    known = as_mask(mask, layout, "mask")
     codes = None if y is None else (np.asarray(y), np.asarray(like_y))
-    given = without_hidden(X, known)
+    given = with_hidden_as_zero(X, known)
     like = layout.read(like)
     return complete_pictures(
         layout, given, known, like, n=n, seed=Seed(seed), codes=codes
@@ -93,14 +93,14 @@ def seam_of(rows, smooth):
 def test_a_constant_difference_at_the_seam_is_spread_over_all_hidden_pixels():
     """Laplace's equation with the same value all along the seam has one solution: that value."""
     seam = seam_of(np.zeros((1, 12)), smooth=True)
-    assert seam.outer.tolist() == [3, 4, 5]
-    assert seam.inner.tolist() == [0, 1, 2]
+    assert seam.outside.tolist() == [3, 4, 5]
+    assert seam.hidden.tolist() == [0, 1, 2]
     pixels = np.random.default_rng(0).random((2, 3, 6))
     given = np.zeros((2, 12))
     given[:, 3:6] = 0.5
     pixels[..., :3] = 0.2
-    np.testing.assert_allclose(seam.joined(given, pixels), pixels + 0.3)
-    assert seam_of(np.zeros((1, 12)), smooth=False).joined(given, pixels) is pixels
+    np.testing.assert_allclose(seam.blend(given, pixels), pixels + 0.3)
+    assert seam_of(np.zeros((1, 12)), smooth=False).blend(given, pixels) is pixels
 
 
 def test_draws_are_taken_in_proportion_to_how_well_they_continue():
@@ -108,7 +108,7 @@ def test_draws_are_taken_in_proportion_to_how_well_they_continue():
     rows = np.zeros((2, 12))
     rows[:, 3:6] = [[1.0], [-1.0]]  # σ² = 1
     seam = seam_of(rows, smooth=False)
-    assert seam.square == pytest.approx(1)
+    assert seam.mean_square == pytest.approx(1)
     given = np.zeros((4_000, 12))
     edge = np.zeros((4_000, 8, 3))
     best = seam.choose(given, edge, Seed(0))
@@ -135,14 +135,14 @@ def test_photographs_have_the_detail_that_components_leave_out(monkeypatch, rng)
     real = completions.speckle(test, hidden)
     done = completed(test, "left", images[100:], n_pixel_values=256)[:, 0]
     assert 0.9 < completions.speckle(done, hidden) / real < 1.1
-    monkeypatch.setattr(inpainting, "_EXTREME", 0.0)  # as drawings
+    monkeypatch.setattr(inpainting, "MIN_EXTREME_SHARE_OF_DRAWINGS", 0.0)  # as drawings
     done = completed(test, "left", images[100:], n_pixel_values=256)[:, 0]
     assert completions.speckle(done, hidden) / real < 0.8
 
 
 def test_detail_is_that_of_the_own_class(monkeypatch, rng):
     """One class is rough in detail that two components leave out: only its own pictures can lend it."""
-    monkeypatch.setattr(inpainting, "_HIDDEN", 2)
+    monkeypatch.setattr(inpainting, "N_HIDDEN_COMPONENTS", 2)
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
     noise = rng.choice([-0.15, 0.15], (400, 16, 16)) * label[:, None, None]
@@ -183,7 +183,9 @@ def test_hidden_pixels_may_be_nan_or_masked():
     assert np.array_equal(completed(given, "top", images[100:]), done)
     assert np.isfinite(done).all()
     masked = np.ma.masked_invalid(given)
-    assert np.array_equal(without_hidden(masked, TOP), without_hidden(given, TOP))
+    assert np.array_equal(
+        with_hidden_as_zero(masked, TOP), with_hidden_as_zero(given, TOP)
+    )
     given[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="float pictures must be in"):
         completed(given, "top", images[100:])

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import MASKS, Layout, part_of
+from sliceflow.spaces.pictures.layout import MASKS, Layout, as_mask
 
 
 def columns(layout, images):
-    return layout.columns(torch.from_numpy(layout.read(images)))
+    return layout.to_columns(torch.from_numpy(layout.read(images)))
 
 
 def there_and_back(images, n_pixel_values=256, dequantize=True):
@@ -85,7 +85,10 @@ def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed(
     middle = layout.encode(raw)
     assert torch.equal(middle, torch.full_like(middle, 3.5 / 4 - 1))
     part = layout.encode(
-        raw[:, [2, 3, 7]], Seed(0), total=1000, class_slices=[slice(2, 4), slice(7, 8)]
+        raw[:, [2, 3, 7]],
+        Seed(0),
+        n_total=1000,
+        column_slices=[slice(2, 4), slice(7, 8)],
     )
     assert torch.equal(part, a[:, [2, 3, 7]])  # a picture's noise depends on its number
     brightest = torch.full(
@@ -118,7 +121,7 @@ def test_values_beyond_the_range_are_written_as_its_ends_and_others_than_numbers
 def test_mirror_images_follow_the_pictures(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     layout = Layout.infer(images, 256)
-    both = layout.mirrored(columns(layout, images))
+    both = layout.with_mirror_images(columns(layout, images))
     written = layout.write(layout.encode(both))
     assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
 
@@ -127,7 +130,7 @@ def test_mirror_images_follow_the_pictures(shape):
 @pytest.mark.parametrize("channels", [None, 3])
 def test_masks_by_name_cover_what_they_say(name, channels):
     layout = Layout(8, 12, channels, "uint8", 256)
-    mask = layout.known(part_of(name, layout), "cpu").view(-1, 8, 12).numpy()
+    mask = layout.known_values(as_mask(name, layout), "cpu").view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
     halves = {
@@ -144,11 +147,11 @@ def test_masks_by_name_cover_what_they_say(name, channels):
 def test_masks_and_their_opposites_share_the_pixels_of_odd_pictures():
     layout = Layout(7, 5, None, "uint8", 256)
     for a, b in (("top", "bottom"), ("left", "right"), ("border", "center")):
-        assert np.array_equal(part_of(a, layout), ~part_of(b, layout))
+        assert np.array_equal(as_mask(a, layout), ~as_mask(b, layout))
     own = np.random.default_rng(0).random((7, 5)) < 0.5
     for mask in (own, own.tolist(), torch.from_numpy(own)):
-        assert np.array_equal(part_of(mask, layout), own)
-    assert layout.known(np.zeros((7, 5), bool), "cpu") is None
+        assert np.array_equal(as_mask(mask, layout), own)
+    assert layout.known_values(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):
@@ -223,4 +226,4 @@ def test_masks_that_do_not_fit_are_refused(mask):
     with pytest.raises(
         ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"
     ):
-        part_of(mask, Layout(8, 8, None, "uint8", 256))
+        as_mask(mask, Layout(8, 8, None, "uint8", 256))

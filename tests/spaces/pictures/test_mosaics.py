@@ -24,7 +24,7 @@ SMALL |= dict(device="cpu", random_state=0)
 
 
 def values(mosaics, at=slice(None)):
-    return mosaics.layout.encode(mosaics.raw[:, at])
+    return mosaics.layout.encode(mosaics._columns[:, at])
 
 
 def shades(n=360, seed=0):
@@ -41,9 +41,9 @@ def shades(n=360, seed=0):
 
 @pytest.mark.parametrize(("size", "locality"), [(2, 0.0), (9, 0.0), (4, 2.0), (3, 9.0)])
 def test_mosaics_have_about_the_mean_and_the_covariance_of_their_class(size, locality):
-    mosaics = replace(MOSAICS, size=size, locality=locality)
+    mosaics = replace(MOSAICS, mosaic_size=size, locality=locality)
     y = torch.arange(15_000) % 3
-    x = mosaics.start(len(y), y, Noise(Seed(1))).double()
+    x = mosaics.draw(len(y), y, Noise(Seed(1))).double()
     for c in range(3):
         own = values(mosaics, c == CODES).double()
         assert ((x[:, y == c].mean(1) - own.mean(1)).abs() < 0.1 * own.std(1)).all()
@@ -65,7 +65,7 @@ def test_a_mosaic_is_the_sum_of_the_formula():
     away = pixels - mean
     contrasts = away.norm(dim=0)
     units = away / contrasts
-    x = mosaics.start(500, None, Noise(Seed(0)))
+    x = mosaics.draw(500, None, Noise(Seed(0)))
     possible = [
         mean[:, 0] + r / 2**0.5 * (units[:, i] + units[:, j])
         for r in contrasts
@@ -80,7 +80,7 @@ def test_a_mosaic_is_the_sum_of_the_formula():
 def test_a_class_of_one_picture_starts_as_it():
     codes = torch.zeros(600, dtype=torch.int64)
     codes[7] = 1
-    x = replace(MOSAICS, codes=codes, n_classes=2).start(
+    x = replace(MOSAICS, codes=codes, n_classes=2).draw(
         3, torch.ones(3).long(), Noise(Seed(0))
     )
     assert (x - values(MOSAICS, slice(7, 8))).abs().max() < 0.02
@@ -88,9 +88,9 @@ def test_a_class_of_one_picture_starts_as_it():
 
 def test_a_particle_starts_alike_in_any_chunk():
     y = torch.arange(50) % 3
-    whole = MOSAICS.start(50, y, Noise(Seed(5)))
+    whole = MOSAICS.draw(50, y, Noise(Seed(5)))
     assert torch.allclose(
-        whole[:, 20:30], MOSAICS.start(10, y[20:30], Noise(Seed(5), 20)), atol=1e-6
+        whole[:, 20:30], MOSAICS.draw(10, y[20:30], Noise(Seed(5), 20)), atol=1e-6
     )
 
 
@@ -115,7 +115,7 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
     X, y = shades()
 
     def summed(*data, **changes):
-        return ImageFlow(**SMALL | changes).plan(*data).n_summed
+        return ImageFlow(**SMALL | changes).plan(*data).mosaic_size
 
     assert (summed(X, y), summed(X), summed(X, y, amplifier=0)) == (4, 4, 4)
     noise = PictureOptions(start="noise")
@@ -145,7 +145,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
     X, y = shades()
     flow = ImageFlow(**SMALL, mirror=mirror, n_clusters="auto" if labelled else 3)
     flow.fit(X, y if labelled else None)
-    kept = flow._model.fitted.mosaics.pictures(flow.plan_.layout)
+    kept = flow._model.fitted.mosaics.decoded_pictures(flow.plan_.layout)
     assert np.abs(kept.astype(int) - X).max() <= 4  # rounded to 64 values
     if labelled:
         light = (
