@@ -75,7 +75,7 @@ def heavy_tailed(n, rng):
 
 
 def test_cosines_bring_photographs_nearer(rng):
-    """Kurtosis of the finest cosines: pixels leave it normal, cosines reach the data's."""
+    """Kurtosis of the finest cosines: it stays normal with pixels."""
     images = heavy_tailed(3000, rng)
 
     def kurtosis(pictures):

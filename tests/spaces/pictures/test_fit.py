@@ -24,7 +24,7 @@ COUNTED = QUICK | dict(transport=Histogram(64), amplifier=math.inf)
 
 
 def shades(sizes=(150, 150), seed=0):
-    """Pictures of as many shades as there are sizes, dark to light, and their labels."""
+    """Pictures of as many shades as there are sizes, with labels from dark to light."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     shade = 40 + 170 * labels / max(1, len(sizes) - 1)
@@ -144,7 +144,7 @@ def test_what_does_not_go_together_is_refused():
 
 
 def bars(n=200, seed=0):
-    """Noisy pictures with a light left or right half, three left ones for each right one."""
+    """Noisy pictures with a light left or right half: every fourth is right."""
     rng = np.random.default_rng(seed)
     right = np.arange(n) % 4 == 0
     light = np.where(right[:, None], np.arange(6) >= 3, np.arange(6) < 3)[:, None] * 10
@@ -248,7 +248,7 @@ def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
 
 @pytest.mark.parametrize("labels", [None, np.arange(500) % 2], ids=["all", "per class"])
 def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels, rng):
-    """Bins that mix two values, or ties of clipped particles, would move the shares of both."""
+    """Bins that mix two values, or ties of clipped particles, would move shares."""
     u = rng.random((500, 6, 6))
     grey = rng.integers(1, 255, (500, 6, 6))
     x = np.select([u < 0.7, u > 0.98], [0, 255], grey).astype(np.uint8)
@@ -285,7 +285,7 @@ def test_clipping_keeps_particles_in_the_range_of_pixels():
 
 
 def test_a_stage_s_particles_are_freed_when_it_is_done():
-    """They were held by a cycle of references: 50 GB with 700,000 particles of 32×32×3."""
+    """A cycle of references held them: 50 GB with 700,000 particles of 32×32×3."""
     stages = {}
 
     def listener(event):

@@ -76,7 +76,7 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
 
 
 def walks(n, drawn=False):
-    """Pictures in which neighbouring pixels are alike; drawn ones are black and white."""
+    """Pictures whose neighbouring pixels are alike; drawn ones are black and white."""
     sums = np.random.default_rng(0).normal(size=(n, 10, 10)).cumsum(1).cumsum(2)
     brightness = (sums - sums.min()) / (sums.max() - sums.min())
     if drawn:

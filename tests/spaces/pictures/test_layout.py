@@ -1,4 +1,4 @@
-"""Pictures in and out: layouts and values survive the round trip, mistakes are named."""
+"""Pictures in and out: layouts and values survive, and mistakes are named."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def test_the_brightest_pixels_never_round_up_to_the_next_value():
     assert bool((x < 1).all())
 
 
-def test_values_beyond_the_range_are_written_as_its_ends_and_others_than_numbers_not_at_all():
+def test_values_beyond_the_range_are_written_as_its_ends_and_nan_is_refused():
     beyond = torch.tensor([[-1.5, -1.0, 1.0, 1.5]])
     integers = Layout(1, 1, None, "uint8", 17)
     floats = Layout(1, 1, None, "float32", None)

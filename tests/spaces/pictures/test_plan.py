@@ -1,4 +1,4 @@
-"""Plans of pictures: stages, steps, classes apart, clusters, knots, shrinkage, memory."""
+"""Plans of pictures: stages, steps, classes, clusters, shrinkage, memory."""
 
 import math
 from dataclasses import replace

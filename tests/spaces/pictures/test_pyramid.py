@@ -1,4 +1,4 @@
-"""Pyramid levels: orthonormal, reproducing constants, blind to everything orthogonal to them."""
+"""Pyramid levels: orthonormal, and they reproduce constants."""
 
 import pytest
 import torch

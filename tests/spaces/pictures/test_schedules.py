@@ -145,7 +145,7 @@ def test_what_is_no_schedule_is_named(text, fact, hint):
 @example(64, 48)
 @example(1024, 1024)
 def test_auto_suits_pictures_of_any_size(height, width):
-    """Coarse to fine, ending at the full resolution, in steps that are not too large."""
+    """Coarse to fine, ending at the full resolution, in steps that are small enough."""
     colour = from_string(auto(height, width, channels=3), height, width)
     stages = from_string(auto(height, width), height, width)
     assert stages[: len(colour)] == colour

@@ -1,4 +1,4 @@
-"""Local frames: Parseval for every shape and offset, reproducible; one whole tile is `Orthogonal`.
+"""Local frames: Parseval for every shape and offset; one whole tile is `Orthogonal`.
 
 `tests/engine/test_algorithm1.py` writes out the directions of `RandomPatches`.
 """
@@ -106,7 +106,7 @@ def test_random_patches_are_parseval_on_average_away_from_the_borders():
 def test_one_tile_over_the_whole_picture_is_the_vector_engine(
     channels, height, n_conditions
 ):
-    """d = 64 and 48 draw their rotations afresh, d = 81 and 75 take them out of the pool."""
+    """Sizes with rotations of even and of odd dimension."""
     d = channels * height * height
     m = 60
     n = 50
