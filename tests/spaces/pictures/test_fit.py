@@ -1,4 +1,4 @@
-"""Fits of pictures: labels, classes apart, clusters, mirror images, exact pixel values, shrunk maps."""
+"""Fits of pictures: labels, clusters, mirror images, pixel values, shrunk maps."""
 
 import gc
 import math
@@ -18,26 +18,29 @@ from models import DIGITS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram
-from sliceflow.spaces.pictures.clusters import centres, nearest
+from sliceflow.spaces.pictures.clusters import kmeans_centers, nearest_center
 
 COUNTED = QUICK | dict(transport=Histogram(64), amplifier=math.inf)
 
 
 def shades(sizes=(150, 150), seed=0):
-    """Pictures that are dark or light, or of as many shades as there are sizes, and their labels."""
+    """Pictures of as many shades as there are sizes, with labels from dark to light."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    grey = 40 + 170 * labels / max(1, len(sizes) - 1)
-    images = (grey[:, None, None] + rng.integers(-25, 26, (len(labels), 5, 5))).astype(
-        np.uint8
-    )
+    shade = 40 + 170 * labels / max(1, len(sizes) - 1)
+    noise = rng.integers(-25, 26, (len(labels), 5, 5))
+    images = (shade[:, None, None] + noise).astype(np.uint8)
     return images, labels
 
 
 SHADES = dict(
-    schedule="1[1] 5[5,2]", n_particles=300, quality=4, transport=Histogram(64)
+    schedule="1[1] 5[5,2]",
+    n_particles=300,
+    quality=4,
+    transport=Histogram(64),
+    random_state=0,
+    device="cpu",
 )
-SHADES |= dict(random_state=0, device="cpu")
 
 
 # Labels
@@ -45,13 +48,11 @@ SHADES |= dict(random_state=0, device="cpu")
 
 @pytest.mark.parametrize("settings_", [QUICK, COUNTED], ids=["shared", "per_class"])
 def test_digits_show_their_label(settings_):
-    flow = ImageFlow(**settings_ | dict(quality=8, n_particles=1000)).fit(
-        IMAGES, LABELS
-    )
+    flow = ImageFlow(**settings_ | dict(quality=8, n_particles=1000))
+    flow.fit(IMAGES, LABELS)
     judge = SVC().fit(IMAGES.reshape(300, -1), LABELS)
-    assert (
-        judge.score(flow.particles_.reshape(1000, -1), flow.particle_conditions_) > 0.85
-    )
+    particles = flow.particles_.reshape(1000, -1)
+    assert judge.score(particles, flow.particle_conditions_) > 0.85
     wanted = np.arange(300) % 10
     drawn = flow.sample(y=wanted, random_state=1)
     assert judge.score(drawn.reshape(300, -1), wanted) > 0.85
@@ -82,22 +83,19 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, amplifier):
 
 def test_steps_that_look_at_few_columns_give_nearly_what_all_give():
     images, labels = shades((500, 3, 400))
+    expected_brightness = np.array([40, 125, 210])
+    at_once = Histogram(64, max_samples=None)
+    in_batches = Histogram(64, max_samples=60)
     for changes in (dict(amplifier=math.inf), dict(amplifier=10.0, quality=8)):
-        whole, few = (
-            ImageFlow(
-                **SHADES
-                | changes
-                | dict(transport=Histogram(64, max_samples=max_samples))
-            ).fit(images, labels)
-            for max_samples in (None, 60)
-        )
-        assert not np.array_equal(few.particles_, whole.particles_)
-        assert np.array_equal(few.particle_conditions_, whole.particle_conditions_)
-        light = few.particles_.mean((1, 2))
-        assert (
-            np.abs(light - np.array([40, 125, 210])[few.particle_conditions_]).max()
-            < 35
-        )
+        settings_ = SHADES | changes
+        whole = ImageFlow(**settings_ | dict(transport=at_once)).fit(images, labels)
+        batched = ImageFlow(**settings_ | dict(transport=in_batches))
+        batched.fit(images, labels)
+        assert not np.array_equal(batched.particles_, whole.particles_)
+        codes = batched.particle_conditions_
+        assert np.array_equal(codes, whole.particle_conditions_)
+        brightness = batched.particles_.mean((1, 2))
+        assert np.abs(brightness - expected_brightness[codes]).max() < 35
 
 
 def test_parts_have_all_classes_and_every_picture_is_seen():
@@ -109,19 +107,18 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     )
     job = flow.prepare(images, labels).planned
     assert job.plan.batch_size == 10_000
-    assert (
-        flow.plan(images[:1797], labels[:1797]).batch_size is None
-    )  # every stage sees all
+    # Every stage sees all of few pictures.
+    assert flow.plan(images[:1797], labels[:1797]).batch_size is None
     parts = job.start().parts
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:
         assert np.bincount(labels[part.numpy()], minlength=10).min() > 500
     flow.fit(images, labels)
-    both = (images, labels), (flow.particles_, flow.particle_conditions_)
     for c in (0, 1):
-        means = [x[y == c].mean(0) for x, y in both]
-        assert np.abs(means[0] - means[1]).max() < 2.5  # of 16
+        mean = images[labels == c].mean(0)
+        particle_mean = flow.particles_[flow.particle_conditions_ == c].mean(0)
+        assert np.abs(mean - particle_mean).max() < 2.5  # of 16
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_what_does_not_go_together_is_refused():
 
 
 def bars(n=200, seed=0):
-    """Noisy pictures with a light left or right half, three left ones for each right one."""
+    """Noisy pictures with a light left or right half: every fourth is right."""
     rng = np.random.default_rng(seed)
     right = np.arange(n) % 4 == 0
     light = np.where(right[:, None], np.arange(6) >= 3, np.arange(6) < 3)[:, None] * 10
@@ -166,12 +163,11 @@ def lean(images):
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 100))
 @settings(max_examples=10)
 def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
-    x = (
-        Seed(seed).normal(f, 60) + torch.arange(60) % k * 100.0
-    )  # far apart: it has converged
-    means = centres(x, k, Seed(seed))
+    # The clusters are so far from each other that the algorithm has converged.
+    x = Seed(seed).normal(f, 60) + torch.arange(60) % k * 100.0
+    means = kmeans_centers(x, k, Seed(seed))
     assert means.shape == (f, k)
-    codes = nearest(x, means)
+    codes = nearest_center(x, means)
     assert torch.equal(
         codes, (x.double()[:, None] - means[:, :, None]).square().sum(0).argmin(0)
     )
@@ -180,7 +176,7 @@ def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
 
 
 def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
-    means = centres(torch.ones(3, 20), 4, Seed(0))
+    means = kmeans_centers(torch.ones(3, 20), 4, Seed(0))
     assert bool(torch.isfinite(means).all())
     flow = ImageFlow(**BARS, n_clusters=4).fit(np.full((50, 6, 6), 9, np.uint8))
     assert np.abs(flow.particles_.astype(int) - 9).max() <= 1
@@ -191,10 +187,10 @@ def test_two_kinds_of_pictures_are_found_and_nobody_is_told():
     flow = ImageFlow(**BARS, n_clusters=2).fit(images, right).fit(images)
     codes = flow._model.fitted.codes.numpy()
     assert np.array_equal(codes == codes[0], right == right[0])
-    for found in (flow.particles_, flow.sample(300, random_state=0)):
-        assert np.abs(lean(found)).min() > 6  # no picture is between the two
-        assert np.isclose((lean(found) > 0).mean(), 0.25, atol=0.01)
-        assert 0.15 < (lean(found) > 0)[:100].mean() < 0.35  # in random order
+    for samples in (flow.particles_, flow.sample(300, random_state=0)):
+        assert np.abs(lean(samples)).min() > 6  # no picture is between the two
+        assert np.isclose((lean(samples) > 0).mean(), 0.25, atol=0.01)
+        assert 0.15 < (lean(samples) > 0)[:100].mean() < 0.35  # in random order
     assert flow.particle_conditions_ is None
     assert not hasattr(flow, "classes_")
 
@@ -215,11 +211,12 @@ def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
     one = ImageFlow(**BARS, n_clusters=1).fit(images)
     blind = ImageFlow(**BARS, amplifier=0)
     assert np.array_equal(one.particles_, blind.fit(images, right).particles_)
-    flow = ImageFlow(**BARS, n_clusters=2, mirror=True).fit(
-        images[~right]
-    )  # all lean to the left
+    flow = ImageFlow(**BARS, n_clusters=2, mirror=True)
+    flow.fit(images[~right])  # all lean to the left
     codes = flow._model.fitted.codes.numpy()
-    assert len(set(codes[: len(codes) // 2])) == len(set(codes[len(codes) // 2 :])) == 1
+    n = len(codes) // 2
+    assert len(set(codes[:n])) == 1
+    assert len(set(codes[n:])) == 1
     assert np.isclose((lean(flow.particles_) > 0).mean(), 0.5)
 
 
@@ -251,44 +248,44 @@ def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
 
 @pytest.mark.parametrize("labels", [None, np.arange(500) % 2], ids=["all", "per class"])
 def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels, rng):
-    """Bins that mix two values, or ties of clipped particles, would move the shares of both."""
-    kind = rng.random((500, 6, 6))
+    """Bins that mix two values, or ties of clipped particles, would move shares."""
+    u = rng.random((500, 6, 6))
     grey = rng.integers(1, 255, (500, 6, 6))
-    x = np.where(kind < 0.7, 0, np.where(kind > 0.98, 255, grey)).astype(np.uint8)
+    x = np.select([u < 0.7, u > 0.98], [0, 255], grey).astype(np.uint8)
     settings_ = dict(
         schedule="1[1] 6[3,2] 6[1]=1", n_particles=2000, transport="histogram"
     )
     flow = ImageFlow(**settings_, quality=8, random_state=0, device="cpu").fit(
         x, labels
     )
-    for found, slack in (
+    for samples, tolerance in (
         (flow.particles_, 0.002),
         (flow.sample(2000, random_state=1), 0.01),
     ):
         for value in (0, 255):
-            assert (found == value).mean() == pytest.approx(
-                (x == value).mean(), abs=slack
-            )
-        assert ((found > 0) & (found < 3)).mean() < 0.005 + slack
+            share = (samples == value).mean()
+            assert share == pytest.approx((x == value).mean(), abs=tolerance)
+        assert ((samples > 0) & (samples < 3)).mean() < 0.005 + tolerance
 
 
 def test_clipping_keeps_particles_in_the_range_of_pixels():
-    beyond = []
-    for clip in (True, False):
-        last = []
+
+    def largest_value(clip):
+        """After the last step."""
+        largest = []
+
+        def listener(event):
+            largest.append(float(event.particles.abs().max()))
+
         options = PictureOptions(start_noise=1.0, clip=clip, shrinkage=0)
-        ImageFlow(**QUICK, options=options).fit(
-            IMAGES,
-            listeners=lambda event, last=last: last.append(
-                float(event.particles.abs().max())
-            ),
-        )
-        beyond.append(last[-1])
-    assert beyond[0] < beyond[1]
+        ImageFlow(**QUICK, options=options).fit(IMAGES, listeners=listener)
+        return largest[-1]
+
+    assert largest_value(clip=True) < largest_value(clip=False)
 
 
 def test_a_stage_s_particles_are_freed_when_it_is_done():
-    """They were held by a cycle of references: 50 GB with 700,000 particles of 32×32×3."""
+    """A cycle of references held them: 50 GB with 700,000 particles of 32×32×3."""
     stages = {}
 
     def listener(event):
@@ -304,12 +301,13 @@ def test_a_stage_s_particles_are_freed_when_it_is_done():
 
 
 def test_history_has_the_share_of_maps_that_move():
-    shrunk, off = (
-        ImageFlow(**COUNTED, options=PictureOptions(shrinkage=k)) for k in (2.0, 0)
-    )
+    shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=2.0))
     moving = np.array(shrunk.fit(IMAGES).history_["moving"])
-    assert (moving[0], moving.min() < 1, moving.max() <= 1) == (1, True, True)
-    assert set(off.fit(IMAGES).history_["moving"]) == {1.0}
+    assert moving[0] == 1
+    assert moving.min() < 1
+    assert moving.max() <= 1
+    not_shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=0))
+    assert set(not_shrunk.fit(IMAGES).history_["moving"]) == {1.0}
 
 
 def test_copies_are_warned_of_and_shrinkage_prevents_them():

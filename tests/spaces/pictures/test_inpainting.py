@@ -11,8 +11,12 @@ from sliceflow import metrics
 from sliceflow.datasets import load
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import inpainting
-from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
-from sliceflow.spaces.pictures.layout import Layout, part_of
+from sliceflow.spaces.pictures.inpainting import (
+    ClassCodes,
+    complete_pictures,
+    with_hidden_as_zero,
+)
+from sliceflow.spaces.pictures.layout import Layout, as_mask
 
 TRAIN = load("digits", "train")
 TEST = load("digits", "test")
@@ -20,15 +24,21 @@ TOP = np.arange(8)[:, None] < np.full((1, 8), 4)
 FREE = np.random.default_rng(0).random((8, 8)) < 0.6  # any mask will do
 
 
-def completed(X, mask, like, seed=0, n_pixel_values=17, n=1, y=None, like_y=None):
+def completed(X, mask, train, seed=0, n_pixel_values=17, n=1, y=None, train_y=None):
     """Completions as `ImageFlow.inpaint` asks for them."""
-    layout = Layout.infer(like, n_pixel_values)
-    known = part_of(mask, layout, "mask")
-    codes = None if y is None else (np.asarray(y), np.asarray(like_y))
-    given = without_hidden(X, known)
-    like = layout.read(like)
+    layout = Layout.infer(train, n_pixel_values)
+    known = as_mask(mask, layout, "mask")
+    codes = None
+    if y is not None:
+        codes = ClassCodes(np.asarray(y), np.asarray(train_y))
     return complete_pictures(
-        layout, given, known, like, n=n, seed=Seed(seed), codes=codes
+        layout,
+        with_hidden_as_zero(X, known),
+        known,
+        layout.read(train),
+        n=n,
+        seed=Seed(seed),
+        codes=codes,
     )
 
 
@@ -66,10 +76,12 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
 
 
 def walks(n, drawn=False):
-    """Smooth pictures in which neighbouring pixels are alike; drawn ones are black and white."""
+    """Pictures whose neighbouring pixels are alike; drawn ones are black and white."""
     sums = np.random.default_rng(0).normal(size=(n, 10, 10)).cumsum(1).cumsum(2)
-    grey = (sums - sums.min()) / (sums.max() - sums.min())
-    return (255 * ((grey > np.median(grey)) if drawn else grey)).astype(np.uint8)
+    brightness = (sums - sums.min()) / (sums.max() - sums.min())
+    if drawn:
+        brightness = brightness > np.median(brightness)
+    return (255 * brightness).astype(np.uint8)
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["photographs", "drawings"])
@@ -77,83 +89,78 @@ def test_completions_continue_the_known_pixels(drawn):
     images = walks(500, drawn)
     hidden = np.arange(10) >= np.full((10, 1), 5)
     done = completed(images[:100], "left", images[100:], n_pixel_values=256)[:, 0]
-    real, ours = (completions.seam(x, hidden) for x in (images[:100], done))
-    assert 0.2 < ours / real < (1.25 if drawn else 0.95)
+    step_at_seam = completions.seam(done, hidden)
+    real_step = completions.seam(images[:100], hidden)
+    assert 0.2 < step_at_seam / real_step < (1.25 if drawn else 0.95)
     if drawn:  # no fog
         assert np.isin(done, (0, 255)).mean() > 0.99
 
 
 def seam_of(rows, smooth):
-    known = (
-        np.arange(4).repeat(3).reshape(4, 3) < 2
-    )  # 4 × 3 pixels, the upper half known
-    return inpainting._Seam(rows, known.ravel(), (1, 4, 3), smooth)
+    """The seam of pictures of 4×3 pixels, of which the upper half is known."""
+    row, _ = np.mgrid[:4, :3]
+    return inpainting._Seam(rows, (row < 2).ravel(), (1, 4, 3), smooth)
 
 
 def test_a_constant_difference_at_the_seam_is_spread_over_all_hidden_pixels():
-    """Laplace's equation with the same value all along the seam has one solution: that value."""
+    """Laplace's equation has one solution then: that difference everywhere."""
     seam = seam_of(np.zeros((1, 12)), smooth=True)
-    assert seam.outer.tolist() == [3, 4, 5]
-    assert seam.inner.tolist() == [0, 1, 2]
+    assert seam.outside.tolist() == [3, 4, 5]
+    assert seam.hidden.tolist() == [0, 1, 2]
     pixels = np.random.default_rng(0).random((2, 3, 6))
     given = np.zeros((2, 12))
     given[:, 3:6] = 0.5
     pixels[..., :3] = 0.2
-    np.testing.assert_allclose(seam.joined(given, pixels), pixels + 0.3)
-    assert seam_of(np.zeros((1, 12)), smooth=False).joined(given, pixels) is pixels
+    np.testing.assert_allclose(seam.blend(given, pixels), pixels + 0.3)
+    assert seam_of(np.zeros((1, 12)), smooth=False).blend(given, pixels) is pixels
 
 
 def test_draws_are_taken_in_proportion_to_how_well_they_continue():
-    """Not the best one always: with equal differences each of eight is taken equally often."""
+    """Not always the best one: eight equal ones are taken equally often."""
     rows = np.zeros((2, 12))
     rows[:, 3:6] = [[1.0], [-1.0]]  # σ² = 1
     seam = seam_of(rows, smooth=False)
-    assert seam.square == pytest.approx(1)
+    assert seam.mean_square == pytest.approx(1)
     given = np.zeros((4_000, 12))
-    edge = np.zeros((4_000, 8, 3))
-    best = seam.choose(given, edge, Seed(0))
+    at_seam = np.zeros((4_000, 8, 3))
+    best = seam.choose(given, at_seam, Seed(0))
     assert best.shape == (4_000, 1)
     assert chisquare(np.bincount(best[:, 0], minlength=8)).pvalue > 0.01
-    edge[:, 0] = np.sqrt(
-        2 * np.log(2)
-    )  # Σe²/(2·3·σ²) = log 2: half as likely as each of the others
-    share = (seam.choose(given, edge, Seed(1)) == 0).mean()
+    # Σe²/(2·3·σ²) = log 2: half as likely as each of the others.
+    at_seam[:, 0] = np.sqrt(2 * np.log(2))
+    share = (seam.choose(given, at_seam, Seed(1)) == 0).mean()
     assert share == pytest.approx(1 / 15, abs=0.012)
-    edge[:, 1:] = 50
-    assert (seam.choose(given, edge, Seed(2)) == 0).all()
+    at_seam[:, 1:] = 50
+    assert (seam.choose(given, at_seam, Seed(2)) == 0).all()
 
 
 def test_photographs_have_the_detail_that_components_leave_out(monkeypatch, rng):
     shade = rng.normal(size=(600, 16, 16, 3)).cumsum(1).cumsum(2)
-    images = (
-        (128 + 3 * shade + 12 * rng.normal(size=shade.shape))
-        .clip(1, 254)
-        .astype(np.uint8)
-    )
+    detail = rng.normal(size=shade.shape)
+    images = (128 + 3 * shade + 12 * detail).clip(1, 254).astype(np.uint8)
     hidden = np.arange(16) >= np.full((16, 1), 8)
     test = images[:100]
     real = completions.speckle(test, hidden)
     done = completed(test, "left", images[100:], n_pixel_values=256)[:, 0]
     assert 0.9 < completions.speckle(done, hidden) / real < 1.1
-    monkeypatch.setattr(inpainting, "_EXTREME", 0.0)  # as drawings
+    monkeypatch.setattr(inpainting, "MIN_EXTREME_SHARE_OF_DRAWINGS", 0.0)  # as drawings
     done = completed(test, "left", images[100:], n_pixel_values=256)[:, 0]
     assert completions.speckle(done, hidden) / real < 0.8
 
 
 def test_detail_is_that_of_the_own_class(monkeypatch, rng):
-    """One class is rough in detail that two components leave out: only its own pictures can lend it."""
-    monkeypatch.setattr(inpainting, "_HIDDEN", 2)
+    """One class has rough detail, which two components leave out."""
+    monkeypatch.setattr(inpainting, "N_HIDDEN_COMPONENTS", 2)
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
     noise = rng.choice([-0.15, 0.15], (400, 16, 16)) * label[:, None, None]
     images = shade + noise
-    given = (shade + noise)[~label][:40]
-    done = completed(given, "left", images, y=np.repeat([0, 1], 20), like_y=1 * label)[
-        :, 0
-    ]
-    rough = done[:, :, 9:].std((1, 2))
-    assert rough[20:].min() > 0.1
-    assert rough[:20].max() < 0.08
+    given = images[~label][:40]
+    wanted = np.repeat([0, 1], 20)
+    done = completed(given, "left", images, y=wanted, train_y=1 * label)[:, 0]
+    roughness = done[:, :, 9:].std((1, 2))
+    assert roughness[20:].min() > 0.1
+    assert roughness[:20].max() < 0.08
 
 
 def test_labels_decide_what_a_part_does_not_say(judge):
@@ -161,7 +168,7 @@ def test_labels_decide_what_a_part_does_not_say(judge):
     known[0] = True  # hardly anything
     wanted = np.arange(60) % 10
     given = TEST.images[:60]
-    done = completed(given, known, TRAIN.images, y=wanted, like_y=TRAIN.labels)[:, 0]
+    done = completed(given, known, TRAIN.images, y=wanted, train_y=TRAIN.labels)[:, 0]
     assert judge(done, wanted) > 0.6
     assert judge(completed(given, known, TRAIN.images)[:, 0], wanted) < 0.4
 
@@ -183,7 +190,9 @@ def test_hidden_pixels_may_be_nan_or_masked():
     assert np.array_equal(completed(given, "top", images[100:]), done)
     assert np.isfinite(done).all()
     masked = np.ma.masked_invalid(given)
-    assert np.array_equal(without_hidden(masked, TOP), without_hidden(given, TOP))
+    assert np.array_equal(
+        with_hidden_as_zero(masked, TOP), with_hidden_as_zero(given, TOP)
+    )
     given[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="float pictures must be in"):
         completed(given, "top", images[100:])
@@ -211,10 +220,10 @@ def test_few_pictures_and_a_constant_part_work():
     [
         ({"mask": np.ones((8, 8), bool)}, "every pixel is known in mask"),
         ({"mask": np.zeros((8, 8), bool)}, "no pixel is known in mask"),
-        ({"like": TRAIN.images[:5]}, "5 pictures to learn from; pass at least 10"),
+        ({"train": TRAIN.images[:5]}, "5 pictures to learn from; pass at least 10"),
     ],
 )
 def test_bad_input_is_named(changed, message):
-    given = {"X": TEST.images[:3], "mask": "top", "like": TRAIN.images} | changed
+    given = {"X": TEST.images[:3], "mask": "top", "train": TRAIN.images} | changed
     with pytest.raises(ValueError, match=message):
         completed(**given)

@@ -1,15 +1,16 @@
-"""Pictures in and out: every layout and value survives the round trip, every mistake is named."""
+"""Pictures in and out: layouts and values survive, and mistakes are named."""
 
 import numpy as np
 import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import MASKS, Layout, part_of
+from sliceflow.spaces.pictures.layout import MASKS, Layout, as_mask
 
 
 def columns(layout, images):
-    return layout.columns(torch.from_numpy(layout.read(images)))
+    """The pixels of pictures as columns (d, n)."""
+    return layout.to_columns(torch.from_numpy(layout.read(images)))
 
 
 def there_and_back(images, n_pixel_values=256, dequantize=True):
@@ -36,11 +37,8 @@ def test_every_value_survives_the_way_there_and_back(values, dtype, dequantize):
 @pytest.mark.parametrize(("dtype", "top"), [("bool", 1), ("int8", 127), ("uint8", 255)])
 def test_there_are_no_more_values_than_the_type_holds(dtype, top):
     layout = Layout.infer(np.zeros((1, 1, 1), dtype), 1000)
-    assert layout.write(torch.tensor([[-9.0, 0.999, 9.0]])).ravel().tolist() == [
-        0,
-        top,
-        top,
-    ]
+    written = layout.write(torch.tensor([[-9.0, 0.999, 9.0]]))
+    assert written.ravel().tolist() == [0, top, top]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -49,9 +47,8 @@ def test_floats_survive_the_way_there_and_back(dtype):
     images[0, 0, :2] = 0, 1
     back = there_and_back(images)
     assert back.dtype == (np.float64 if dtype == "longdouble" else images.dtype)
-    assert np.allclose(
-        back, images.astype(float), rtol=0, atol=1e-3 if dtype == "float16" else 1e-7
-    )
+    rounding = 1e-3 if dtype == "float16" else 1e-7
+    assert np.allclose(back, images.astype(float), rtol=0, atol=rounding)
     assert back[0, 0, :2].tolist() == [0, 1]
 
 
@@ -65,61 +62,62 @@ def test_every_layout_comes_back_as_it_was(shape, kind):
     back = there_and_back(kind(images))
     assert isinstance(back, torch.Tensor if kind is torch.from_numpy else np.ndarray)
     assert np.array_equal(np.asarray(back), images)
-    raw = columns(Layout.infer(images, 256), images)  # channel by channel
-    wide = images.reshape(*shape[:3], -1)
-    assert np.array_equal(
-        raw.numpy(), wide.transpose(3, 1, 2, 0).reshape(-1, len(images))
-    )
+    pixels = columns(Layout.infer(images, 256), images)
+    channels_last = images.reshape(*shape[:3], -1)
+    channel_by_channel = channels_last.transpose(3, 1, 2, 0)
+    assert np.array_equal(pixels.numpy(), channel_by_channel.reshape(-1, len(images)))
 
 
 def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed():
     images = np.full((1000, 2, 2), 3, np.uint8)
     layout = Layout.infer(images, 8)
-    raw = columns(layout, images)
-    a, b, other = (layout.encode(raw, Seed(s)) for s in (0, 0, 1))
-    assert torch.equal(a, b)
-    assert not torch.equal(a, other)
-    u = (a + 1) * 4 - 3
+    pixels = columns(layout, images)
+    x = layout.encode(pixels, Seed(0))
+    assert torch.equal(x, layout.encode(pixels, Seed(0)))
+    assert not torch.equal(x, layout.encode(pixels, Seed(1)))
+    u = (x + 1) * 4 - 3
     assert 0 <= float(u.min()) < 0.01 < 0.99 < float(u.max()) < 1
     assert float(u.mean()) == pytest.approx(0.5, abs=0.02)
-    middle = layout.encode(raw)
+    middle = layout.encode(pixels)
     assert torch.equal(middle, torch.full_like(middle, 3.5 / 4 - 1))
+
+
+def test_the_noise_of_a_picture_depends_on_its_index_only():
+    images = np.full((1000, 2, 2), 3, np.uint8)
+    layout = Layout.infer(images, 8)
+    pixels = columns(layout, images)
+    x = layout.encode(pixels, Seed(0))
     part = layout.encode(
-        raw[:, [2, 3, 7]], Seed(0), total=1000, class_slices=[slice(2, 4), slice(7, 8)]
+        pixels[:, [2, 3, 7]],
+        Seed(0),
+        n_total=1000,
+        column_slices=[slice(2, 4), slice(7, 8)],
     )
-    assert torch.equal(part, a[:, [2, 3, 7]])  # a picture's noise depends on its number
-    brightest = torch.full(
-        (64 * 64, 500), 255, dtype=torch.uint8
-    )  # never rounds up to 256
-    assert bool(
-        (Layout(64, 64, None, "uint8", 256).encode(brightest, Seed(0)) < 1).all()
-    )
+    assert torch.equal(part, x[:, [2, 3, 7]])
 
 
-def test_values_beyond_the_range_are_written_as_its_ends_and_others_than_numbers_not_at_all():
+def test_the_brightest_pixels_never_round_up_to_the_next_value():
+    brightest = torch.full((64 * 64, 500), 255, dtype=torch.uint8)
+    x = Layout(64, 64, None, "uint8", 256).encode(brightest, Seed(0))
+    assert bool((x < 1).all())
+
+
+def test_values_beyond_the_range_are_written_as_its_ends_and_nan_is_refused():
     beyond = torch.tensor([[-1.5, -1.0, 1.0, 1.5]])
-    assert Layout(1, 1, None, "uint8", 17).write(beyond).ravel().tolist() == [
-        0,
-        0,
-        16,
-        16,
-    ]
-    assert Layout(1, 1, None, "float32", None).write(beyond).ravel().tolist() == [
-        0,
-        0,
-        1,
-        1,
-    ]
+    integers = Layout(1, 1, None, "uint8", 17)
+    floats = Layout(1, 1, None, "float32", None)
+    assert integers.write(beyond).ravel().tolist() == [0, 0, 16, 16]
+    assert floats.write(beyond).ravel().tolist() == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="start_noise closer to the defaults"):
-        Layout(1, 1, None, "uint8", 17).write(beyond * torch.nan)
+        integers.write(beyond * torch.nan)
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 5), (4, 3, 5, 3)])
 def test_mirror_images_follow_the_pictures(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     layout = Layout.infer(images, 256)
-    both = layout.mirrored(columns(layout, images))
-    written = layout.write(layout.encode(both))
+    doubled = layout.with_mirror_images(columns(layout, images))
+    written = layout.write(layout.encode(doubled))
     assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
 
 
@@ -127,7 +125,7 @@ def test_mirror_images_follow_the_pictures(shape):
 @pytest.mark.parametrize("channels", [None, 3])
 def test_masks_by_name_cover_what_they_say(name, channels):
     layout = Layout(8, 12, channels, "uint8", 256)
-    mask = layout.known(part_of(name, layout), "cpu").view(-1, 8, 12).numpy()
+    mask = layout.known_values(as_mask(name, layout), "cpu").view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
     halves = {
@@ -144,11 +142,11 @@ def test_masks_by_name_cover_what_they_say(name, channels):
 def test_masks_and_their_opposites_share_the_pixels_of_odd_pictures():
     layout = Layout(7, 5, None, "uint8", 256)
     for a, b in (("top", "bottom"), ("left", "right"), ("border", "center")):
-        assert np.array_equal(part_of(a, layout), ~part_of(b, layout))
-    own = np.random.default_rng(0).random((7, 5)) < 0.5
-    for mask in (own, own.tolist(), torch.from_numpy(own)):
-        assert np.array_equal(part_of(mask, layout), own)
-    assert layout.known(np.zeros((7, 5), bool), "cpu") is None
+        assert np.array_equal(as_mask(a, layout), ~as_mask(b, layout))
+    random = np.random.default_rng(0).random((7, 5)) < 0.5
+    for mask in (random, random.tolist(), torch.from_numpy(random)):
+        assert np.array_equal(as_mask(mask, layout), random)
+    assert layout.known_values(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):
@@ -223,4 +221,4 @@ def test_masks_that_do_not_fit_are_refused(mask):
     with pytest.raises(
         ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"
     ):
-        part_of(mask, Layout(8, 8, None, "uint8", 256))
+        as_mask(mask, Layout(8, 8, None, "uint8", 256))

@@ -15,18 +15,18 @@ from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.levels import LevelFlow
-from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.pyramid import PyramidLevel
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 HISTOGRAM = Histogram(16)  # of the plan
 
 
-def levels(schedule="2[2] 6[3] 6[1]=1", known=None, device="cpu", clip=True, **changes):
+def levels(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
     """The flow of pictures of 6×6 pixels, two steps a stage."""
     stages = schedules.from_string(schedule, 6, 6, 2)
     options = PictureOptions(n_directions=30, clip=clip)
     plan = picture_plan(stages=tuple(stages), options=options, **changes)
-    return LevelFlow(plan, Seed(0), torch.device(device), known)
+    return LevelFlow(plan, Seed(0), torch.device(device))
 
 
 def clouds(m=40, n=30):
@@ -37,37 +37,27 @@ def clouds(m=40, n=30):
 
 @pytest.mark.parametrize("patch_basis", ["pixels", "cosines", "random"])
 def test_stages_have_the_directions_of_their_level(patch_basis):
-    made = levels("2[2] 6[3]", patch_basis=patch_basis)
-    flow = made.flow()
+    level_flow = levels("2[2] 6[3]", patch_basis=patch_basis)
+    flow = level_flow.flow()
     x = torch.zeros(36, 1)
-    for i, kind in enumerate(
-        (RandomPatches if patch_basis == "random" else Tiles,) * 2
-    ):
+    kind = RandomPatches if patch_basis == "random" else Tiles
+    for i in range(2):
         assert isinstance(flow.stages[i].frame, kind)
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
-        frames = [Step(flow, i, k, 0, cloud, Cloud(x)).frame() for k in range(5)]
-        assert [f.n_directions for f in frames] == [
-            made.count_directions(i, k) for k in range(5)
-        ]
-        assert max(f.n_directions for f in frames) <= made.plan.directions[i]
+        for k in range(5):
+            frame = Step(flow, i, k, 0, cloud, Cloud(x)).frame()
+            assert frame.n_directions == level_flow.count_directions(i, k)
+            assert frame.n_directions <= level_flow.plan.directions_per_stage[i]
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
-    coarse, fine, single = levels(shrinkage=2.0).flow((0.1,)).stages
+    stages = levels(shrinkage=2.0).flow((0.1,)).stages  # coarse, fine, single pixels
     shrunk = Shrunk(HISTOGRAM, 2.0, (0.1,))
     aligned = AlignedHistogram(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
-    assert [stage.transport for stage in (coarse, fine, single)] == [
-        shrunk,
-        shrunk,
-        aligned,
-    ]
-    assert [stage.n_knots for stage in (coarse, fine, single)] == [12, 12, 512]
-    assert [stage.taper for stage in (coarse, fine, single)] == [0, 0.5, 0]
-    assert [stage.subspace.clip for stage in (coarse, fine, single)] == [
-        False,
-        False,
-        True,
-    ]
+    assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
+    assert [stage.n_knots for stage in stages] == [12, 12, 512]
+    assert [stage.taper for stage in stages] == [0, 0.5, 0]
+    assert [stage.subspace.clip for stage in stages] == [False, False, True]
     assert levels(transport=Sorted()).flow().stages[-1].transport == Sorted()
     assert [stage.n_knots for stage in levels(n_knots=0).flow().stages] == [0, 0, 0]
     half = [stage.frame.precision for stage in levels(device="meta").flow().stages]
@@ -78,11 +68,11 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     flow = levels(transport=Sorted()).flow()
     particles, data = clouds()
     start = particles.x.clone()
-    space = Subspace(1, 6, 6, 2, 2)
+    level = PyramidLevel(1, 6, 6, 2, 2)
     simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), n_stages=1)
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
-    assert torch.allclose(space.extend(space.restrict(change)), change, atol=1e-9)
+    assert torch.allclose(level.extend(level.restrict(change)), change, atol=1e-9)
     assert float(particles.x.abs().max()) > 1
     simulate(
         flow,
@@ -95,17 +85,12 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    made = (
-        levels(n_conditions=3, amplifier=xi, shrinkage=1.0) for xi in (math.inf, 5.0)
-    )
-    per_class, shared = (one.flow((0.1,)) for one in made)
-    assert (
-        per_class.per_class,
-        per_class.n_shared,
-        per_class.stages[0].transport.n_shared,
-    ) == (True, 0, 0)
-    assert (shared.per_class, shared.n_shared, shared.stages[0].transport.n_shared) == (
-        False,
-        3,
-        3,
-    )
+    conditional = dict(n_conditions=3, shrinkage=1.0)
+    separate = levels(**conditional, amplifier=math.inf).flow((0.1,))
+    assert separate.per_class
+    assert separate.n_shared == 0
+    assert separate.stages[0].transport.n_shared == 0
+    shared = levels(**conditional, amplifier=5.0).flow((0.1,))
+    assert not shared.per_class
+    assert shared.n_shared == 3
+    assert shared.stages[0].transport.n_shared == 3

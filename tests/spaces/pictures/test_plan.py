@@ -1,4 +1,4 @@
-"""Plans of pictures: stages, steps, classes apart, clusters, knots, shrinkage, memory."""
+"""Plans of pictures: stages, steps, classes, clusters, shrinkage, memory."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from sliceflow.spaces.pictures.plan import (
 def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
     images = np.full((400, 2, 2), 200, np.uint8)
     labels = np.arange(400) % 2
-    how = dict(
+    settings = dict(
         schedule="1[1]",
         n_particles=500,
         quality=quality,
@@ -32,12 +32,13 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
         device="cpu",
     )
     joint = steps if quality == 7 else 6 * steps
-    flow = ImageFlow(**how)
+    flow = ImageFlow(**settings)
     assert flow.plan(images, labels).n_steps == steps
     assert flow.plan(images).n_steps == joint
-    assert ImageFlow(**how, amplifier=10.0).plan(images, labels).n_steps == joint
-    assert ImageFlow(**how, observed="top").plan(images).n_steps == joint
-    assert flow.plan(np.full((400, 2, 2, 3), 200, np.uint8)).n_steps == steps  # mosaics
+    assert ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == joint
+    assert ImageFlow(**settings, observed="top").plan(images).n_steps == joint
+    colours = np.full((400, 2, 2, 3), 200, np.uint8)  # they start as mosaics
+    assert flow.plan(colours).n_steps == steps
 
 
 def test_stages_are_those_of_the_schedule():
@@ -50,8 +51,8 @@ def test_stages_are_those_of_the_schedule():
         stage.name for stage in flow.plan_.stages
     ]
     for schedule, message in (
-        ("1[1] 8x[3]", r"schedule entry '8x\[3\]' is not of the form"),
-        ("1[1] 6[3]", "schedule has resolution 6 but the pictures are 5×4"),
+        ("1[1] 8x[3]", r"has the entry '8x\[3\]', which is not of the form"),
+        ("1[1] 6[3]", "has resolution 6 but the pictures are 5×4"),
     ):
         with pytest.raises(ValueError, match=message):
             pictures(schedule=schedule).plan(PICTURES)
@@ -75,74 +76,70 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
 def test_a_cpu_has_fewer_particles_than_twice_the_pictures():
     images = np.zeros((30_000, 4, 4), np.uint8)
     images[:, 0, 0] = np.arange(30_000) % 251
-    plans = {
-        q: ImageFlow(quality=q, device="cpu").plan(images)
-        for q in ("draft", "standard", "best")
-    }
-    assert [plan.n_particles for plan in plans.values()] == [10_000, 20_000, 40_000]
+    for quality, m in (("draft", 10_000), ("standard", 20_000), ("best", 40_000)):
+        plan = ImageFlow(quality=quality, device="cpu").plan(images)
+        assert plan.n_particles == m
 
 
 def test_the_automatic_amplifier_holds_large_classes_apart():
-    choices = {
-        ("auto", 3000, 2001, 2): math.inf,
-        ("auto", 3000, 2000, 2): 10.0,  # sorted
-        ("auto", 9000, 199, 2): 10.0,  # a class has less than 100 pictures
-        ("histogram", 10, 200, 2): math.inf,
-        ("sorted", 90_000, 90_000, 2): 10.0,
-        (Sorted(), 90_000, 90_000, 2): 10.0,
-        (Histogram(8), 10, 2000, 2): math.inf,
-        (Auto(threshold=10**6), 9000, 2000, 2): 10.0,
-    }
-    assert {of: choose_amplifier("auto", *of) for of in choices} == choices
+    for transport, m, n, expected in (
+        ("auto", 3000, 2001, math.inf),
+        ("auto", 3000, 2000, 10.0),  # sorted
+        ("auto", 9000, 199, 10.0),  # a class has less than 100 pictures
+        ("histogram", 10, 200, math.inf),
+        ("sorted", 90_000, 90_000, 10.0),
+        (Sorted(), 90_000, 90_000, 10.0),
+        (Histogram(8), 10, 2000, math.inf),
+        (Auto(threshold=10**6), 9000, 2000, 10.0),
+    ):
+        assert choose_amplifier("auto", transport, m, n, 2) == expected
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
-    bins = {
-        xi: choose_transport("histogram", xi, 9).n_bins for xi in (0.0, 10.0, math.inf)
-    }
-    assert bins == {0.0: 128, 10.0: 1024, math.inf: 128}
+
+
+def test_histograms_that_classes_share_have_more_bins():
+    for amplifier, n_bins in ((0.0, 128), (10.0, 1024), (math.inf, 128)):
+        assert choose_transport("histogram", amplifier, 9).n_bins == n_bins
 
 
 def test_there_are_as_many_clusters_as_pictures_allow():
     digit = (1, 28, 28)
     photograph = (3, 32, 32)
     tiny = (1, 8, 8)
-    choices = {
-        ("auto", "standard", 10_000, 60_000, digit): 30,
-        ("auto", "best", 10_000, 60_000, digit): 20,
-        ("auto", "draft", 10_000, 100_000, photograph): 25,
-        ("auto", "best", 10_000, 10_000, photograph): 5,
-        ("auto", "draft", 10_000, 60_000, tiny): 4,
-        ("auto", 1, 10_000, 1999, digit): 1,
-        ("auto", 1, 12, 60_000, digit): 12,
-        ("sorted", 1, 10_000, 60_000, digit): 1,
-        (Histogram(8), 1, 100, 60_000, digit): 30,
-        (Auto(threshold=10**6), 1, 10_000, 60_000, digit): 1,
-    }
 
-    def chosen(transport, quality, m, *of, **more):
-        flow = ImageFlow(transport=transport, quality=quality, **more)
-        return choose_clusters(flow.get_params(), m, *of, torch.device("cuda"))
+    def chosen(transport, quality, m, n, shape, mirror=False):
+        flow = ImageFlow(transport=transport, quality=quality, mirror=mirror)
+        return choose_clusters(flow.get_params(), m, n, shape, torch.device("cuda"))
 
-    assert {of: chosen(*of) for of in choices} == choices
-    assert (
-        chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4
-    )  # of 9,000 faces
-    for changes, message in (
-        (
-            dict(n_clusters=51),
-            "n_clusters=51 must be at most 50: each cluster needs a particle",
-        ),
-        (
-            dict(n_clusters=2, transport="auto"),
-            "n_clusters=2 needs histograms, but this transport",
-        ),
+    for transport, quality, m, n, shape, expected in (
+        ("auto", "standard", 10_000, 60_000, digit, 30),
+        ("auto", "best", 10_000, 60_000, digit, 20),
+        ("auto", "draft", 10_000, 100_000, photograph, 25),
+        ("auto", "best", 10_000, 10_000, photograph, 5),
+        ("auto", "draft", 10_000, 60_000, tiny, 4),
+        ("auto", 1, 10_000, 1999, digit, 1),
+        ("auto", 1, 12, 60_000, digit, 12),
+        ("sorted", 1, 10_000, 60_000, digit, 1),
+        (Histogram(8), 1, 100, 60_000, digit, 30),
+        (Auto(threshold=10**6), 1, 10_000, 60_000, digit, 1),
     ):
-        with pytest.raises(ValueError, match=message):
-            pictures(**dict(transport="histogram") | changes).plan(PICTURES)
+        assert chosen(transport, quality, m, n, shape) == expected
+    n_faces = 9_000  # and as many mirror images, which are not different
+    assert chosen("auto", 25, 10_000, 2 * n_faces, photograph, mirror=True) == 4
+
+
+def test_clusters_that_cannot_be_fitted_are_refused():
+    message = "n_clusters=51 must be at most 50: each cluster needs a particle"
+    with pytest.raises(ValueError, match=message):
+        pictures(n_clusters=51, transport="histogram").plan(PICTURES)
+    message = "n_clusters=2 needs histograms, but this transport"
+    with pytest.raises(ValueError, match=message):
+        pictures(n_clusters=2, transport="auto").plan(PICTURES)
 
 
 def test_shrinkage_depends_on_steps_and_pictures():
-    few, many = (choose_shrinkage("auto", n, 50) for n in (100, 60_000))
-    assert 0.05 < many < 0.1 < few <= 2
+    of_few_pictures = choose_shrinkage("auto", 100, 50)
+    of_many_pictures = choose_shrinkage("auto", 60_000, 50)
+    assert 0.05 < of_many_pictures < 0.1 < of_few_pictures <= 2
     assert choose_shrinkage("auto", 100, 50, mosaics=True) == 8
     plan = pictures(transport="histogram", amplifier=math.inf).plan(
         PICTURES, EVEN_AND_ODD

@@ -1,11 +1,11 @@
-"""Pyramid levels: orthonormal, reproducing constants, blind to everything orthogonal to them."""
+"""Pyramid levels: orthonormal, and they reproduce constants."""
 
 import pytest
 import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.pyramid import Subspace, basis
+from sliceflow.spaces.pictures.pyramid import PyramidLevel, upsampling_basis
 
 ODD = [1, 2, 3, 5, 9, 27, 33]
 SHAPES = [
@@ -19,14 +19,14 @@ SHAPES = [
 
 def sizes():
     """(full, small) of all stages of the paper and of every level of odd sizes."""
-    paper = [
-        (full, level.h)
-        for full in (28, 32, 64)
-        for level in schedules.from_string(schedules.paper(full, full), full, full)
-    ]
-    return sorted(
-        {*paper, *((full, small) for full in ODD for small in range(1, full + 1))}
-    )
+    pairs = set()
+    for full in (28, 32, 64):
+        for stage in schedules.from_string(schedules.paper(full, full), full, full):
+            pairs.add((full, stage.h))
+    for full in ODD:
+        for small in range(1, full + 1):
+            pairs.add((full, small))
+    return sorted(pairs)
 
 
 def identity(n):
@@ -35,7 +35,7 @@ def identity(n):
 
 def test_every_basis_has_orthonormal_columns_and_can_represent_a_constant():
     for full, small in sizes():
-        u = basis(full, small)
+        u = upsampling_basis(full, small)
         one = torch.ones(full).double()
         assert (u.shape, u.dtype) == ((full, small), torch.float64)
         assert torch.allclose(u.T @ u, identity(small), rtol=0, atol=1e-10), (
@@ -48,7 +48,7 @@ def test_every_basis_has_orthonormal_columns_and_can_represent_a_constant():
 
 def test_columns_are_local():
     """The columns are the upsampling's bumps, not waves over the whole picture."""
-    u = basis(64, 16)
+    u = upsampling_basis(64, 16)
     distance = (torch.arange(64)[:, None] - (4 * torch.arange(16) + 1.5)).abs()
     far = (u.square() * (distance > 12)).sum(0)
     assert float(far.max()) < 0.02
@@ -56,7 +56,7 @@ def test_columns_are_local():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_painting_and_reading_again_is_the_identity(shape):
-    level = Subspace(*shape)
+    level = PyramidLevel(*shape)
     z = Seed(0).normal(level.dimension, 4)
     assert level.extend(z).shape == (shape[0] * shape[1] * shape[2], 4)
     assert torch.allclose(level.restrict(level.extend(z)), z, rtol=0, atol=1e-10)
@@ -64,29 +64,30 @@ def test_painting_and_reading_again_is_the_identity(shape):
 
 
 def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
-    level = Subspace(2, 7, 5, 3, 2)
-    u = torch.kron(identity(2), torch.kron(basis(7, 3), basis(5, 2)))
+    level = PyramidLevel(2, 7, 5, 3, 2)
+    u = torch.kron(
+        identity(2), torch.kron(upsampling_basis(7, 3), upsampling_basis(5, 2))
+    )
     x = Seed(0).normal(70, 4)
     assert torch.allclose(level.restrict(x), u.T @ x)
     assert torch.allclose(level.extend(u.T @ x), u @ (u.T @ x))
 
 
 def test_full_resolution_is_the_picture_itself():
-    level = Subspace(3, 6, 4, 6, 4)
+    level = PyramidLevel(3, 6, 4, 6, 4)
     x = torch.zeros(72, 2)
     assert level.is_full_resolution
     assert level.restrict(x) is x
     assert level.extend(x) is x
-    assert not Subspace(3, 6, 4, 6, 3).is_full_resolution
+    assert not PyramidLevel(3, 6, 4, 6, 3).is_full_resolution
 
 
 def test_chunks_of_columns_change_nothing(monkeypatch):
     x = torch.randn(3 * 12 * 10, 1000, dtype=torch.float64)
-    level = Subspace(3, 12, 10, 5, 4)
+    level = PyramidLevel(3, 12, 10, 5, 4)
     small = level.restrict(x)
     pictures = level.extend(small)
-    monkeypatch.setattr(
-        "sliceflow.spaces.pictures.pyramid._CHUNK", 1
-    )  # 256 columns at a time
+    # Only the least number of columns at a time, 256.
+    monkeypatch.setattr("sliceflow.spaces.pictures.pyramid.MAX_VALUES_PER_CHUNK", 1)
     torch.testing.assert_close(level.restrict(x), small)
     torch.testing.assert_close(level.extend(small), pictures)

@@ -1,4 +1,4 @@
-"""Schedules: the paper's Table 2, its notation read and refused, and one for pictures of any size."""
+"""Schedules: the paper's Table 2, its notation, and one for pictures of any size."""
 
 import re
 from itertools import groupby, pairwise
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sliceflow.errors import ParameterError
 from sliceflow.spaces.pictures.schedules import PictureStage, auto, from_string, paper
 
 BAD = [
@@ -46,35 +47,37 @@ TABLE_2 = {
 
 @pytest.mark.parametrize("full", TABLE_2)
 def test_the_papers_schedule_is_its_table_2(full):
-    levels = from_string(paper(full, full), full, full, steps=7)
-    patches = {r: [r] for r in range(1, 7)} | TABLE_2[full]
-    assert levels == [
-        PictureStage(r, r, s, 7) for r, several in patches.items() for s in several
-    ]
+    stages = from_string(paper(full, full), full, full, steps=7)
+    patches_by_resolution = {r: [r] for r in range(1, 7)} | TABLE_2[full]
+    expected = []
+    for resolution, patches in patches_by_resolution.items():
+        for patch in patches:
+            expected.append(PictureStage(resolution, resolution, patch, 7))
+    assert stages == expected
 
 
-@given(
-    st.lists(
-        st.integers(1, 40).flatmap(
-            lambda r: st.tuples(
-                st.just(r), st.lists(st.integers(1, r), min_size=1, max_size=5)
-            )
-        ),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_text_is_read_as_it_is_written(words):
-    text = " ".join(f"{r}[{','.join(map(str, patches))}]" for r, patches in words)
-    levels = from_string(text, 40, 40, steps=3)
-    assert levels == [
-        PictureStage(r, r, patch, 3) for r, patches in words for patch in patches
-    ]
-    assert [str(level) for level in levels] == [
-        f"{r}[{s}]×3" for r, patches in words for s in patches
-    ]
-    again = "\n\t ".join(str(level).removesuffix("×3") for level in levels)
-    assert from_string(again, 40, 40, steps=3) == levels
+@st.composite
+def entries(draw):
+    """A resolution, and patches that fit into it."""
+    resolution = draw(st.integers(1, 40))
+    patches = draw(st.lists(st.integers(1, resolution), min_size=1, max_size=5))
+    return resolution, patches
+
+
+@given(st.lists(entries(), min_size=1, max_size=8))
+def test_text_is_read_as_it_is_written(schedule):
+    words = []
+    expected = []
+    for resolution, patches in schedule:
+        words.append(f"{resolution}[{','.join(map(str, patches))}]")
+        for patch in patches:
+            expected.append(PictureStage(resolution, resolution, patch, 3))
+    stages = from_string(" ".join(words), 40, 40, steps=3)
+    assert stages == expected
+    written = [str(stage) for stage in stages]
+    assert written == [f"{stage.h}[{stage.patch}]×3" for stage in expected]
+    again = "\n\t ".join(text.removesuffix("×3") for text in written)
+    assert from_string(again, 40, 40, steps=3) == stages
 
 
 def test_a_resolution_is_the_longer_side():
@@ -92,37 +95,45 @@ def test_a_bracket_can_have_more_steps_or_fewer():
     assert [level.n_steps for level in levels] == [1, 25, 25, 10, 3, 3]
 
 
+@pytest.mark.parametrize("entry", BAD)
+def test_what_is_no_entry_is_named(entry):
+    fact = (
+        f"has the entry {entry!r}, which is not of the form resolution[patch,patch,…]"
+    )
+    message = f"schedule={entry!r} {fact}; write 28[15,13,11]"
+    with pytest.raises(ParameterError, match=f"^{re.escape(message)}"):
+        from_string(entry, 6, 8)
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "fact", "hint"),
     [
-        *(
-            (
-                word,
-                f"schedule entry {word!r} is not of the form resolution[patch,patch,…]",
-            )
-            for word in BAD
-        ),
         (
             "1[1] 0[3]",
-            "schedule has resolution 0 but the pictures are 6×8; use 1 to 8, or schedule='",
+            "has resolution 0 but the pictures are 6×8",
+            "use 1 to 8, or schedule='auto'",
         ),
         (
             "1[1] 9[3]",
-            "schedule has resolution 9 but the pictures are 6×8; use 1 to 8, or schedule='",
+            "has resolution 9 but the pictures are 6×8",
+            "use 1 to 8, or schedule='auto'",
         ),
         (
             "4[9]",
-            "schedule entry '4[9]' has a patch of 9 pixels at a resolution of 4; use 1 to 4",
+            "has the entry '4[9]' with a patch of 9 pixels at a resolution of 4",
+            "use patches of 1 to 4",
         ),
         (
             "8[3,0]",
-            "schedule entry '8[3,0]' has a patch of 0 pixels at a resolution of 8; use 1 to 8",
+            "has the entry '8[3,0]' with a patch of 0 pixels at a resolution of 8",
+            "use patches of 1 to 8",
         ),
-        (" \n", "the schedule is empty; pass at least one resolution[patch]"),
+        (" \n", "is empty", "pass at least one resolution[patch]"),
     ],
 )
-def test_what_is_no_schedule_is_named(text, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+def test_what_is_no_schedule_is_named(text, fact, hint):
+    message = f"schedule={text!r} {fact}; {hint}"
+    with pytest.raises(ParameterError, match=f"^{re.escape(message)}$"):
         from_string(text, 6, 8)
 
 
@@ -134,31 +145,44 @@ def test_what_is_no_schedule_is_named(text, message):
 @example(64, 48)
 @example(1024, 1024)
 def test_auto_suits_pictures_of_any_size(height, width):
-    """Coarse to fine, ending at the full resolution; patches fit and fall, down to 3 where they can.
-
-    Coarse levels have more steps. The last one does small patches again, pairs, and grey pixels once.
-    """
+    """Coarse to fine, ending at the full resolution, in steps that are small enough."""
     colour = from_string(auto(height, width, channels=3), height, width)
-    levels = from_string(auto(height, width), height, width)
-    assert levels[: len(colour)] == colour
-    assert (levels[0].h, levels[0].w, levels[0].patch) == (1, 1, 1)
-    assert (levels[-1].h, levels[-1].w) == (height, width)
-    longer = [max(level.h, level.w) for level in levels]
-    assert longer == sorted(longer)
-    for r, group in groupby(levels, key=lambda level: max(level.h, level.w)):
-        last = r == max(height, width)
-        again = [7, 5, 3] if last and r >= 16 else []
-        ends = [patch for patch in (2, 1) if last and patch < r]
-        patches, steps = zip(
-            *((level.patch, level.n_steps) for level in group), strict=True
-        )
-        falling = list(patches[: len(patches) - len(again) - len(ends)])
-        assert list(patches) == falling + again + ends
-        assert falling[0] == min(r, 15)
-        assert falling == sorted(set(falling), reverse=True)
-        assert falling[-1] == (3 if r >= 7 else r)
-        first = 100 if last or r >= 20 else 200 if r >= 12 else 300
-        small = [{2: 50, 1: 1}[patch] for patch in ends]
-        assert list(steps) == [first] * len(falling) + [200] * len(again) + small
-    resolutions = sorted(set(longer))
+    stages = from_string(auto(height, width), height, width)
+    assert stages[: len(colour)] == colour
+    assert (stages[0].h, stages[0].w, stages[0].patch) == (1, 1, 1)
+    assert (stages[-1].h, stages[-1].w) == (height, width)
+    longer_sides = [max(stage.h, stage.w) for stage in stages]
+    assert longer_sides == sorted(longer_sides)
+    for r, group in groupby(stages, key=lambda stage: max(stage.h, stage.w)):
+        check_auto_level(r, list(group), is_last=r == max(height, width))
+    resolutions = sorted(set(longer_sides))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))
+
+
+def check_auto_level(resolution, stages, is_last):
+    """Patches fit and fall, down to 3 where they can. Coarse levels have more steps.
+
+    The last level does small patches again, pairs, and grey pixels once.
+    """
+    repeated = []
+    smallest = []
+    if is_last and resolution >= 16:
+        repeated = [7, 5, 3]
+    if is_last:
+        smallest = [patch for patch in (2, 1) if patch < resolution]
+    patches = [stage.patch for stage in stages]
+    falling = patches[: len(patches) - len(repeated) - len(smallest)]
+    assert patches == falling + repeated + smallest
+    assert falling[0] == min(resolution, 15)
+    assert falling == sorted(set(falling), reverse=True)
+    assert falling[-1] == (3 if resolution >= 7 else resolution)
+
+    n_steps = 300
+    if is_last or resolution >= 20:
+        n_steps = 100
+    elif resolution >= 12:
+        n_steps = 200
+    steps_of_smallest = [{2: 50, 1: 1}[patch] for patch in smallest]
+    assert [stage.n_steps for stage in stages] == (
+        [n_steps] * len(falling) + [200] * len(repeated) + steps_of_smallest
+    )

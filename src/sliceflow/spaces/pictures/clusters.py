@@ -93,7 +93,7 @@ def gradient_histograms(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _central_difference(x: Tensor, axis: int) -> Tensor:
-    """The next value minus the previous one along an axis; the ends repeat themselves."""
+    """The next value minus the previous one along an axis; the ends are repeated."""
     n = x.shape[axis]
     index = torch.arange(n, device=x.device)
     following = (index + 1).clamp(max=n - 1)

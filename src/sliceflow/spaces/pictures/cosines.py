@@ -37,7 +37,7 @@ CACHE_BYTES = 1 << 26
 
 
 def _dct_matrix(n: int) -> Tensor:
-    """The cosine basis of n values (the DCT-II), rows of unit length: (n, n), float64."""
+    """The cosine basis of n values, the DCT-II: (n, n), float64, rows of length 1."""
     i = torch.arange(n, dtype=torch.float64)
     rows = torch.cos(math.pi / n * torch.outer(i, i + 0.5)) * math.sqrt(2 / n)
     rows[0] /= math.sqrt(2)

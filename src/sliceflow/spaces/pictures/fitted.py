@@ -32,8 +32,8 @@ from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
 # Offline samples of one pass over the steps of a model. On a GPU, where a small step
-# takes as long as a large one, there are more: as many as have so many values (256 MB in
-# float32), within limits.
+# takes as long as a large one, there are more: as many as have so many values (256 MB
+# in float32), within limits.
 SAMPLES_PER_PASS = 1 << 13
 MAX_SAMPLES_PER_PASS = 1 << 16
 MAX_VALUES_PER_PASS = 1 << 26

@@ -61,8 +61,8 @@ TONE_INCREMENT = 1e-9
 DRAWS_PER_COMPLETION = 8
 # t of this choice: about how many differences side by side say the same.
 SEAM_CORRELATION = 3.0
-# Training pictures in which differences of neighbouring pixels are measured, and by which
-# drawings are recognised.
+# Training pictures in which differences of neighbouring pixels are measured, and by
+# which drawings are recognised.
 N_MEASURED_PICTURES = 2_000
 # Pictures are drawings if this share of pixels, or more, is black or white.
 MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2

@@ -1,9 +1,9 @@
 """Conversion between the user's pictures and the engine's columns.
 
 The user has (n, H, W) or (n, H, W, C), integers or floats, as an array or a tensor. The
-engine has columns (C·H·W, n), channel by channel, with values in [-1, 1]. Integer pixels
-v of 0..n_pixel_values-1 are *dequantised*, (v + u)·2/n_pixel_values − 1 with u uniform in
-(0, 1); floats in [0, 1] become 2v − 1.
+engine has columns (C·H·W, n), channel by channel, with values in [-1, 1]. Integer
+pixels v of 0..n_pixel_values-1 are *dequantised*, (v + u)·2/n_pixel_values − 1 with u
+uniform in (0, 1); floats in [0, 1] become 2v − 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_USUAL_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape and type of the user's pictures: enough to read others and write samples."""
+    """Shape and type of the user's pictures, to read others and to write samples."""
 
     height: Annotated[int, Between(1, MAX_SIDE)]
     width: Annotated[int, Between(1, MAX_SIDE)]

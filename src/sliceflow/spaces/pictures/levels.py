@@ -49,7 +49,7 @@ class LevelFlow:
     known_values: Tensor | None = None  # (d, 1), True where a pixel is observed
 
     def flow(self, noise_rates: tuple[float, ...] = ()) -> Flow:
-        """The flow of the engine; a fit shrinks its maps by the rates of their noise."""
+        """The engine's flow; a fit shrinks its maps by the rates of their noise."""
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
@@ -210,7 +210,7 @@ def replay_with_trajectory(
     noise: Noise,
     n_frames: int,
 ) -> list[Tensor]:
-    """Move particles by the steps of a model, as `replay`, and return them on their way.
+    """Move particles by the steps of a model, as `replay`, and return their way.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def replay_with_trajectory(
 
 @dataclass(frozen=True)
 class MaskedFrameKind:
-    """Frames of a pyramid level that act on pixels and leave the known ones in place."""
+    """Frames of a pyramid level that act on pixels but never move known ones."""
 
     level: PyramidLevel
     kind: Tiles | RandomPatches  # on the coefficients of the level

@@ -4,11 +4,11 @@ This is not in the paper. A particle of a class with mean μ starts, at pixel p,
 
     x(p) = μ(p) + r·Σᵢ wᵢ(p)·(xᵢ(p) − μ(p))/‖xᵢ − μ‖,    Σᵢ wᵢ(p)² = 1,
 
-where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one
-more. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that
-change smoothly over the picture, with mean 0 over it. So each picture prevails somewhere
-and none everywhere, and edges stay edges, which a flow hardly makes from noise. With
-β = 0 all weights are 1/√s.
+where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of
+one more. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that
+change smoothly over the picture, with mean 0 over it. So each picture prevails
+somewhere and none everywhere, and edges stay edges, which a flow hardly makes from
+noise. With β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def stored_pictures(data: PictureData, ranks: Ranks) -> Tensor:
 
 @dataclass(frozen=True)
 class PicturesByClass:
-    """The indices of pictures in order of class: those of class c start at starts[c]."""
+    """Indices of pictures in order of class: those of class c start at starts[c]."""
 
     indices: Tensor  # (N,)
     starts: Tensor  # (C,)
@@ -132,7 +132,7 @@ class Mosaics:
         return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
     def _sum(self, pictures: Tensor, codes: Tensor, noise: Noise) -> Tensor:
-        """x of the formula (d, n), for indices (n, s + 1) of pictures; the last is x₀."""
+        """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
         means = self._class_means[:, codes]

@@ -28,8 +28,8 @@ from sliceflow.spaces.pictures.tiles import Tiles
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
 QUALITY = {"draft": 3, "standard": 8, "best": 25}
-# So many times more if all pictures share maps and particles start as noise: maps of all
-# pictures, and from noise, have more to do.
+# So many times more if all pictures share maps and particles start as noise: maps of
+# all pictures, and from noise, have more to do.
 JOINT_STEPS_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
@@ -57,8 +57,8 @@ MAX_COLOUR_CLUSTERS = 25
 # copy: many of them copied the digits of 30 clusters of 2,000 each (MNIST).
 CLUSTER_VALUES_PER_ROOT_STEP = 470_000
 
-# The most columns of a step, particles or pictures. Smaller batches are slower on a GPU,
-# and worse: 16,384 columns took MNIST's FD from .20 to .70 with labels.
+# The most columns of a step, particles or pictures. Smaller batches are slower on a
+# GPU, and worse: 16,384 columns took MNIST's FD from .20 to .70 with labels.
 MAX_COLUMNS_PER_STEP = 1 << 20
 
 # Bins of histograms. Classes that share a histogram need more, because ξ spreads them

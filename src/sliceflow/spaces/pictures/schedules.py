@@ -12,8 +12,8 @@ from sliceflow.fields import Between
 
 __all__ = ["PictureStage", "auto", "from_string", "paper"]
 
-# Limits on what a saved model may say, so that a damaged file is refused early. They are
-# far beyond what fits into memory.
+# Limits on what a saved model may say, so that a damaged file is refused early. They
+# are far beyond what fits into memory.
 MAX_SIDE = 1 << 14
 MAX_STEPS = 1 << 24
 
@@ -57,8 +57,8 @@ MAX_PATCH = 15
 LAST_COARSE_RESOLUTION = 7
 
 # Levels of the automatic schedule below these resolutions have more steps: they are
-# cheap and decide what a picture shows. On MNIST without clusters, three times the steps
-# below 12×12 took FD from 6.9 to 3.8.
+# cheap and decide what a picture shows. On MNIST without clusters, three times the
+# steps below 12×12 took FD from 6.9 to 3.8.
 TRIPLE_STEPS_BELOW = 12
 DOUBLE_STEPS_BELOW = 20
 # From this size on, the small patches of the last level are repeated. With three times

@@ -166,7 +166,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class RandomPatches:
-    """The paper's locally-connected directions: H random patches, redrawn at every step.
+    """The paper's locally-connected directions: H random patches, new at every step.
 
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
     with its centre at a random pixel. Parts beyond the border are cut off, and what
