@@ -44,7 +44,7 @@ class ParticleConditions:
         y = None if given.condition.hidden else given.y[numbers.numpy()]
         codes = given.codes[numbers]
         if model and amplifier == 0:
-            more = codes[conditions.even_rows(m, max(0, conditions.ENOUGH - m), seed)]
+            more = codes[conditions.even_rows(m, max(0, conditions.MIN_PARTICLES - m), seed)]
             return cls(y, torch.cat((codes, more)))
         if model:
             per_class = math.isinf(amplifier)
@@ -61,7 +61,7 @@ class ParticleConditions:
         """Number of particles to move in order to keep m; a `model` may need more than m."""
         if self.codes is not None:
             return len(self.codes)
-        return max(m, conditions.ENOUGH) if model else m
+        return max(m, conditions.MIN_PARTICLES) if model else m
 
     def kept_codes(self, m: int) -> Tensor | None:
         """The codes of the m kept particles, in the user's order."""
