@@ -174,10 +174,10 @@ class ContinuousCondition:
 
 @dataclass(frozen=True)
 class MixedCondition:
-    """Labels and continuous columns in one y: an (n, L) array of objects or a DataFrame.
+    """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    `labelled` marks the columns that are not all numbers. Codes (n, l) have the number of
-    a row's combination of labels, a tuple, first, and then its standardised columns.
+    `labelled` marks the columns that are not all numbers. Codes (n, l) have the number
+    of a row's combination of labels, a tuple, first, and then its standardised columns.
     """
 
     labels: LabelCondition
@@ -229,7 +229,7 @@ class MixedCondition:
         return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
 
     def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
-        """y (n, L) from class numbers (n,) of combinations of labels, and the numbers."""
+        """y (n, L) from class numbers (n,) of combinations, and the other columns."""
         is_label = np.array(self.labelled)
         y = np.empty((len(classes), len(is_label)), dtype=object)
         y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
@@ -306,8 +306,8 @@ def default_particles(n: int) -> int:
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     """M rows of the data whose conditions the particles take, shuffled.
 
-    They are in the data's proportions: class c gets M·N_c/N particles, rounded by largest
-    remainders, and at least `least` if M allows it.
+    They are in the data's proportions: class c gets M·N_c/N particles, rounded by
+    largest remainders, and at least `least` if M allows it.
     """
     n = len(codes)
     if codes.dim() == 2:
@@ -340,9 +340,9 @@ def extra_codes(
 ) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few.
 
-    Maps of few particles are poor for fresh ones. So a fit has at least `MIN_PARTICLES`,
-    and at least 200 of every class in the data, or 2√M of M. If each class has its own
-    maps, `per_class`, it has at least 1,000.
+    Maps of few particles are poor for fresh ones. So a fit has at least
+    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
+    class has its own maps, `per_class`, it has at least 1,000.
     """
     m = len(codes_p)
     n = len(codes_q)
@@ -371,8 +371,8 @@ def row_groups(
 ) -> tuple[Tensor, Tensor] | None:
     """Numbers (N,) of data and (M,) of particles that are equal where conditions are.
 
-    They are None if conditions cannot be compared, because data and particles have other
-    sets of distinct continuous y.
+    They are None if conditions cannot be compared, because data and particles have
+    other sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes

@@ -1,10 +1,11 @@
 """The settings of the paper, for `preset="paper"`: Du et al. (ICML 2023) as printed.
 
-`VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in the
-paper. `tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step by
-step. What still differs:
+`VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in
+the paper. `tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step
+by step. What still differs:
 
-- η is the dimension of a level of the pyramid, and at most H, as in the authors' script.
+- η is the dimension of a level of the pyramid, and at most H, as in the authors'
+  script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
 - Particles have classes in exactly the data's proportions; the paper draws classes at
   random.
@@ -92,5 +93,5 @@ def with_preset(
 
 
 def _is_default(value: object, default: object) -> bool:
-    """Whether a parameter has its default value; the same object is, whatever it equals."""
+    """Whether a parameter is its default, by identity or by value."""
     return value is default or value == default

@@ -1,10 +1,10 @@
 """All random numbers of the package, from one counter-based seed tree.
 
-A `Seed` is a node of the tree, named by a path such as ``("frame", 3, 17)``. Its numbers
-are the Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as easy as 1,
-2, 3") whose key is a hash of the path. The integer arithmetic is exact, so every device
-and every version draws the same bits, in any order and in any chunks; only normal numbers
-may differ in the last digit.
+A `Seed` is a node of the tree, named by a path such as ``("frame", 3, 17)``. Its
+numbers are the Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as
+easy as 1, 2, 3") whose key is a hash of the path. The integer arithmetic is exact, so
+every device and every version draws the same bits, in any order and in any chunks; only
+normal numbers may differ in the last digit.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Seed:
         device: torch.device | str = "cpu",
         part: slice | None = None,
     ) -> Tensor:
-        """(rows, columns) numbers in (0, 1), in steps of 2⁻³²; or a `part` of the columns.
+        """(rows, columns) numbers in (0, 1), or a `part` of the columns.
 
-        Row i depends on `start + i` alone.
+        They are multiples of 2⁻³². Row i depends on `start + i` alone.
         """
         largest = _LARGEST_FLOAT32 if dtype == torch.float32 else 1.0
 
