@@ -112,11 +112,9 @@ def test_messages_name_what_does_not_fit():
     ):
         labels.encode(np.zeros((2, 3)))
     columns = infer(np.random.default_rng(0).normal(size=(4, 2)), 4)
-    with pytest.raises(ValueError, match=r"y contains nan at \[1, 0\]"):
+    with pytest.raises(ValueError, match="row 1, column 0: y contains nan; "):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
-    with pytest.raises(
-        ValueError, match="row 1 of y is a dict; labels must be hashable"
-    ):
+    with pytest.raises(ValueError, match="row 1: y is a dict; labels must be hashable"):
         infer(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
         labels.encode([1, {}])
@@ -127,9 +125,7 @@ def test_messages_name_what_does_not_fit():
 )
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
-        with pytest.raises(
-            ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"
-        ):
+        with pytest.raises(ValueError, match="row 2: y (has no label|contains nan)"):
             infer(as_array(labels), 3)
 
 
@@ -146,9 +142,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
 def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
-    with pytest.raises(
-        ValueError, match=r"row 1 of y has no label|y contains nan at \[1\]"
-    ):
+    with pytest.raises(ValueError, match="row 1: y (has no label|contains nan)"):
         infer(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
     assert infer(whole, 2).encode(whole).tolist() == [0, 1]

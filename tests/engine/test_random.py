@@ -20,7 +20,7 @@ def test_a_row_does_not_depend_on_the_rows_around_it(rows, columns, start):
 
 def test_chunks_leave_no_seam(monkeypatch):
     whole = Seed(1).normal(1000, 5), Seed(1).uniform(1000, 5)
-    monkeypatch.setattr("sliceflow.engine.random._CHUNK", 28)
+    monkeypatch.setattr("sliceflow.engine.random._NUMBERS_PER_CHUNK", 28)
     assert torch.equal(whole[0], Seed(1).normal(1000, 5))
     assert torch.equal(whole[1], Seed(1).uniform(1000, 5))
 

@@ -5,8 +5,8 @@ of them, and it moves all particles. The columns are divided once into batches t
 turns. In every batch each condition has as many data as particles: a surplus of one
 class would be transported across the gap to another.
 
-Most batches are contiguous columns, which a GPU reads at full speed. So particles must be
-in random order, and data in the `order` that `divide` returns.
+Most batches are contiguous columns, which a GPU reads at full speed. So particles must
+be in random order, and data in the `order` that `divide` returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # again. Every round stores the numbers of its columns.
 _ROUNDS = 4
 # Batches of more columns than this have a multiple of `_ALIGNMENT` columns, because a
-# GPU reads aligned addresses faster. For small ones, too many columns would be left out.
+# GPU reads aligned addresses faster. For small ones, too many columns would be left
+# out.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
 
@@ -113,7 +114,7 @@ class Target:
         return data, batch
 
     def _data(self, step: Step) -> Cloud:
-        """The data of a step in the subspace of its stage; drawn only if they change."""
+        """The data of a step in the subspace of its stage; drawn if they change."""
         key = (step.stage_index, step.index if self.every_step else 0)
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = None  # frees the memory first
@@ -257,8 +258,8 @@ def _matching_data(
 ) -> list[Tensor]:
     """For every batch of particles, in turn, as many data of the same conditions.
 
-    Groups are numbers of conditions, as `row_groups` gives them. The columns of the data
-    are numbered as they are once sorted by group.
+    Groups are numbers of conditions, as `row_groups` gives them. The columns of the
+    data are numbered as they are once sorted by group.
     """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     group_size = torch.bincount(groups_q, minlength=n_groups)

@@ -2,8 +2,8 @@
 
 With a finite ξ a class shifts the projections, and a direction has one map for all
 classes. With ξ = ∞ each class has its own maps along the same directions. Columns are
-then sorted by class, so that each class is a slice of the columns, and the maps have C·h
-rows: those of the h directions for the first class, then for the second, and so on.
+then sorted by class, so that each class is a slice of the columns, and the maps have
+C·h rows: those of the h directions for the first class, then for the second, and so on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Indices = slice | Tensor | None  # some columns of a cloud; None is all of them
 
 @dataclass(frozen=True)
 class ClassSlices:
-    """Which columns belong to each class: c has those from starts[c] to starts[c + 1]."""
+    """The columns of each class: c has those from starts[c] to starts[c + 1]."""
 
     starts: tuple[int, ...]
 
@@ -57,8 +57,9 @@ class ClassSlices:
 class Cloud:
     """Points with their conditions: x (d, n) moves, y does not.
 
-    y are class numbers (n,), continuous conditions (n, l), or None. If each class has its
-    own maps, the points are sorted by class, and `class_slices` says where they are.
+    y are class numbers (n,), continuous conditions (n, l), or None. If each class has
+    its own maps, the points are sorted by class, and `class_slices` says where they
+    are.
     """
 
     x: Tensor
@@ -125,13 +126,13 @@ def sliced_distance(
 
 
 def _squared_gaps(z_p: Tensor, z_q: Tensor) -> Tensor:
-    """Squared distances (h, N) from z_q (h, N) to the quantiles of z_p (h, M), sorted."""
+    """Squares (h, N) of sorted z_q (h, N) minus the quantiles of z_p (h, M)."""
     quantiles = _quantiles(z_p, z_q.shape[1])
     return (quantiles - z_q.sort(dim=1).values).square()
 
 
 def _quantiles(z: Tensor, n: int) -> Tensor:
-    """Quantiles (h, n) of z (h, m) at the levels (k + ½)/n, linear between its values."""
+    """Quantiles (h, n) of z (h, m) at the levels (k + ½)/n, by interpolation."""
     m = z.shape[1]
     ordered = torch.sort(z, dim=1).values
     position = (torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5

@@ -29,8 +29,8 @@ from sliceflow.fields import FLOATS, Array, Between, Count
 MAX_KNOTS = 257
 # Bins of a compact map: the number of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
-# Rounding steps in the reach of a map. Far below the noise of any map, and displacements
-# up to four times the reach still fit into an int16.
+# Rounding steps in the reach of a map. Far below the noise of any map, and
+# displacements up to four times the reach still fit into an int16.
 _STEPS_IN_REACH = kernels.MAX_LEVEL // 4
 # How far products of stored directions may be from those of orthonormal ones.
 _ORTHONORMAL_TOL = 1e-3
@@ -50,8 +50,8 @@ class CompactMap:
     """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
 
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
-    ``levels[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first knot
-    is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
+    ``levels[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first
+    knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
 
     Maps that move nothing can be left out: then `numbers` (h,) are the row numbers of
     the maps that are stored, among `n_all`. Otherwise `numbers` is None.
@@ -224,7 +224,7 @@ def thin(
     shared: bool,
     tails: bool = False,
 ) -> TransportMap | CompactMap:
-    """What a model stores of fitted maps: about `n_knots` knots of each, where it bends.
+    """What a model stores of fitted maps: about `n_knots` knots of each.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def thin(
 
 
 def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
-    """The most memory that one map of `thin` takes; `n_bins` is None for sorted ones."""
+    """The most bytes that one map of `thin` takes; `n_bins` is None if sorted."""
     if n_knots == 0:
         return 0
     if n_bins is None:
@@ -264,7 +264,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
 
 
 def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
-    """Keep every k-th edge, where k divides the number of bins, and smooth the tails."""
+    """Keep every k-th edge, where k divides the number of bins; smooth the tails."""
     values = grid.values
     n_bins = values.shape[1] - 1
     stride = 1
@@ -280,9 +280,9 @@ def at_bends(grid: GridMap, n_knots: int, reach: float) -> CompactMap:
     """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p,
-    the mean square of this error is least if the density of the knots is proportional to
-    (p·D″²)^⅕. The lines are then fitted to all particles between them. Displacements are
-    rounded to about 8,000 steps in `reach`.
+    the mean square of this error is least if the density of the knots is proportional
+    to (p·D″²)^⅕. The lines are then fitted to all particles between them. Displacements
+    are rounded to about 8,000 steps in `reach`.
     """
     n_bins = grid.values.shape[1] - 1
     counts = grid.counts
@@ -315,8 +315,8 @@ def thin_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
 
     With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
     the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and
-    1, the two particles beside the jump are cells of their own: hardly any fresh particle
-    ends up between the atoms.
+    1, the two particles beside the jump are cells of their own: hardly any fresh
+    particle ends up between the atoms.
     """
     size = knot_map.knots.shape[1]
     if size <= n_knots:
@@ -398,7 +398,7 @@ def _jumps(values: Tensor) -> Tensor | None:
 
 
 def _flat_far_beyond(knot_map: KnotMap) -> KnotMap:
-    """The same with a knot far beyond each end: nothing leaves the range of the data."""
+    """The same with a knot far beyond each end: nothing leaves the data's range."""
     knots = knot_map.knots
     values = knot_map.values
     first = knots[:, :1]

@@ -1,15 +1,15 @@
-"""Conditions: the kinds of y, how y enters the projection, and which y the particles have.
+"""Conditions: the kinds of y, how y enters the projection, and which y particles have.
 
-A condition is *encoded* once into codes: class numbers (n,) for labels, standardised columns (n, l) for
-continuous conditions. A frame's θ_y then shifts every projection by ``ξ·θ_yᵀy``. The codes are never
-written to, so conditions do not move.
+A condition is *encoded* once into codes: class numbers (n,) for labels, standardised
+columns (n, l) for continuous conditions. A frame's θ_y then shifts every projection by
+``ξ·θ_yᵀy``. The codes are never written to, so conditions do not move.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,20 +19,33 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, unmasked
+from sliceflow.errors import DataError, from_tensor, unmasked
 from sliceflow.fields import Array, Label
 
-_HASHABLE = "labels must be hashable: ints, strings, tuples, …"
-ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
-_OF_A_CLASS = 200  # the least of a class that shares its maps with others,
-_OF_ONE_APART = 1_000  # and of a class with its own maps;
-_IN_ALL = 10_000  # fewer, if all classes together would need more than twice as many
+_HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
+# The fewest particles of a fit: maps of fewer are poor for fresh particles.
+MIN_PARTICLES = 2_000
+# The fewest particles of each class, if classes share their maps,
+_MIN_OF_SHARED_CLASS = 200
+# and if each class has its own maps.
+_MIN_OF_OWN_CLASS = 1_000
+# Classes get fewer if all of them together would need more than twice this number, or
+# twice the particles that the fit has anyway.
+_ENOUGH_FOR_ALL_CLASSES = 10_000
+# Particles of a fit by default, rounded up to a multiple of the number of rows.
+_DEFAULT_PARTICLES = 10_000
+# Labels listed in a message.
+_MAX_LISTED_LABELS = 12
+# Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
+# on any ranks.
+_WEIGHT_UNIT = 2.0**-40
 
 
 def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
-    """z + ξ·θ_yᵀy for every direction and row, (h, n), with theta = ξ·θ_y (h, l); z without a condition.
+    """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
-    A class number stands for a one-hot y: its offset is one column of theta.
+    A class number stands for a one-hot y: its offset is one column of theta. Without a
+    condition this is z.
     """
     if theta is None or codes is None:
         return z
@@ -53,97 +66,118 @@ class LabelCondition:
     hidden: bool = False  # clusters, which the user did not pass
 
     def check(self) -> None:
-        if not 0 < len(set(map(label_key, self.classes.tolist()))) == self.width:
+        """Raise a ValueError unless there are labels and all differ."""
+        n_distinct = len({label_key(label) for label in self.classes.tolist()})
+        if n_distinct == 0 or n_distinct != self.width:
             raise ValueError(
                 f"there are no labels, or not all {self.width} are distinct"
             )
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> LabelCondition:
-        """The distinct labels of y, sorted where they can be, else in order of appearance."""
+        """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
-        first = {label_key(label): label for label in reversed(y.tolist())}
-        distinct = [first[key] for key in dict.fromkeys(map(label_key, y.tolist()))]
-        with contextlib.suppress(TypeError):
+        labels: dict[Hashable, Any] = {}
+        for label in y.tolist():
+            labels.setdefault(label_key(label), label)
+        distinct = list(labels.values())
+        with contextlib.suppress(TypeError):  # labels of different types have no order
             distinct = sorted(distinct)
         return cls(_objects(distinct))
 
     @property
     def width(self) -> int:
+        """The number of classes."""
         return len(self.classes)
 
     def encode(self, y: Any) -> Tensor:
         """Class numbers (n,) of labels (n,)."""
         array = as_array(y)
         if array.ndim != 1:
-            fact = (
-                f"y has shape {array.shape} but the model was fitted with class labels"
+            raise DataError(
+                f"y has shape {array.shape} but the model was fitted with class labels",
+                "pass one label for each row, (n,)",
             )
-            raise ValueError(f"{fact}; pass one label for each row, (n,)")
-        number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
+        number_of = {
+            label_key(label): i for i, label in enumerate(self.classes.tolist())
+        }
         labels = array.tolist()
         try:
-            numbers = [number.get(label_key(label)) for label in labels]
+            numbers = [number_of.get(label_key(label)) for label in labels]
         except TypeError as error:
-            raise ValueError(_HASHABLE) from error
+            raise ValueError(_HASHABLE_HINT) from error
         if None in numbers:
-            unknown = list(
-                dict.fromkeys(
-                    v for v, i in zip(labels, numbers, strict=True) if i is None
-                )
-            )
-            fact = f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}"
-            raise ValueError(
-                f"{fact}; the model knows {_listed(self.classes.tolist())}"
-            )
+            self._refuse_unknown(labels, numbers)
         return torch.tensor(numbers, dtype=torch.int64)
 
+    def _refuse_unknown(self, labels: list[Any], numbers: list[int | None]) -> None:
+        """Raise a `DataError` that lists the labels without a number."""
+        pairs = zip(labels, numbers, strict=True)
+        without_number = [label for label, number in pairs if number is None]
+        unknown = list(dict.fromkeys(without_number))  # each one once
+        plural = "s" if len(unknown) > 1 else ""
+        raise DataError(
+            f"unknown label{plural} {_listed(unknown)}",
+            f"the model knows {_listed(self.classes.tolist())}",
+        )
+
     def decode(self, codes: Tensor) -> np.ndarray:
+        """The labels (n,) of class numbers (n,)."""
         return np.asarray(self.classes[codes.cpu().numpy()])
 
 
 @dataclass(frozen=True)
 class ContinuousCondition:
-    """Continuous conditions, standardised column by column (a constant column is only centred)."""
+    """Continuous conditions, standardised column by column.
+
+    A constant column is only centred.
+    """
 
     mean: Annotated[np.ndarray, Array("l", torch.float64)]
     scale: Annotated[np.ndarray, Array("l", torch.float64)]
     hidden = False
 
     def check(self) -> None:
-        if not (self.scale > 0).all() or not self.width:
+        """Raise a ValueError unless there are columns, with positive scales."""
+        if not (self.scale > 0).all() or self.width == 0:
             raise ValueError(
                 "a condition has no columns, or a scale that is not positive"
             )
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> ContinuousCondition:
+        """The mean and the standard deviation of the columns of y (n, l)."""
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
     def width(self) -> int:
+        """l, the number of columns."""
         return len(self.mean)
 
     def encode(self, y: Any) -> Tensor:
+        """Standardised columns (n, l) of y (n, l)."""
         array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.width:
-            known = f"the model was fitted with {self.width} continuous columns"
-            fact = f"y has shape {array.shape} but {known}"
-            raise ValueError(f"{fact}; pass an (n, {self.width}) array")
+            raise DataError(
+                f"y has shape {array.shape} but the model was fitted with "
+                f"{self.width} continuous columns",
+                f"pass an (n, {self.width}) array",
+            )
         return torch.from_numpy((_finite(array) - self.mean) / self.scale)
 
     def decode(self, codes: Tensor) -> np.ndarray:
+        """The columns (n, l) of codes (n, l)."""
         return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
 
 
 @dataclass(frozen=True)
 class MixedCondition:
-    """Labels and continuous columns in one y: an (n, L) array of objects, or a DataFrame.
+    """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    Columns that are not all numbers are `labelled`. Codes (n, l) have the number of a row's combination
-    of labels, a tuple, first, and then its standardised columns.
+    `labelled` marks the columns that are not all numbers. Codes (n, l) have the number
+    of a row's combination of labels, a tuple, first, and then its standardised columns.
     """
 
     labels: LabelCondition
@@ -153,226 +187,262 @@ class MixedCondition:
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> MixedCondition:
-        labelled = tuple(not all(_is_number(type(v)) for v in column) for column in y.T)
+        """The combinations of labels, and the columns of numbers, of y (n, L)."""
+        labelled = tuple(not _are_numbers(column) for column in y.T)
         if all(labelled):
-            fact = f"y has {len(labelled)} columns, all of them labels"
-            raise ValueError(
-                f"{fact}; pass one label per row, such as a tuple, or a column of numbers"
+            raise DataError(
+                f"y has {len(labelled)} columns, all of them labels",
+                "pass one label per row, such as a tuple, or a column of numbers",
             )
         is_label = np.array(labelled)
-        rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
-        _need_labels(rows, "y")
+        combinations = _row_tuples(y[:, is_label])
+        _need_labels(combinations, "y")
         columns = ContinuousCondition.fit_to(_finite(y[:, ~is_label]))
-        return cls(LabelCondition.fit_to(rows), columns, labelled)
+        return cls(LabelCondition.fit_to(combinations), columns, labelled)
 
     @property
     def width(self) -> int:
+        """l, the number of columns of the codes."""
         return 1 + self.columns.width
 
     def encode(self, y: Any) -> Tensor:
+        """Codes (n, l) of y (n, L), or of a sequence of n tuples."""
         array = as_array(y)
-        if (
-            array.ndim == 1
-            and len(array)
-            and all(isinstance(row, tuple) for row in array)
-        ):
+        if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
-        if array.ndim != 2 or array.shape[1] != len(self.labelled):
-            known = f"{len(self.labelled)} columns, {sum(self.labelled)} of them labels"
-            fact = f"y has shape {np.shape(y)} but the model was fitted with {known}"
-            raise ValueError(f"{fact}; pass an (n, {len(self.labelled)}) array")
+        n_columns = len(self.labelled)
+        if array.ndim != 2 or array.shape[1] != n_columns:
+            raise DataError(
+                f"y has shape {np.shape(y)} but the model was fitted with {n_columns} "
+                f"columns, {sum(self.labelled)} of them labels",
+                f"pass an (n, {n_columns}) array",
+            )
         is_label = np.array(self.labelled)
-        rows = _objects(
-            [tuple(row) for row in array[:, is_label].astype(object).tolist()]
-        )
-        numbers = self.labels.encode(rows)[:, None].double()
-        return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
+        combinations = _row_tuples(array[:, is_label].astype(object))
+        class_numbers = self.labels.encode(combinations)[:, None].double()
+        columns = self.columns.encode(array[:, ~is_label])
+        return torch.cat((class_numbers, columns), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
+        """y (n, L) of codes (n, l)."""
         return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
 
     def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
-        """y (n, L) from the class numbers (n,) of combinations of labels, and the other columns."""
+        """y (n, L) from class numbers (n,) of combinations, and the other columns."""
         is_label = np.array(self.labelled)
-        out = np.empty((len(classes), len(is_label)), dtype=object)
-        out[:, is_label] = [list(row) for row in self.labels.decode(classes)]
-        out[:, ~is_label] = numbers
-        return out
+        y = np.empty((len(classes), len(is_label)), dtype=object)
+        y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
+        y[:, ~is_label] = numbers
+        return y
 
 
 Condition = LabelCondition | ContinuousCondition | MixedCondition
 
 
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
-    """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
+    """The kind of condition that the y of `fit` describes.
+
+    One dimension is labels, two are continuous columns, or some of each.
+    """
     if array.ndim not in (1, 2):
-        raise ValueError(
-            f"y has shape {array.shape}; pass labels (n,) or columns (n, l)"
+        raise DataError(
+            f"y has shape {array.shape}", "pass labels (n,) or columns (n, l)"
         )
     if len(array) != n_rows:
-        raise ValueError(
-            f"X has {n_rows} rows but y has {len(array)}; pass one y for every row of X"
+        raise DataError(
+            f"X has {n_rows} rows but y has {len(array)}",
+            "pass one y for every row of X",
         )
-    if array.ndim == 2:
-        if array.shape[1] == 0:
-            raise ValueError("y has 0 columns; leave it out for an unconditional flow")
-        if array.dtype == object and not all(_is_number(type(v)) for v in array.flat):
-            return MixedCondition.fit_to(array)
-        return ContinuousCondition.fit_to(_finite(array))
-    _need_labels(array, name)
-    if array.dtype.kind == "f" and len(
-        fractions := array[_finite(array, name) % 1 != 0]
-    ):
-        fact = f"{name} is one-dimensional: labels, but holds fractions such as {fractions[0]}"
-        raise ValueError(f"{fact}; pass y[:, None] for a continuous condition")
-    return LabelCondition.fit_to(array)
+    if array.ndim == 1:
+        _need_labels(array, name)
+        _need_no_fractions(array, name)
+        return LabelCondition.fit_to(array)
+    if array.shape[1] == 0:
+        raise DataError("y has 0 columns", "leave it out for an unconditional flow")
+    if array.dtype == object and not _are_numbers(array.flat):
+        return MixedCondition.fit_to(array)
+    return ContinuousCondition.fit_to(_finite(array))
 
 
 def repeated(condition: Condition, y: Any, n: int) -> Any:
-    """y for n samples: one condition is repeated n times, anything else is left as it is."""
+    """y for n samples: one condition is repeated n times, anything else is left."""
     y = unmasked(y, "y")
     if isinstance(condition, LabelCondition):
-        one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
-        one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
-        return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
+        if not _is_one_label(y, condition):
+            return y
+        label = y.item() if hasattr(y, "item") else y
+        return _objects([label] * n)
     array = as_array(y)
-    mixed = isinstance(condition, MixedCondition)
-    width = (
-        len(condition.labelled)
-        if isinstance(condition, MixedCondition)
-        else condition.width
-    )
-    one = array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
-    if not one and (mixed or array.ndim):
+    if isinstance(condition, MixedCondition):
+        if not _is_one_row(array, len(condition.labelled)):
+            return array
+        return np.tile(array.astype(object).reshape(1, -1), (n, 1))
+    if array.ndim > 0 and not _is_one_row(array, condition.width):
         return array
-    return np.tile((array.astype(object) if mixed else array).reshape(1, -1), (n, 1))
+    return np.tile(array.reshape(1, -1), (n, 1))
+
+
+def _is_one_label(y: Any, condition: LabelCondition) -> bool:
+    """Whether y is a single label, not a sequence of labels."""
+    if isinstance(y, (str, bytes)) or np.ndim(y) == 0:
+        return True
+    return isinstance(y, tuple) and y in set(condition.classes.tolist())
+
+
+def _is_one_row(array: np.ndarray, width: int) -> bool:
+    """Whether an array is one row of `width` columns, not a sequence of rows."""
+    return array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows of at least 10,000.
+
+    A multiple uses the conditions of all rows equally often.
+    """
+    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """M rows of the data whose conditions the particles take, in the data's proportions, shuffled.
+    """M rows of the data whose conditions the particles take, shuffled.
 
-    Class c gets M·N_c/N particles, rounded by largest remainders, and at least `least` if M allows it.
+    They are in the data's proportions: class c gets M·N_c/N particles, rounded by
+    largest remainders, and at least `least` if M allows it.
     """
     n = len(codes)
     if codes.dim() == 2:
         return even_rows(n, m, seed)
-    counts = torch.bincount(codes)
-    share = counts.double() * (m / n)
-    whole = share.floor().long()
-    # Stable and by class number: the same on every machine.
-    rest = torch.argsort(share - whole, descending=True, stable=True)[
-        : m - int(whole.sum())
-    ]
-    whole[rest] += 1
-    for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
-        while whole[c] < least < int(whole.max()):  # the largest class gives some away
-            whole[whole.argmax()] -= 1
-            whole[c] += 1
-    first_row = torch.zeros(len(counts), dtype=torch.int64)
+    class_sizes = torch.bincount(codes)
+    share = class_sizes.double() * (m / n)
+    counts = share.floor().long()
+    # A stable order, by class number: the same on every machine.
+    by_remainder = torch.argsort(share - counts, descending=True, stable=True)
+    counts[by_remainder[: m - int(counts.sum())]] += 1
+    too_small = (class_sizes > 0) & (counts < least)
+    for c in torch.nonzero(too_small)[:, 0].tolist():
+        while counts[c] < least < int(counts.max()):  # the largest class gives one away
+            counts[counts.argmax()] -= 1
+            counts[c] += 1
+    first_row = torch.zeros(len(class_sizes), dtype=torch.int64)
     first_row[codes.flip(0)] = torch.arange(n - 1, -1, -1)
-    return torch.repeat_interleave(first_row, whole)[seed.child("order").permutation(m)]
+    rows = torch.repeat_interleave(first_row, counts)
+    return rows[seed.child("order").permutation(m)]
 
 
 def even_rows(n: int, m: int, seed: Seed) -> Tensor:
-    """M of the rows 0..N-1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
-    rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
+    """M of the rows 0 to N − 1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
+    rows = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
     return rows[seed.child("order").permutation(m)]
 
 
 def extra_codes(
     codes_q: Tensor, codes_p: Tensor, per_class: bool, seed: Seed
 ) -> Tensor:
-    """Codes of the particles that a fit adds where the requested ones are too few for a model.
+    """Codes of the particles that a fit adds where the requested ones are too few.
 
-    Maps of few particles are poor for fresh ones. So a fit has at least `ENOUGH` particles, and at
-    least 200 of every class in the data, or 2√M of M; classes `per_class`, with their own maps, have 1,000.
+    Maps of few particles are poor for fresh ones. So a fit has at least
+    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
+    class has its own maps, `per_class`, it has at least 1,000.
     """
     m = len(codes_p)
     n = len(codes_q)
-    base = max(m, ENOUGH)
+    n_particles = max(m, MIN_PARTICLES)
     if codes_q.dim() == 2:  # no classes
-        return codes_q[even_rows(n, base - m, seed)]
-    size = torch.bincount(codes_q)
-    n_classes = int((size > 0).sum())
-    least = (
-        _OF_ONE_APART if per_class else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
-    )
-    least = min(least, 2 * max(base, _IN_ALL) // n_classes)
-    wanted = (
-        (size.double() * (base / n)).round().long()
-        if m < ENOUGH
-        else torch.zeros_like(size)
-    )
-    wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
-    there = torch.bincount(codes_p, minlength=len(size))
-    return torch.repeat_interleave(
-        torch.arange(len(size)), (wanted - there).clamp(min=0)
-    )
+        return codes_q[even_rows(n, n_particles - m, seed)]
+    class_sizes = torch.bincount(codes_q)
+    n_classes = int((class_sizes > 0).sum())
+    if per_class:
+        least = _MIN_OF_OWN_CLASS
+    else:
+        least = max(_MIN_OF_SHARED_CLASS, math.ceil(2 * math.sqrt(n_particles)))
+    enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
+    least = min(least, enough_for_all // n_classes)
+    wanted = torch.zeros_like(class_sizes)
+    if m < MIN_PARTICLES:
+        wanted = (class_sizes.double() * (n_particles / n)).round().long()
+    wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
+    present = torch.bincount(codes_p, minlength=len(class_sizes))
+    missing = (wanted - present).clamp(min=0)
+    return torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
 
 
 def row_groups(
     data_codes: Tensor, particle_codes: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared,
-    because data and particles have other sets of distinct continuous y.
+    """Numbers (N,) of data and (M,) of particles that are equal where conditions are.
+
+    They are None if conditions cannot be compared, because data and particles have
+    other sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes
-    groups = _numbered(torch.cat((data_codes, particle_codes.to(data_codes.dtype))))
-    groups_q = groups[: len(data_codes)]
-    groups_p = groups[len(data_codes) :]
-    same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
-    return (groups_q, groups_p) if same else None
+    n = len(data_codes)
+    groups = _row_numbers(torch.cat((data_codes, particle_codes.to(data_codes.dtype))))
+    groups_q = groups[:n]
+    groups_p = groups[n:]
+    if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
+        return None
+    return groups_q, groups_p
 
 
-def _numbered(rows: Tensor) -> Tensor:
-    """The index (n,) of each row among the distinct ones: a faster `torch.unique` with dim=0."""
+def _row_numbers(rows: Tensor) -> Tensor:
+    """The index (n,) of each row among the distinct ones.
+
+    This is faster than `torch.unique` with dim=0.
+    """
     numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     for column in rows.T:
-        distinct, own = torch.unique(column, return_inverse=True)
-        numbers = torch.unique(numbers * len(distinct) + own, return_inverse=True)[1]
+        distinct, column_numbers = torch.unique(column, return_inverse=True)
+        pair_numbers = numbers * len(distinct) + column_numbers
+        numbers = torch.unique(pair_numbers, return_inverse=True)[1]
     return numbers
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
-    """Weights of the data's rows that give every condition the particles' mass; None if all are 1, or
-    conditions cannot be compared.
+    """Weights (N,) of the data that give every condition the particles' mass.
 
-    A row whose condition g is shared by N_g of N rows and M_g of M particles counts (M_g/M)/(N_g/N) in
-    F_q: a surplus of one class would be transported across the gap to another, a jump of size ξ.
+    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
+    (M_g/M)/(N_g/N) in F_q. Otherwise a surplus of one class would be transported across
+    the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
+    conditions cannot be compared.
     """
     groups = row_groups(data_codes, particle_codes)
     if groups is None:
         return None
     groups_q, groups_p = groups
-    size = int(max(groups_q.max(), groups_p.max())) + 1
-    n_g, m_g = (torch.bincount(g, minlength=size).double() for g in groups)
+    n_groups = int(max(groups_q.max(), groups_p.max())) + 1
+    n_g = torch.bincount(groups_q, minlength=n_groups).double()
+    m_g = torch.bincount(groups_p, minlength=n_groups).double()
     ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
-    # Multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any ranks. Only 0 becomes 0.
-    whole = torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
-    weights = whole[groups_q]
+    # Rounded, but only 0 becomes 0.
+    units = (ratio / _WEIGHT_UNIT).round().clamp(min=1)
+    rounded = torch.where(ratio > 0, units * _WEIGHT_UNIT, 0.0)
+    weights = rounded[groups_q]
     return None if bool((weights == 1).all()) else weights
 
 
 def as_array(y: Any, name: str = "y") -> np.ndarray:
-    """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
+    """y as an array.
+
+    A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
+    """
     y = unmasked(from_tensor(y), name)
     if hasattr(y, "to_numpy"):  # of pandas
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
         return np.asarray(y)
-    kinds = (
-        {type(v) for v in y}
-        if isinstance(y, Sequence) and not isinstance(y, str)
-        else set()
-    )
-    alike = all(_is_number(kind) and kind is not bool for kind in kinds)
-    return (
-        _objects(y)
-        if kinds == {tuple} or (len(kinds) > 1 and not alike)
-        else np.asarray(y)
-    )
+    if isinstance(y, Sequence) and not isinstance(y, str) and _needs_objects(y):
+        return _objects(y)
+    return np.asarray(y)
+
+
+def _needs_objects(values: Sequence[Any]) -> bool:
+    """Whether numpy would turn the values into something else: tuples, mixed kinds."""
+    kinds = {type(value) for value in values}
+    if kinds == {tuple}:
+        return True
+    only_numbers = all(_is_number(kind) and kind is not bool for kind in kinds)
+    return len(kinds) > 1 and not only_numbers
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
@@ -382,39 +452,65 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
+def _row_tuples(rows: np.ndarray) -> np.ndarray:
+    """The rows (n, k) of an array as n tuples, in a 1-D array of objects."""
+    return _objects([tuple(row) for row in rows.tolist()])
+
+
 def _is_number(kind: type) -> bool:
     return issubclass(kind, (int, float, np.number))
 
 
-def label_key(label: Any) -> Any:
-    """What tells labels apart: True is not 1, though Python calls them equal."""
+def _are_numbers(values: Any) -> bool:
+    return all(_is_number(type(value)) for value in values)
+
+
+def label_key(label: Any) -> Hashable:
+    """A key that is equal for equal labels: True is not 1, though Python says so."""
     if isinstance(label, tuple):
-        return tuple(map(label_key, label))
-    return (label, "bool") if isinstance(label, bool | np.bool) else label
+        return tuple(label_key(part) for part in label)
+    if isinstance(label, bool | np.bool):
+        return (label, "bool")
+    key: Hashable = label
+    return key
 
 
 def _need_labels(array: np.ndarray, name: str) -> None:
-    """Raise a ValueError for missing values and for labels that cannot be hashed."""
-    if array.dtype.kind in "biufUS":  # missing floats are not finite
+    """Raise a `DataError` for missing labels and for those that cannot be hashed."""
+    if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
-    for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
+    is_dates = array.dtype.kind in "mM"
+    for row, label in enumerate(array if is_dates else array.tolist()):
         if _is_missing(label):
-            fact = f"row {row} of {name} has no label ({format_label(label)})"
-            raise ValueError(
-                f"{fact}; drop such rows, or give them a label such as 'unknown'"
+            raise DataError(
+                f"{name} has no label ({format_label(label)})",
+                "drop such rows, or give them a label such as 'unknown'",
+                row=row,
             )
         try:
             hash(label)
         except TypeError as error:
-            raise ValueError(
-                f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}"
-            ) from error
+            kind = type(label).__name__
+            raise DataError(f"{name} is a {kind}", _HASHABLE_HINT, row=row) from error
+
+
+def _need_no_fractions(array: np.ndarray, name: str) -> None:
+    """Raise a `DataError` for labels that are fractions: they are a continuous y."""
+    if array.dtype.kind != "f":
+        return
+    fractions = array[_finite(array, name) % 1 != 0]
+    if len(fractions):
+        raise DataError(
+            f"{name} is one-dimensional: labels, but holds fractions such as "
+            f"{fractions[0]}",
+            "pass y[:, None] for a continuous condition",
+        )
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, NaT or pandas' NA, or a tuple that holds NaN, NaT or NA."""
+    """Whether a label is None, NaN, NaT or NA, or a tuple with NaN, NaT or NA."""
     if isinstance(label, tuple):
-        return any(_is_missing(v) for v in label if v is not None)
+        return any(_is_missing(part) for part in label if part is not None)
     try:
         return label is None or bool(label != label)
     except TypeError:  # the truth value of pandas' NA
@@ -422,40 +518,48 @@ def _is_missing(label: Any) -> bool:
 
 
 def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
-    """Numbers, also of an array of objects, as float64; a ValueError for what is none or not finite."""
-    try:
-        y = y.astype(np.float64) if y.dtype == object else y
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"y has a column of numbers with a value that is none: {error}"
-        ) from error
+    """Numbers, also of an array of objects, as float64.
+
+    Raises a `DataError` for what is no number, or not finite.
+    """
+    if y.dtype == object:
+        try:
+            y = y.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"y has a column of numbers with a value that is none: {error}"
+            ) from error
     if y.dtype.kind not in "fiub":
-        fact = f"{name} has columns of dtype {y.dtype}"
-        raise ValueError(f"{fact}; continuous conditions must be numbers, labels 1-D")
+        raise DataError(
+            f"{name} has columns of dtype {y.dtype}",
+            "continuous conditions must be numbers, labels 1-D",
+        )
     y = y.astype(np.float64)
-    if len(bad := np.argwhere(~np.isfinite(y))):
-        at = tuple(bad[0].tolist())
-        fact = f"{name} contains {y[at]} at {list(at)}"
-        raise ValueError(f"{fact}; conditions must be finite: drop or fill such rows")
+    not_finite = np.argwhere(~np.isfinite(y))
+    if len(not_finite):
+        place = not_finite[0].tolist()
+        raise DataError(
+            f"{name} contains {y[tuple(place)]}",
+            "conditions must be finite: drop or fill such rows",
+            row=place[0],
+            column=place[1] if len(place) > 1 else None,
+        )
     return y
 
 
 def format_label(label: Any) -> str:
     """A label for a message, as Python writes it, without numpy's types."""
     if isinstance(label, tuple):
-        return (
-            f"({', '.join(map(format_label, label))}{',' if len(label) == 1 else ''})"
-        )
+        parts = ", ".join(format_label(part) for part in label)
+        return f"({parts},)" if len(label) == 1 else f"({parts})"
     if isinstance(label, np.datetime64 | np.timedelta64):
         return str(label)
     return repr(label.item() if isinstance(label, np.generic) else label)
 
 
-def _listed(labels: list[Any], most: int = 12) -> str:
-    shown = ", ".join(map(format_label, labels[:most]))
-    return shown if len(labels) <= most else f"{shown}, … ({len(labels)} in all)"
-
-
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000."""
-    return n * max(1, -(-10_000 // n))
+def _listed(labels: list[Any]) -> str:
+    """Labels for a message, the first ones if there are many."""
+    shown = ", ".join(format_label(label) for label in labels[:_MAX_LISTED_LABELS])
+    if len(labels) <= _MAX_LISTED_LABELS:
+        return shown
+    return f"{shown}, … ({len(labels)} in all)"

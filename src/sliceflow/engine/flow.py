@@ -4,8 +4,9 @@ This is Algorithm 1 of Du et al. (ICML 2023) with exchangeable parts: the stages
 their frames, transports and subspaces, the target, and the condition. `simulate` is the
 method; read it first.
 
-The engine stores particles and data as columns, (d, n). Projections (h, n) then have the
-values of each direction side by side in memory, which makes sorting and counting fast.
+The engine stores particles and data as columns, (d, n). Projections (h, n) then have
+the values of each direction side by side in memory, which makes sorting and counting
+fast.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def simulate(
     target : the data, and which particles and data each step is fitted to
     noise : the random numbers of the entropy term
     listeners : called after every step
-    state : the progress of an earlier simulation to resume, with the `particles` as they
-        were then; it is updated after every step
+    state : the progress of an earlier simulation to resume, with the `particles` as
+        they were then; it is updated after every step
     n_stages : stop after this many stages; None runs all of them
     """
     if state is None:
@@ -146,7 +147,7 @@ class Flow:
         return 0
 
     def target(self, particles: Cloud, data: Cloud, stage_index: int = 0) -> Target:
-        """The data as a target, in batches as large as the transport of a stage takes."""
+        """The data as a target, in batches for the transport of a stage."""
         max_samples = None
         if self.stages:
             max_samples = self.stages[stage_index].transport.max_samples
@@ -225,8 +226,9 @@ class Step:
     def frame(self, data: Cloud | None = None, theta: Tensor | None = None) -> AnyFrame:
         """The directions of the step.
 
-        They are `theta` (h, d) if a model has stored them. Otherwise they are drawn from
-        the seed of the step; some kinds of frames fit them to the particles and `data`.
+        They are `theta` (h, d) if a model has stored them. Otherwise they are drawn
+        from the seed of the step; some kinds of frames fit them to the particles and
+        `data`.
         """
         x = self.particles.x
         if theta is not None:
@@ -252,9 +254,9 @@ class Step:
     ) -> None:
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, with step size s and η = s·d.
 
-        η is the paper's step size. The projections `z` (h, M) of all particles and their
-        displacements `dz` = T(z) − z are used if they are known. Otherwise particles are
-        projected and moved in chunks.
+        η is the paper's step size. The projections `z` (h, M) of all particles and
+        their displacements `dz` = T(z) − z are used if they are known. Otherwise
+        particles are projected and moved in chunks.
         """
         step_size = self.stage.step_size_at(self.index)
         if z is not None and dz is None and self._is_worth_keeping(z):
@@ -267,7 +269,7 @@ class Step:
             self._add_noise(noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
-        """Whether to use projections again: a GPU computes them faster than it reads."""
+        """Whether to read projections again: a GPU computes them faster."""
         return z.device.type == "cpu" and z.nbytes <= self.flow.budget
 
     def _move_in_chunks(
@@ -332,7 +334,7 @@ class FlowState:
     def advance(
         self, step: Step, fit: FittedMap, listeners: Sequence[Listener]
     ) -> None:
-        """Count a step and notify the listeners; skip what is left of a finished stage."""
+        """Count a step and notify the listeners; end a stage that is finished."""
         self.stage_index = step.stage_index
         self.step_in_stage = step.index + 1
         self.steps_done += 1

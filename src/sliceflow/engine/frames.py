@@ -1,15 +1,15 @@
 """Frames: the directions of one step, with projection, lift and Parseval constant.
 
 A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if
-ΘᵀΘ = c·I. ``lift`` divides by c, so that a step of size 1 solves all directions at once:
-``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is exact.
-For H random unit vectors c = H/d holds only on average, and dividing by it is the
-paper's factor η/H with η = d.
+ΘᵀΘ = c·I. ``lift`` divides by c, so that a step of size 1 solves all directions at
+once: ``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is
+exact. For H random unit vectors c = H/d holds only on average, and dividing by it is
+the paper's factor η/H with η = d.
 
-A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description. Its
-``draw`` makes the frame of one step from a seed, with the same bits on every device: so
-a model replays on any. `MaxSliced` looks at particles and data, so its directions cannot
-be drawn again: a model stores them.
+A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description.
+Its ``draw`` makes the frame of one step from a seed, with the same bits on every
+device: so a model replays on any. `MaxSliced` looks at particles and data, so its
+directions cannot be drawn again: a model stores them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _MAX_FRESH_DIMENSION = 16
 # Rotations in a pool.
 _POOL_SIZE = 8
 # Steps whose random numbers are drawn together, because drawing for a single step costs
-# more than the rest of a small step. Row `step` of a stream belongs to that step, so this
-# changes no result.
+# more than the rest of a small step. Row `step` of a stream belongs to that step, so
+# this changes no result.
 _STEPS_PER_DRAW = 32
 # Numbers in the rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22
@@ -171,7 +171,8 @@ class Random:
 
     Parameters
     ----------
-    n_directions : H. Below d the directions do not span the space; the paper uses 10,000
+    n_directions : H. Below d the directions do not span the space; the paper uses
+        10,000
     fixed : use the same directions in every step, as SWF (Liutkus et al. 2019) does
 
     Examples
@@ -242,11 +243,12 @@ class Orthogonal:
 class MaxSliced:
     """Orthonormal directions along which particles and data differ most.
 
-    This is not in the paper. From a random rotation, K directions climb to a large
-    Σ W₂²(θ·x, θ·y) over θ, as in SINF (Dai and Seljak 2021); K = 1 is the max-sliced
-    distance (Deshpande et al. 2019). With the sorted projections aᵢ = θ·xᵢ and bᵢ = θ·yᵢ
-    of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A step
-    does the work of several random ones, and costs more. A model stores the directions.
+    This is not in the paper. From a random rotation, K directions climb to a large Σ
+    W₂²(θ·x, θ·y) over θ, as in SINF (Dai and Seljak 2021); K = 1 is the max-sliced
+    distance (Deshpande et al. 2019). With the sorted projections aᵢ = θ·xᵢ and bᵢ =
+    θ·yᵢ of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A
+    step does the work of several random ones, and costs more. A model stores the
+    directions.
 
     Parameters
     ----------
@@ -321,7 +323,8 @@ def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 class Axis:
     """The coordinate axes: a step makes the distribution of each column exact.
 
-    The frame ignores the condition: an offset would blur the values of discrete columns.
+    The frame ignores the condition: an offset would blur the values of discrete
+    columns.
     """
 
     def draw(
@@ -353,8 +356,8 @@ def condition_directions(
 ) -> Tensor | None:
     """(h, l) directions of the condition, or None if l = `n_conditions` is 0.
 
-    They are independent Laplace numbers, as in the authors' code, with E|θ_y|² = 1. Their
-    dtype is at least float32.
+    They are independent Laplace numbers, as in the authors' code, with E|θ_y|² = 1.
+    Their dtype is at least float32.
     """
     if n_conditions == 0:
         return None
@@ -373,8 +376,8 @@ def rotation(
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
     For d > 16 a QR decomposition would cost as much as the step. The rotation is then
-    A·D·B: A and B from a pool of eight rotations, which seeds of the same entropy share,
-    D random signs.
+    A·D·B: A and B from a pool of eight rotations, which seeds of the same entropy
+    share, D random signs.
     """
     if side is None:
         side = d

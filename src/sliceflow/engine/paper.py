@@ -24,14 +24,14 @@ from sliceflow.engine import transports
 
 N_DIRECTIONS = 10_000  # Sec. 6: H
 
-_BOTH = {
+_VECTORS_AND_PICTURES = {
     # App. C.2: linear interpolation of both sorted samples
     "transport": transports.Interpolated(),
     "amplifier": 10.0,  # Sec. 6.2.1: ξ = 10 for all data sets
     "taper": 0.0,  # Algorithm 1: every step has the same size η; Sec. 6: η = d
     "shrinkage": 0.0,  # Algorithm 1: maps as they were fitted
 }
-VECTORS = _BOTH | {
+VECTORS = _VECTORS_AND_PICTURES | {
     # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6:
     # H = 10,000 for pictures. Rows of d columns take 64·d directions, at most 10,000
     "frame": "paper",
@@ -41,7 +41,7 @@ VECTORS = _BOTH | {
     "n_axis_steps": 0,  # Algorithm 1: random directions only
     "smoothing": 0.0,  # Algorithm 1: the data themselves
 }
-PICTURES = _BOTH | {
+PICTURES = _VECTORS_AND_PICTURES | {
     "schedule": "paper",  # Table 2
     # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages
     # of Table 2 are 10,500, 11,400 and 13,500

@@ -17,7 +17,7 @@ class Subspace:
     """
 
     def restrict(self, x: Tensor) -> Tensor:
-        """The coordinates of points x (d, n) in the subspace; x itself if it is whole."""
+        """The coordinates of points x (d, n); x itself in the whole space."""
         return x
 
     def extend(self, coordinates: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class Subspace:
         return coordinates
 
     def finish(self, x: Tensor) -> None:
-        """Change points x (d, n) in place at the end of a stage, such as clip pixels."""
+        """Change points x (d, n) in place at the end of a stage: clip pixels."""
 
 
 WHOLE_SPACE = Subspace()

@@ -112,7 +112,9 @@ def noise_rates(
     max_samples: int | None = None,
     distinct: float = 1.0,
 ) -> tuple[float, ...]:
-    """1/m + 1/n for m particles and n data, which the noise of a map is proportional to.
+    """1/m + 1/n for m particles and n data.
+
+    The noise of a map is proportional to it.
 
     Parameters
     ----------
@@ -228,7 +230,7 @@ def _shrink_knots(
 
 
 def _knot_variance(knot_map: KnotMap) -> Tensor:
-    """The variance of the knots of each map, (h,) or (C·h,); 0 if a map moves nothing."""
+    """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
     if knot_map.knots_per_class is None:
         return knot_map.knots.double().var(1, correction=0)
     h = len(knot_map.knots) // len(knot_map.knots_per_class)
@@ -242,7 +244,7 @@ def _knot_variance(knot_map: KnotMap) -> Tensor:
 
 
 def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
-    """Displacements dz (h, M) times the factors (h,) of their maps, or (C·h,) by class."""
+    """Displacements dz (h, M) times the factors of their maps, (h,) or (C·h,)."""
     factor = factor.to(dz.dtype)
     if slices_p is None:
         return dz * factor[:, None]

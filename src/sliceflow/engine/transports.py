@@ -1,9 +1,9 @@
 """One-dimensional optimal transport: one monotone map per direction.
 
-A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N). It
-returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h, n).
-Maps are plain tensors, `KnotMap` or `GridMap`, and do not depend on the transport. A
-model is a sequence of them, with fewer knots.
+A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N).
+It returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h,
+n). Maps are plain tensors, `KnotMap` or `GridMap`, and do not depend on the transport.
+A model is a sequence of them, with fewer knots.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class KnotMap:
 def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
     """Maps of h directions for each class, as one `KnotMap` with rows class by class.
 
-    Shorter maps are padded with copies of their last knot, which changes no map: nothing
-    lies between equal knots. A class with None gets maps that move nothing. `like` is a
-    tensor with the dtype and the device of the maps.
+    Shorter maps are padded with copies of their last knot, which changes no map:
+    nothing lies between equal knots. A class with None gets maps that move nothing.
+    `like` is a tensor with the dtype and the device of the maps.
     """
     identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
     knots = [identity if one is None else one.knots for one in maps]
@@ -173,8 +173,9 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GridMap:
-    """Maps on a uniform grid: T sends edge b of [lo, hi] (h,) to values[:, b], (h, B + 1).
+    """Maps on a uniform grid of [lo, hi], both (h,).
 
+    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1).
     If each class has its own maps, they stand class by class: (C·h, B + 1).
     """
 
@@ -228,14 +229,14 @@ class Sorted:
 
     Each sample sits at the middle of its mass, so that any M particles and N data match
     without bias. If M = N, without ties, the k-th particle moves exactly to the k-th
-    datum. Tied particles move together. No particle moves into a gap of the data that is
-    far wider than the adjacent gaps. `Interpolated` is the paper's method. The cost is
-    O(M log M + N log N) per direction.
+    datum. Tied particles move together. No particle moves into a gap of the data that
+    is far wider than the adjacent gaps. `Interpolated` is the paper's method. The cost
+    is O(M log M + N log N) per direction.
 
     Parameters
     ----------
-    max_samples : fit to this many particles and data, different ones in each step, as the
-        paper does on CIFAR-10 and CelebA; None uses all
+    max_samples : fit to this many particles and data, different ones in each step, as
+        the paper does on CIFAR-10 and CelebA; None uses all
 
     Examples
     --------
@@ -264,7 +265,7 @@ class Sorted:
     def _fit_classes(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
     ) -> FittedMap:
-        """Fit every class alone. One without particles or without data moves nothing."""
+        """Fit every class alone. One without particles or data moves nothing."""
         h = len(z_p)
         maps: list[KnotMap | None] = []
         costs = []
@@ -285,7 +286,7 @@ class Sorted:
     def _fit_all(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """The maps of all columns together, their cost, and the displacements (h, M)."""
+        """The maps of all columns together, their cost, and displacements (h, M)."""
         kernel = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
@@ -308,7 +309,7 @@ def _require_max_samples(max_samples: int | None) -> None:
 
 @dataclass(frozen=True)
 class Interpolated(Sorted):
-    """The paper's transport: both CDFs are linear interpolations between sorted samples.
+    """The paper's transport: both CDFs interpolate linearly between sorted samples.
 
     With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation),
     T = F_q⁻¹ ∘ F_p, where
@@ -316,8 +317,8 @@ class Interpolated(Sorted):
         F(z) = (I + (z − z_I)/(z_{I+1} − z_I))/n,  z_I ≤ z ≤ z_{I+1},
         F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋.
 
-    Where the paper says nothing, F⁻¹ stays at z_{n-1} above (n − 1)/n, and I is the last
-    of ties. For weighted data, the fraction of the weight below z_k replaces k/n.
+    Where the paper says nothing, F⁻¹ stays at z_{n-1} above (n − 1)/n, and I is the
+    last of ties. For weighted data, the fraction of the weight below z_k replaces k/n.
     `Sorted` has its samples at (k + ½)/n instead, which makes no difference if M = N.
 
     Parameters
@@ -369,8 +370,8 @@ class Interpolated(Sorted):
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
-        # The map bends only at the levels of particles and data. F_p has no values above
-        # the level of the last particle.
+        # The map bends only at the levels of particles and data. F_p has no values
+        # above the level of the last particle.
         bends_q = level_q.clamp(max=float(level_p[0, -1]))
         bends_p = level_p.expand(len(bends_q), -1)
         levels = torch.cat((bends_p, bends_q), 1).sort(1).values
@@ -431,17 +432,17 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
 class Histogram:
     """Transport between histograms: two passes over memory, no sorting.
 
-    The cost is linear in M and N. Bins cover [min, max] of each direction. T is exact at
-    the particles' bin edges (up to the data's bins) and linear between them. Counts can
-    be added up over chunks and machines.
+    The cost is linear in M and N. Bins cover [min, max] of each direction. T is exact
+    at the particles' bin edges (up to the data's bins) and linear between them. Counts
+    can be added up over chunks and machines.
 
     Parameters
     ----------
     n_bins : bins for the particles and for the data. Conditions that spread the
         projections need more: each of C classes gets about n_bins/C of them
-    max_samples : count at most this many particles and data, different ones in each step;
-        None counts all. Fewer are faster and a little worse, with class labels clearly
-        worse
+    max_samples : count at most this many particles and data, different ones in each
+        step; None counts all. Fewer are faster and a little worse, with class labels
+        clearly worse
 
     Examples
     --------
@@ -476,7 +477,7 @@ class Histogram:
         weights: Tensor | None = None,
         class_slices: ClassSlices | None = None,
     ) -> Counts:
-        """The histograms of z (h, n) for each direction, or each class and direction."""
+        """The histograms of z (h, n): of each direction, or class and direction."""
         starts = () if class_slices is None else class_slices.starts
         counts, lo, hi = kernels.for_tensor(z).histogram(
             z, self.n_bins, weights, starts
@@ -525,8 +526,8 @@ class Histogram:
 class AlignedHistogram(Histogram):
     """Histograms whose bins cover at least `span`.
 
-    If that is the range of pixels, their values stand at the edges of bins, and particles
-    end exactly on them.
+    If that is the range of pixels, their values stand at the edges of bins, and
+    particles end exactly on them.
     """
 
     span: tuple[float, float] = (-1.0, 1.0)
@@ -543,7 +544,8 @@ class AlignedHistogram(Histogram):
         parts = []
         for columns in class_slices.slices:
             is_empty = columns.start == columns.stop
-            # An empty class has no range; it takes that of another column, and counts 0.
+            # An empty class has no range; it takes that of another column, and counts
+            # 0.
             values = z[:, :1] if is_empty else z[:, columns]
             lo, hi = self.bin_range(*kernel.value_range(values))
             counts = kernel.count(values, lo, hi, self.n_bins, weights)

@@ -52,7 +52,7 @@ class ParticleConditions:
         if not has_model:
             return cls(y, codes)
         if amplifier == 0:
-            n_more = max(0, conditions.ENOUGH - n_kept)
+            n_more = max(0, conditions.MIN_PARTICLES - n_kept)
             more = codes[conditions.even_rows(n_kept, n_more, seed)]
             return cls(y, torch.cat((codes, more)))
         per_class = math.isinf(amplifier)
@@ -78,7 +78,7 @@ def count_moved(
     if particles is not None:
         return len(particles.codes)
     if has_model:
-        return max(n_kept, conditions.ENOUGH)
+        return max(n_kept, conditions.MIN_PARTICLES)
     return n_kept
 
 

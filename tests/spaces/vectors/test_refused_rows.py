@@ -114,7 +114,7 @@ ROWS = {
     },
     "y": {
         "infinity": refused(
-            r"y contains inf at \[4(, 1)?\]",
+            "row 4(, column 1)?: y contains inf",
             lambda: fit(X, having(np.inf)),
             lambda: fit(X, having(np.inf, 4, Y)),
         ),
