@@ -84,7 +84,7 @@ def save(
     estimator: Any, path: str | os.PathLike[str], *, particles: bool = False
 ) -> None:
     """Write a fitted estimator; with `particles`, the batched samples, too."""
-    saved_type = _saved_type(type(estimator))
+    saved_type = _saved_type(estimator.__class__)
     parameters_type = get_type_hints(saved_type)["parameters"]
     parameters = {
         name: value
