@@ -300,27 +300,27 @@ def _object_to_node(
 ) -> _ObjectNode:
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
-    nodes: dict[str, Any] = {}
-    own_arrays: dict[str, np.ndarray] = {}
-    for name, annotation in _saved_fields(cls).items():
-        item = getattr(value, name)
-        kind = _array_kinds(cls).get(name)
-        if kind is not None and isinstance(item, kind.container):
-            own_arrays[name] = _as_numpy(item)
-            nodes[name] = _ArrayNode()
-        elif Label in _options(annotation):
-            nodes[name] = _label_to_node(item, _join(path, name))
-        elif tuple[Label, ...] in _options(annotation) and item is not None:
-            nodes[name] = [_label_to_node(label, _join(path, name)) for label in item]
-        elif isinstance(item, np.ndarray):
-            nodes[name] = _label_array_to_node(item, _join(path, name))
-        else:
-            nodes[name] = _to_node(item, _join(path, name), arrays)
+    own_arrays = {
+        name: _as_numpy(getattr(value, name))
+        for name, kind in _array_kinds(cls).items()
+        if isinstance(getattr(value, name), kind.container)
+    }
     _check_arrays(cls, own_arrays)
     _check_object(value)
     for name, array in own_arrays.items():
         n_axes = _array_kinds(cls)[name].about.n_difference_axes
         arrays[_join(path, name)] = packing.pack(array, n_axes)
+
+    nodes: dict[str, Any] = {}
+    for name, annotation in _saved_fields(cls).items():
+        item = getattr(value, name)
+        item_path = _join(path, name)
+        if name in own_arrays:
+            nodes[name] = _ArrayNode()
+        elif _holds_labels(annotation):
+            nodes[name] = _labels_to_node(item, annotation, item_path)
+        else:
+            nodes[name] = _to_node(item, item_path, arrays)
     return _STRUCTS[cls](**nodes)
 
 
@@ -341,7 +341,29 @@ def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     return _scalar_to_node(value, path)
 
 
+def _holds_labels(annotation: Any) -> bool:
+    """Whether a field holds a label, a tuple of labels, or an array of labels."""
+    options = _options(annotation)
+    return (
+        Label in options
+        or tuple[Label, ...] in options
+        or Annotated[np.ndarray, Label] in options
+    )
+
+
+def _labels_to_node(value: Any, annotation: Any, path: str) -> Any:
+    """The node of a field that holds labels."""
+    if Label in _options(annotation):
+        return _label_to_node(value, path)
+    if isinstance(value, tuple | list):
+        return [_label_to_node(label, path) for label in value]
+    if isinstance(value, np.ndarray):
+        return _label_array_to_node(value, path)
+    return _scalar_to_node(value, path)
+
+
 def _label_to_node(label: Any, path: str) -> Any:
+    """The node of one label. Tuples that are labels differ from tuples of labels."""
     if isinstance(label, tuple):
         return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
     return _scalar_to_node(label, path)

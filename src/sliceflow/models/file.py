@@ -128,7 +128,11 @@ def write(
     tensors = {HEADER: np.frombuffer(header, np.uint8), **arrays}
     # The bytes do not depend on the number of threads.
     compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, threads=-1)
-    frame = compressor.compress(to_safetensors(tensors))
+    write_frame(path, kind, compressor.compress(to_safetensors(tensors)))
+
+
+def write_frame(path: str | os.PathLike[str], kind: str, frame: bytes) -> None:
+    """Write a frame with the preamble for it."""
     preamble = Preamble(FORMAT, sliceflow.__version__, kind, b"")
     preamble.checksum = _checksum(preamble, frame)
     start = msgspec.msgpack.encode(preamble)
