@@ -1,4 +1,4 @@
-"""Changes to the parts of a model file: a header, as decoded MessagePack, and arrays."""
+"""Changes to the parts of a model file: a decoded header, and arrays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def places(node: Any) -> list[tuple[Any, Any]]:
 
 
 def change_header(header: Any, rng: random.Random) -> Any:
-    """A copy with one to three values changed, removed, doubled, exchanged or renamed."""
+    """A copy with up to three values changed, removed, doubled, exchanged or renamed."""
     root = copy.deepcopy({"header": header})
     for _ in range(rng.randint(1, 3)):
         all_places = places(root)
@@ -120,7 +120,9 @@ def change_arrays(
     elif change == 5:
         arrays[name] = rng.choice([array[None], array.reshape(-1), array.T])
     elif change == 6:
-        arrays[name] = rng.choice([all_bytes, array.astype(np.float32), array != 0])
+        with np.errstate(all="ignore"):  # packed bytes are no sensible numbers
+            as_float32 = array.astype(np.float32)
+        arrays[name] = rng.choice([all_bytes, as_float32, array != 0])
     elif change == 7:
         del arrays[name]
     else:

@@ -70,8 +70,8 @@ def Between(
 class Label:
     """Annotates a label: a str, int, float, bool, None, bytes, or a tuple of labels.
 
-    ``tuple[Label, ...]`` is several labels. ``Annotated[np.ndarray, Label]`` is an array
-    of labels of any dtype.
+    ``tuple[Label, ...]`` is several labels. ``Annotated[np.ndarray, Label]`` is an
+    array of labels of any dtype.
     """
 
 

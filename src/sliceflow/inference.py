@@ -84,7 +84,7 @@ class Posterior:
         return f"Posterior of {d} parameters given {width} values, from {n} simulations"
 
     def set_default_x(self, x: Any) -> Self:
-        """Set the observation that `sample` and `map` take without x; returns itself."""
+        """Set the observation of `sample` and `map` without x; returns itself."""
         self.default_x = self._one_observation(x)[0]
         return self
 
@@ -123,8 +123,8 @@ class Posterior:
     def map(self, x: Any = None, *, random_state: RandomState = 0) -> Tensor:
         """The most probable θ (d,) at one observation: the highest mode of samples.
 
-        Mean shift (Fukunaga and Hostetler, 1975) from the densest sample. The density is
-        that of Gaussian kernels of Scott's width.
+        Mean shift (Fukunaga and Hostetler, 1975) from the densest sample. The density
+        is that of Gaussian kernels of Scott's width.
         """
         observation = self._one_observation(x)
         samples = self._draw(observation, SAMPLES_FOR_MAP, random_state)[0]
@@ -163,7 +163,7 @@ class Posterior:
                 "simulate fresh ones",
             )
         with warnings.catch_warnings():
-            # Some of fresh simulations are far from all others: that is part of the test.
+            # Some fresh simulations are far from all others: that is part of the test.
             warnings.simplefilter("ignore")
             samples = self._draw(self._observations(x), n_samples, random_state)
         return calibration(samples, theta, first="conditions")
@@ -233,7 +233,7 @@ class Posterior:
         return samples
 
     def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at the encoded observations y (q, l), between the bounds."""
+        """n samples (q, n, d) at encoded observations y (q, l), between the bounds."""
         samples = self._draw_anywhere(y, n, rng)
         for i in np.flatnonzero(self._is_outside(samples).any(1)):
             outside = np.flatnonzero(self._is_outside(samples[i]))
@@ -243,7 +243,7 @@ class Posterior:
         return self._reflect(samples)
 
     def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at the encoded observations y (q, l), bounds or not."""
+        """n samples (q, n, d) at encoded observations y (q, l), also beyond the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_rows.draw(y, n, seed)
         columns = samples.flatten(0, 1).T
@@ -284,7 +284,7 @@ class SavedPosterior:
 def posterior(
     theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False
 ) -> Posterior:
-    """The posterior p(θ | x), from parameters θ of their prior and simulations x of them.
+    """The posterior p(θ | x), from parameters θ of the prior and simulations x of each.
 
     Parameters
     ----------
@@ -318,7 +318,8 @@ def posterior(
 def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Posterior:
     """The posterior that `Posterior.save` wrote: it gives the same samples.
 
-    Raises a `ModelFileError` for any other file. `max_memory` is that of `sliceflow.load`.
+    Raises a `ModelFileError` for any other file. `max_memory` is as in
+    `sliceflow.load`.
     """
     saved: SavedPosterior = file.load(path, [SavedPosterior], max_memory=max_memory)
     loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)

@@ -121,7 +121,7 @@ def label_kinds(draw):
 
 
 def containers(inner):
-    """Annotations of containers of other annotations, each with a strategy of values."""
+    """Annotations of containers of others, each with a strategy of values."""
 
     @st.composite
     def containers_of_inner(draw):

@@ -16,10 +16,10 @@ def write_atomically(
 ) -> None:
     """Write a file so that `path` is the old or the whole new one, whatever happens.
 
-    `write` fills a new file beside `path`, which is flushed to disk and then renamed. If
-    anything fails, the old file is as it was. The new one keeps its mode and, where that
-    is allowed, its owner. If `path` is a link, its target is replaced. Only files are: a
-    folder, a pipe or a device is an OSError.
+    `write` fills a new file beside `path`, which is flushed to disk and then renamed.
+    If anything fails, the old file is as it was. The new one keeps its mode and, where
+    that is allowed, its owner. If `path` is a link, its target is replaced. Only files
+    are: a folder, a pipe or a device is an OSError.
     """
     old = _status_of_file(path)
     target = Path(os.path.realpath(path))

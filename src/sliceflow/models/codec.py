@@ -127,7 +127,7 @@ _LabelNode = (
 
 
 class _LabelArrayNode(_Node, tag="labels"):
-    """An array of labels: numpy's name of the dtype, and the labels, dates as integers."""
+    """An array of labels: the name of its dtype, and the labels, dates as integers."""
 
     dtype: str
     labels: tuple[_LabelNode, ...]
@@ -218,7 +218,7 @@ def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
 
 
 def _union_schema(options: Sequence[Any]) -> Any:
-    """msgspec knows one type of tuples in a union: several become tuples of any items."""
+    """msgspec knows one type of tuples in a union: several become one, of any items."""
     tuples = [option for option in options if get_origin(option) is tuple]
     schemas = [_schema(option) for option in options if option not in tuples]
     if len(tuples) == 1:
@@ -261,7 +261,7 @@ def _options(annotation: Any) -> Sequence[Any]:
 
 
 def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise a ValueError unless the arrays of one object, by field, fit their `Array`."""
+    """Raise a ValueError unless the arrays of an object, by field, fit their `Array`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about
@@ -280,7 +280,7 @@ def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
 def _check_shape(
     name: str, shape: tuple[int, ...], dims: Sequence[str], sizes: dict[str, int]
 ) -> None:
-    """Compare a shape with its dimensions; `sizes` are those of the object until now."""
+    """Compare a shape with its dimensions; `sizes` are those of the object so far."""
     if len(shape) != len(dims):
         raise ValueError(f"{name} has shape {shape}; its dimensions must be {dims}")
     for dim, size in zip(dims, shape, strict=True):

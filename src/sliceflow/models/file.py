@@ -3,8 +3,8 @@
 A file is two frames of zstd. The first one is skippable: tools of zstd pass over it. It
 holds the `Preamble`, which says what the file is. The other one is a safetensors file
 with the arrays and, as the tensor "header", all the rest; see `codec`. So
-``zstd -dc model.sliceflow > model.safetensors`` opens a model with other tools; the bytes
-of arrays are in the order of `packing`. There is no pickle.
+``zstd -dc model.sliceflow > model.safetensors`` opens a model for other tools; the
+bytes of arrays are in the order of `packing`. There is no pickle.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ HEADER = "header"  # the name of the tensor with all but arrays; no field has th
 # Bytes of a header: Python's objects take some twenty times as many.
 MAX_HEADER_SIZE = 1 << 25
 MEMORY_PER_HEADER_BYTE = 20
-# Bytes in memory for every byte of arrays: unzipped, copied by safetensors, and in order.
+# Bytes in memory for every byte of arrays: unzipped, copied by safetensors, unpacked.
 MEMORY_PER_ARRAY_BYTE = 3
-# Level 9 compresses some 100 MB a second. Level 3 is four times as fast and its files are
-# 5 % larger, level 19 is ten times as slow and its files are 5 % smaller.
+# Level 9 takes a second for 140 MB on one core. Measured on small models of all kinds,
+# level 3 is four times as fast with files up to 5 % larger, and level 19 is ten times
+# as slow with files up to 10 % smaller.
 COMPRESSION_LEVEL = 9
 # The first frame: its type, and the number of its bytes.
 SKIPPABLE_FRAME = b"\x53\x2a\x4d\x18"
@@ -63,12 +64,12 @@ class Preamble(msgspec.Struct):
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a dataclass to `path`. If that fails, an existing file is left unchanged."""
+    """Write an object of a dataclass. If that fails, an existing file stays as it is."""
     header, arrays = codec.encode(value)
     if len(header) > MAX_HEADER_SIZE:
         raise ValueError(
             f"the header takes {len(header)} bytes, but a file may have "
-            f"{MAX_HEADER_SIZE}; are there very many steps or labels, or very long ones?"
+            f"{MAX_HEADER_SIZE}; are there very many or very long labels?"
         )
     write(path, type(value).__name__, header, arrays)
 

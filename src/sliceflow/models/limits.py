@@ -1,6 +1,7 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory. So everything is counted before it is made.
+A few bytes of a file can stand for many in memory. So everything is counted before it
+is made.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Allowance:
         self.taken = 0
 
     def take(self, n_bytes: int) -> None:
-        """Count bytes that are about to be allocated; a ValueError if they are too many."""
+        """Count bytes about to be allocated; a ValueError if they are too many."""
         self.taken += n_bytes
         self._check(self.taken, BASE_MEMORY, "its parts take")
 
     def check_sample(self, n_bytes: int) -> None:
-        """Raise a ValueError if the model and so many bytes for a sample are too many."""
+        """Raise a ValueError if the model and `n_bytes` for a sample are too many."""
         wanted = self.taken + n_bytes
         self._check(wanted, BASE_SAMPLE_MEMORY, "drawing a sample of it takes")
 
@@ -96,8 +97,8 @@ def check_steps(
     Raises
     ------
     ValueError
-        Unless these are the first steps of every stage, in order, each with `n_maps` maps,
-        and `dtype` can hold what they reach.
+        Unless these are the first steps of every stage, in order, each with `n_maps`
+        maps, and `dtype` can hold what they reach.
     """
     _check_order(flow, steps)
     reach = LARGEST_NORMAL * start
@@ -165,7 +166,7 @@ def _largest_value(table: KnotMap | GridMap | CompactMap) -> float:
 
 
 def _condition_shift(flow: Flow, codes: Tensor | None) -> float:
-    """How far the condition can shift projections, if steps are shared by conditions."""
+    """How far the condition can shift projections, if conditions share steps."""
     if not flow.n_shared or codes is None:
         return 0.0
     if codes.dim() == 2:

@@ -37,9 +37,10 @@ def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
 
 
 def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
-    """Differences of the bits as integers, modulo 2^bits; 0, −1, 1, −2, … as 0, 1, 2, 3, …
+    """Differences of the bits as integers, modulo 2^bits.
 
-    Small negative differences so have high bytes of zeros, as small positive ones do.
+    0, −1, 1, −2, … become 0, 1, 2, 3, …: the high bytes of small differences are zeros,
+    of negative ones, too.
     """
     whole = array.view(f"u{array.itemsize}")
     for axis in range(-n_axes, 0):
