@@ -1,11 +1,17 @@
-"""Annotations of saved dataclasses: what a field may hold. `models.codec` writes and checks them."""
+"""Annotations of saved dataclasses: what a field may hold.
+
+A model file is read by these annotations alone. `models.codec` turns them into types
+of msgspec, and checks arrays by `Array` itself.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
 import torch
 
 FLOATS = (torch.float32, torch.float64)
@@ -13,31 +19,59 @@ FLOATS = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Array:
-    """What an array or tensor must be: ``Annotated[Tensor, Array("h k", torch.float32)]``."""
+    """What an array or a tensor must be.
 
-    dims: str  # names or sizes of the dimensions; a name has one size within one object
-    dtype: (
-        torch.dtype | tuple[torch.dtype, ...]
-    )  # that it has, or several that it may have
-    ge: float | None = None  # the least value
-    finite: bool = True  # whether NaN and infinities are errors
-    packed: Literal["", "planes", "delta", "pictures"] = (
-        ""  # see `packing.pack`; "" is as it is
-    )
+    For example, ``Annotated[Tensor, Array("h k", torch.float32)]`` is a matrix.
+
+    Parameters
+    ----------
+    dims : the names or sizes of the dimensions, separated by spaces. Dimensions of one
+        name have the same size in all arrays of one object
+    dtype : the dtype, or several that are allowed
+    ge : the least value that is allowed, or None
+    finite : whether NaN and infinities are errors
+    packed : what makes the array small in a file. "delta" stores differences along the
+        last axis, for numbers that ascend; "pictures" stores differences along the last
+        three, (channels, height, width). "planes" is the same as "": values themselves
+    """
+
+    dims: str
+    dtype: torch.dtype | tuple[torch.dtype, ...]
+    ge: float | None = None
+    finite: bool = True
+    packed: Literal["", "planes", "delta", "pictures"] = ""
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """All dtypes that are allowed."""
+        if isinstance(self.dtype, tuple):
+            return self.dtype
+        return (self.dtype,)
+
+    @property
+    def n_difference_axes(self) -> int:
+        """The number of last axes along which a file holds differences."""
+        axes = {"delta": 1, "pictures": 3}
+        return axes.get(self.packed, 0)
 
 
-@dataclass(frozen=True)
-class Between:
-    """Bounds of a number, both included: ``Annotated[int, Between(1)]``. By default, it is finite."""
+def Between(
+    low: float = -sys.float_info.max, high: float = sys.float_info.max
+) -> msgspec.Meta:
+    """Bounds of a number, both included: ``Annotated[int, Between(1, 9)]``.
 
-    low: float = -sys.float_info.max
-    high: float = sys.float_info.max
+    Without bounds, a float must be finite. An infinite bound allows infinity.
+    """
+    least = low if math.isfinite(low) else None
+    largest = high if math.isfinite(high) else None
+    return msgspec.Meta(ge=least, le=largest)
 
 
 class Label:
-    """Annotates a label of a class: a str, int, float, bool, None, bytes, or a tuple of labels.
+    """Annotates a label: a str, int, float, bool, None, bytes, or a tuple of labels.
 
-    ``Annotated[np.ndarray, Label]`` is an array of labels of any dtype.
+    ``tuple[Label, ...]`` is several labels. ``Annotated[np.ndarray, Label]`` is an
+    array of labels of any dtype.
     """
 
 

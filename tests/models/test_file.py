@@ -1,17 +1,20 @@
-"""Model files: whole or not at all, opened by many tools, and refused if anything is wrong."""
+"""Model files: whole or not at all, and refused if anything is wrong."""
 
-import json
 import os
 import random
 import socket
 import stat
+import tracemalloc
 from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
+import zstandard
+from safetensors.numpy import load as from_safetensors
+from safetensors.numpy import save as to_safetensors
 from torch import Tensor
 
 import sliceflow
@@ -53,14 +56,12 @@ class Small:
 def steps(n=8):
     """Maps of every kind, some of which move nothing."""
     rng = np.random.default_rng(0)
-    knots, values = (
-        torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float() for _ in range(2)
-    )
+    knots = torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float()
+    values = torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float()
     grid = torch.linspace(-1, 1, 41).repeat(5, 1)
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
-    whole = GridMap(
-        torch.full((5,), -1.0).double(), torch.full((5,), 1.0).double(), bent
-    )
+    low = torch.full((5,), -1.0).double()
+    whole = GridMap(low, -low, bent)
     tables = [KnotMap(knots, values), whole, at_bends(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
     return tuple(
@@ -69,17 +70,27 @@ def steps(n=8):
 
 
 def small(**changes):
-    stage = dict(stage=["flow"] * 8, step=list(range(8)), distance=[0.5] * 7 + [np.nan])
-    whole = dict(
+    history = SavedHistory(
+        stage=["flow"] * 8,
+        step=list(range(8)),
+        distance=[0.5] * 7 + [np.nan],
+        moving=[1.0] * 8,
+    )
+    fields = dict(
         seed=Seed(7, ("frame", 3)),
         frame=frames.Random(20),
         transport=transports.Histogram(64),
         model=steps(),
         condition=conditions.LabelCondition(np.array(["cat", "dog"])),
-        history=SavedHistory(**stage, moving=[1.0] * 8),
+        history=history,
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
-    return Small(**whole | changes)
+    return Small(**fields | changes)
+
+
+def one_step(knots, values, theta=None):
+    """A model of one step with these maps."""
+    return (ModelStep(0, 0, KnotMap(knots, values), theta),)
 
 
 @pytest.fixture
@@ -89,7 +100,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "labels", "words"),
+    ("dtype", "labels", "message"),
     [
         ("<i8", [1, 1], "not all 2 are distinct"),
         ("|O", [1.0, 1], "not all 2 are distinct"),
@@ -97,33 +108,41 @@ def path(tmp_path):
         ("<U1", ["ab"], "labels that are not of dtype <U1"),
         ("<i8", [1.5], "labels that are not of dtype int64"),
         ("<i8", [True], "labels that are not of dtype int64"),
-        ("<U1", "ab", "must be a list"),
+        ("<U1", "ab", "Expected `array`, got `str`"),
         ("<U99999999", ["a"] * 9, "9 labels of dtype <U99999999"),
-        ("<i8,<i8", [1], "is not a type of labels"),
+        ("<i8,<i8", [1], "is not a dtype of labels"),
     ],
 )
 def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
-    dtype, labels, words
+    dtype, labels, message
 ):
-    node = {"classes": {"dtype": dtype, "labels": labels}, "hidden": False}
-    with pytest.raises(ValueError, match=words):
-        codec.unpack(
-            conditions.LabelCondition,
-            {"value": node, "arrays": {}},
-            {},
-            Allowance(1000),
-        )
+    classes = {"class": "labels", "dtype": dtype, "labels": labels}
+    tree = {"class": "LabelCondition", "classes": classes, "hidden": False}
+    header = msgspec.msgpack.encode(tree)
+    with pytest.raises(ValueError, match=message):
+        codec.decode(conditions.LabelCondition, header, {})
 
 
-def test_the_file_is_safetensors_with_one_json_text(path):
-    with safe_open(path, "np") as opened:
-        text = json.loads(opened.metadata()["sliceflow"])
-        assert opened.get_tensor("rows").nbytes == 3 * 7 * 8
-    assert (text["format"], text["library"], text["kind"]) == (
-        1,
-        sliceflow.__version__,
-        "Small",
-    )
+def test_the_file_is_safetensors_in_frames_of_zstd(path):
+    content = path.read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(
+        content, read_across_frames=True
+    ) as unzipped:
+        tensors = from_safetensors(unzipped.read())
+    header = msgspec.msgpack.decode(tensors["header"].tobytes())
+    assert header["class"] == "Small"
+    assert header["seed"] == {"class": "Seed", "entropy": 7, "path": ["frame", 3]}
+    assert tensors["rows"].shape == (3, 7)
+    assert tensors["rows"].dtype == np.float64
+    preamble, _, _ = file.parse(content, Allowance(len(content)))
+    assert preamble.format == file.FORMAT
+    assert preamble.library == sliceflow.__version__
+    assert preamble.kind == "Small"
+
+
+def test_the_same_object_gives_the_same_bytes(path, tmp_path):
+    save(tmp_path / "again", small())
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
 def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
@@ -140,50 +159,36 @@ class Own(frames.Orthogonal):
     """A frame of the user's own."""
 
 
+DESCENDING = -torch.arange(15.0).view(5, 3)
+FAR = torch.full((5, 1), 1e38)
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        (
-            dict(frame=Own()),
-            "frame is .*, which a file cannot hold; it holds Random, Orthogonal, Axis",
-        ),
+        (dict(frame=Own()), "frame is .*, which a file cannot hold"),
         (dict(model=steps()[1:]), "step 1 of stage 0 is out of order"),
+        (dict(model=one_step(*torch.zeros(2, 4, 3))), "has 4 maps but needs 5"),
         (
-            dict(model=(ModelStep(0, 0, KnotMap(*torch.zeros(2, 4, 3))),)),
-            "has 4 maps but needs 5",
-        ),
-        (
-            dict(
-                model=(
-                    ModelStep(
-                        0, 0, KnotMap(-torch.arange(15.0).view(5, 3), torch.ones(5, 3))
-                    ),
-                )
-            ),
+            dict(model=one_step(DESCENDING, torch.ones(5, 3))),
             "knots that do not ascend",
         ),
         (
-            dict(
-                model=(
-                    ModelStep(
-                        0, 0, KnotMap(torch.zeros(5, 1), torch.full((5, 1), 1e38))
-                    ),
-                )
-            ),
+            dict(model=one_step(torch.zeros(5, 1), FAR)),
             "its samples may not stay finite",
         ),
         (
-            dict(model=(ModelStep(0, 0, steps()[0].map, 1.01 * torch.eye(5, 7)),)),
+            dict(model=one_step(*torch.zeros(2, 5, 3), 1.01 * torch.eye(5, 7))),
             "not orthonormal",
         ),
         (
             dict(condition=conditions.LabelCondition(np.array([3 + 1j]))),
-            "is not a type of labels",
+            "which a file cannot hold",
         ),
     ],
 )
-def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
         save(tmp_path / "x", small(**changes))
     assert not list(tmp_path.iterdir())
 
@@ -199,66 +204,166 @@ def test_noise_and_starts_count_in_what_particles_reach():
             reach(**far)
 
 
-def test_another_format_and_another_kind_are_named(path):
-    text, tensors = file.read(path)
-    file.write(path, text | {"format": 2, "library": "9.9"}, tensors)
-    with pytest.raises(
-        ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"
-    ):
-        load(path, (Small,))
-    file.write(path, text | {"more": 1}, tensors)
-    with pytest.raises(ModelFileError, match="it is not a model"):
-        load(path, (Small,))
-    file.write(path, text, tensors)
+def test_another_format_and_another_kind_are_named(path, tmp_path, monkeypatch):
     with pytest.raises(ModelFileError, match="holds 'Small', not one of Seed"):
         load(path, (Seed,))
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "FORMAT", 3)
+        patch.setattr(sliceflow, "__version__", "9.9")
+        save(tmp_path / "new", small())
+    with pytest.raises(
+        ModelFileError, match=r"format 3, by sliceflow 9\.9; .* install sliceflow 9"
+    ):
+        load(tmp_path / "new", (Small,))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        r'"sliceflow":"{\"format\":1,\"library\":\"0.3.0\",\"kind\":\"Small\"}"',
+        '"dtype":"float64","sliceflow":"posterior 1"',
+    ],
+)
+def test_files_of_older_versions_are_named(tmp_path, metadata):
+    text = f'{{"__metadata__":{{{metadata}}}}}'.encode()
+    (tmp_path / "old").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(
+        ModelFileError, match=r"old: it was written by sliceflow 0\.3\.0 in format 1"
+    ):
+        load(tmp_path / "old", (Small,))
 
 
 def test_what_is_not_a_model_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("sixteen letters and more")
-    (tmp_path / "huge").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    (tmp_path / "huge").write_bytes(file.SKIPPABLE_FRAME + b"\xff\xff\xff\xff")
     for name in ("pipe", "empty", "text", "huge", "nowhere", "a\0b", "\ud800"):
         with pytest.raises(ModelFileError):
             sliceflow.load(f"{tmp_path}/{name}")
 
 
+TUPLE_LABEL = msgspec.msgpack.encode({"class": "tuple", "labels": [0]})[:-1]
+
+
 @pytest.mark.parametrize(
-    "words",
+    "header",
     [
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "[]",
-        '{"a": NaN}',
-        '{"a": 1e999}',
-        "1" * 10_000,
+        b"",
+        b"\xc1",
+        b"\x91" * 100_000,
+        b"\x81\xa1a" * 100_000,
+        b"\xdd\xff\xff\xff\xff",  # claims 4,294,967,295 items
+        b"\xdf\xff\xff\xff\xff\xa1a\x01",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x82\xa5class\xa5Small\xa4seed" + TUPLE_LABEL * 100_000 + b"\x01",
     ],
 )
-def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
-    monkeypatch.setattr(
-        json,
-        "dumps",
-        lambda v, dumps=json.dumps, **k: words if v == {} else dumps(v, **k),
-    )
-    file.write(tmp_path / "x", {}, {})
+def test_hostile_headers_are_refused(tmp_path, header):
+    file.write(tmp_path / "x", "Small", header, {})
+    tracemalloc.start()
     with pytest.raises(ModelFileError):
         load(tmp_path / "x", (Small,))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**8
+
+
+def test_labels_nested_too_deep_are_refused(tmp_path):
+    start = msgspec.msgpack.encode({"class": "LabelCondition", "hidden": False})[1:]
+    labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
+        :-1
+    ]
+    deep = labels + TUPLE_LABEL * 100_000 + b"\x01"
+    header = b"\x83" + start + b"\xa7classes" + deep
+    file.write(tmp_path / "x", "LabelCondition", header, {})
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "x", (conditions.LabelCondition,))
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
     whole = path.read_bytes()
     rng = random.Random(0)
     damaged = [whole[: rng.randrange(len(whole))] for _ in range(20)]
-    for _ in range(60):
+    bits = [*range(8 * 80), *(rng.randrange(8 * len(whole)) for _ in range(60))]
+    for bit in bits:  # all of the preamble
         changed = bytearray(whole)
-        bit = rng.randrange(8 * len(whole))
         changed[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(changed))
+    damaged.append(whole + b"x")
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(ModelFileError):
             load(path, (Small,))
+
+
+# Bombs
+
+
+def refused(path, frame, message):
+    """Whether a file with this frame is refused, with little memory."""
+    file.write_frame(path, "Small", frame)
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match=message):
+        load(path, (Small,))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak < 10**7
+
+
+def test_sizes_are_counted_before_anything_is_unzipped(tmp_path):
+    bomb = zstandard.compress(bytes(200_000_000))
+    assert len(bomb) < 20_000
+    message = (
+        r"its parts take 572\.2 MiB of memory, and a file of .* may take 30\d\.. MiB"
+    )
+    assert refused(tmp_path / "x", bomb, message)
+
+
+def test_a_frame_that_does_not_say_its_size_is_refused(tmp_path):
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    silent = compressor.compress(bytes(200_000_000))
+    assert refused(tmp_path / "x", silent, "does not say how many bytes it holds")
+
+
+@pytest.mark.parametrize("size", [257, 60_000])
+def test_a_frame_of_another_size_than_it_says_is_refused(tmp_path, size):
+    frame = bytearray(zstandard.compress(bytes(1000)))
+    assert frame[5:7] == (1000 - 256).to_bytes(2, "little")
+    frame[5:7] = (size - 256).to_bytes(2, "little")
+    assert refused(tmp_path / "x", bytes(frame), "it is damaged: ")
+
+
+def test_more_than_one_frame_is_refused(tmp_path):
+    tensors = to_safetensors({"header": np.zeros(0, np.uint8)})
+    frame = zstandard.compress(tensors)
+    assert refused(tmp_path / "x", frame + frame, "unused|extra")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (1 << 60, "it has a header of 1152921504606846976 bytes"),
+        (1 << 24, "its parts take"),
+        (40, "it is damaged: "),
+    ],
+)
+def test_safetensors_with_a_wrong_header_are_refused(tmp_path, size, message):
+    tensors = size.to_bytes(8, "little") + bytes(1000)
+    assert refused(tmp_path / "x", zstandard.compress(tensors), message)
+
+
+def test_arrays_that_claim_more_than_there_is_are_refused(tmp_path):
+    text = b'{"header":{"dtype":"F64","shape":[4294967296,4294967296],'
+    text += b'"data_offsets":[0,8]}}'
+    tensors = len(text).to_bytes(8, "little") + text + bytes(8)
+    assert refused(tmp_path / "x", zstandard.compress(tensors), "it is damaged: ")
+
+
+def test_types_that_numpy_does_not_have_are_refused(tmp_path):
+    text = b'{"header":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]}}'
+    tensors = len(text).to_bytes(8, "little") + text + bytes(8)
+    assert refused(tmp_path / "x", zstandard.compress(tensors), "F8_E4M3")
 
 
 def test_memory_can_be_limited(path):
@@ -271,6 +376,12 @@ def test_memory_can_be_limited(path):
     assert load(path, (Small,), max_memory=1 << 22)
 
 
+def test_headers_have_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(file, "MAX_HEADER_SIZE", 100)
+    with pytest.raises(ValueError, match="are there very many or very long labels"):
+        save(tmp_path / "x", small())
+
+
 # Atomic writes
 
 posix = pytest.mark.skipif(
@@ -278,7 +389,7 @@ posix = pytest.mark.skipif(
 )
 
 
-def put(path):
+def save_seed(path):
     save(path, Seed(1))
 
 
@@ -290,22 +401,22 @@ def mode(path):
 def test_what_is_not_a_file_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # names of sockets are short
     os.mkfifo("pipe")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind("socket")
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind("socket")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "socket", "link"):
         with pytest.raises(
             OSError, match=f"{name} is a pipe, a socket or a device, which is not"
         ):
-            put(tmp_path / name)
+            save_seed(tmp_path / name)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe", "socket"]
-    for name, words in (
+    for name, message in (
         ("", "names no file"),
         ("new/", "names no file"),
         (".", "is a folder"),
     ):
-        with pytest.raises(IsADirectoryError, match=words):
-            put(name)
+        with pytest.raises(IsADirectoryError, match=message):
+            save_seed(name)
 
 
 @posix
@@ -314,7 +425,7 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, rights):
     path = tmp_path / "x"
     path.write_bytes(b"old")
     path.chmod(rights)
-    put(path)
+    save_seed(path)
     assert path.read_bytes() != b"old"
     assert mode(path) == rights
 
@@ -323,7 +434,7 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, rights):
 def test_a_link_stays_a_link_and_a_new_file_has_the_mode_of_any(tmp_path):
     (tmp_path / "link").symlink_to("target")
     (tmp_path / "plain").touch()
-    put(tmp_path / "link")
+    save_seed(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert mode(tmp_path / "target") == mode(tmp_path / "plain")
 
@@ -338,9 +449,8 @@ def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path, monkeypatch):
         seen.extend(map(mode, tmp_path.iterdir()))
         return chmod(*given) if len(given) > 1 else None
 
-    monkeypatch.setattr(
-        os, "chmod", look
-    )  # once it is there, and again while it is written
+    # Once the file is there, and again while it is written.
+    monkeypatch.setattr(os, "chmod", look)
     write_atomically(tmp_path / "x", look)
     assert seen == [0o600] * 4
 
@@ -358,6 +468,6 @@ def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(
         write_atomically(path, half)
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        put(path)
+        save_seed(path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]

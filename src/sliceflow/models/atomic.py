@@ -12,65 +12,79 @@ from typing import BinaryIO
 
 
 def write_atomically(
-    path: str | os.PathLike[str], put: Callable[[BinaryIO], object]
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> None:
-    """Write a new file beside `path` by `put`, flush it to disk, and rename it. An error changes nothing.
+    """Write a file so that `path` is the old or the whole new one, whatever happens.
 
-    It keeps the mode and, where allowed, the owner. A link's target is replaced; only files can be.
+    `write` fills a new file beside `path`, which is flushed to disk and then renamed.
+    If anything fails, the old file is as it was. The new one keeps its mode and, where
+    that is allowed, its owner. If `path` is a link, its target is replaced. Only files
+    are: a folder, a pipe or a device is an OSError.
     """
-    old = _file_at(path)
+    old = _status_of_file(path)
     target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    # At no time may it be readable by anyone who could not read the old one.
-    mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o600
+    new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    if old is None:
+        mode = 0o666  # less what the user's umask takes away
+    else:
+        # At no time may anybody read it who could not read the old one.
+        mode = stat.S_IMODE(old.st_mode) & 0o600
+
+    def open_with_mode(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
     try:
-        with open(
-            beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)
-        ) as file:
-            if (
-                old is not None
-            ):  # the same owner, where that is allowed, and the same mode
-                if hasattr(os, "chown"):
-                    with suppress(OSError):
-                        os.chown(beside, old.st_uid, old.st_gid)
-                os.chmod(beside, stat.S_IMODE(old.st_mode))
-            put(file)
+        with open(new, "xb", opener=open_with_mode) as file:
+            if old is not None:
+                _copy_owner_and_mode(new, old)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, target)
+        os.replace(new, target)
     except BaseException as error:
-        with suppress(
-            OSError
-        ):  # Windows removes no file that is read-only; what went wrong counts
-            beside.unlink(missing_ok=True)
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # a full disk names no file
+        # Windows does not remove read-only files. The first error counts, not this one.
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        # The error of a full disk does not name the file.
+        if isinstance(error, OSError) and error.errno is not None:
             error.filename = os.fspath(path)
         raise
-    if os.name == "posix":  # flush the name, too
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    if os.name == "posix":
+        _flush_folder(target.parent)
 
 
-def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """The status of the file to be replaced, or None; an OSError for anything but a file."""
+def _status_of_file(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """The status of the file to be replaced, or None; an OSError for anything else."""
     name = os.fspath(path)
-    if not os.path.basename(name):  # or it would replace the folder
+    if not os.path.basename(name):  # it would replace the folder
         raise IsADirectoryError(f"{name!r} names no file; give the name of a file")
     try:
-        old = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     except ValueError as error:  # NUL, or what the system cannot encode
         raise ValueError(f"{name!r} cannot name a file: {error}") from error
-    if stat.S_ISDIR(old.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"{name} is a folder; give the name of a file")
-    if not stat.S_ISREG(old.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise FileExistsError(
             f"{name} is a pipe, a socket or a device, which is not replaced"
         )
-    return old
+    return status
+
+
+def _copy_owner_and_mode(path: Path, old: os.stat_result) -> None:
+    """Give a file the mode of the old one and, where that is allowed, its owner."""
+    if hasattr(os, "chown"):
+        with suppress(OSError):
+            os.chown(path, old.st_uid, old.st_gid)
+    os.chmod(path, stat.S_IMODE(old.st_mode))
+
+
+def _flush_folder(folder: Path) -> None:
+    """Flush the names of files to disk, after one of them was renamed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,21 +1,25 @@
-"""Dataclasses as JSON and tensors of bytes, and back, by their type annotations.
+"""Dataclasses as a header and arrays, and back, by their type annotations.
 
-The arrays of a field are one tensor, named by the path of the field, for all objects that have it: a
-thousand steps need few tensors. Reading trusts nothing: types, ranges, shapes and classes follow from
-the annotations alone, and sizes are counted before anything is made of them.
+The header is MessagePack, written and read by msgspec. It holds everything but arrays;
+those are named by the path of their field, such as ``fitted.steps.3.table.knots``.
+
+Reading trusts nothing. Every dataclass becomes a type of msgspec with the same fields,
+so classes, types and ranges follow from the annotations alone. Arrays are checked by
+their `Array`. At last the method `check` of an object, if its class has one, says by a
+ValueError what cannot be right.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     NamedTuple,
     Union,
@@ -24,478 +28,484 @@ from typing import (
     get_type_hints,
 )
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.fields import Array, Between, Label
+from sliceflow.fields import Array, Label
 from sliceflow.models import packing
-from sliceflow.models.limits import Allowance
 
-_VIEW = 512  # bytes of an array's own object
-_MOST_SIZE = 1 << 32  # of a dimension
-_MOST_LABELS = 1 << 28  # bytes of an array of labels
-_INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_NUMBERS = (
-    "bool",
-    "uint8",
-    "int16",
-    "int32",
-    "int64",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
-_DTYPES = {name: getattr(torch, name) for name in _NUMBERS}
+# A limit for arrays of labels, whose dtype says how much memory each takes: a few bytes
+# of a file could stand for gigabytes. Real labels take some kilobytes.
+MAX_LABEL_BYTES = 1 << 28
+# The digits of whole numbers beyond 64 bits, which come as seeds and labels: converting
+# thousands of them would take long.
+MAX_DIGITS = 1000
+_PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
+_LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
-def pack(kind: Any, value: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again."""
-    arrays = _Arrays()
-    node = _kind(kind).write(value, _At(arrays, "", {}))
-    shapes = {
-        path: [[a.dtype.name, *a.shape] for a in own]
-        for path, own in arrays.known.items()
-    }
-    tensors |= {
-        path: packing.pack(own, arrays.strategies[path])
-        for path, own in arrays.known.items()
-    }
-    return {"value": node, "arrays": shapes}
+def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
+    """The header and the packed arrays of a dataclass's object.
 
-
-def unpack(
-    kind: Any,
-    node: Any,
-    tensors: Mapping[str, np.ndarray],
-    allowance: Allowance,
-    device: Any = "cpu",
-) -> Any:
-    """The value that `pack` wrote, its tensors on `device`. A ValueError says what does not fit."""
-    value, listed = _At(_Arrays(), "", {}).items(node, ("value", "arrays"))
-    if not isinstance(listed, dict) or listed.keys() != tensors.keys():
-        raise ValueError(
-            f"the tensors are {_short([*tensors])}, but the text names {_short(listed)}"
-        )
-    forms = {path: _forms(path, own) for path, own in listed.items()}
-    each = [
-        dtype.itemsize * math.prod(shape)
-        for own in forms.values()
-        for dtype, shape in own
-    ]
-    allowance.take(
-        3 * sum(each) + _VIEW * len(each)
-    )  # packed, unpacked, and what they are made of
-    arrays = _Arrays(forms, tensors, torch.device(device))
-    out = _kind(kind).read(value, _At(arrays, "", {}))
-    if unused := sorted(forms.keys() - arrays.known.keys()):
-        raise ValueError(f"it has tensors that nothing uses: {_short(unused)}")
-    return out
-
-
-def _forms(path: str, listed: Any) -> list[packing.Form]:
-    """The types and shapes of the arrays of a field."""
-    forms = []
-    for form in listed if isinstance(listed, list) else [listed]:
-        name, *shape = form if isinstance(form, list) and form else [None]
-        sizes = all(type(size) is int and 0 <= size <= _MOST_SIZE for size in shape)
-        if not isinstance(name, str) or name not in _DTYPES or not sizes:
-            raise ValueError(f"{path} has {_short(form)} instead of a type and a shape")
-        forms.append((np.dtype(name), tuple(shape)))
-    return forms
-
-
-@dataclass(frozen=True)
-class _Arrays:
-    """The arrays of a value, by the path of their field, as they are written or read."""
-
-    forms: Mapping[str, list[packing.Form]] = field(
-        default_factory=dict
-    )  # of those in `tensors`
-    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
-    device: torch.device | None = None
-    known: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    strategies: dict[str, str] = field(default_factory=dict)  # to pack them
-
-    def add(self, at: _At, array: np.ndarray, strategy: str) -> int:
-        """The number of the array among those of its field."""
-        own = self.known.setdefault(at.path, [])
-        self.strategies[at.path] = strategy
-        own.append(array)
-        return len(own) - 1
-
-    def take(self, at: _At, number: Any, strategy: str) -> np.ndarray:
-        """An array by its number; the first one of a field unpacks all of them."""
-        if at.path not in self.known:
-            try:
-                packed = self.tensors[at.path]
-                forms = self.forms[at.path]
-                self.known[at.path] = packing.unpack(packed, strategy, forms)
-            except (KeyError, ValueError) as error:
-                raise at.error(f"cannot be read: {error}") from error
-        own = self.known[at.path]
-        if type(number) is not int or not 0 <= number < len(own):
-            raise at.error(f"is number %s of {len(own)} arrays", number)
-        return own[number]
-
-
-class _At(NamedTuple):
-    """Where in a value: the path of fields, and the sizes of the dimensions of the object."""
-
-    arrays: _Arrays
-    path: str
-    sizes: dict[str, int]
-
-    def inside(self, name: str, sizes: dict[str, int] | None = None) -> _At:
-        path = f"{self.path}.{name}" if self.path else name
-        return _At(self.arrays, path, self.sizes if sizes is None else sizes)
-
-    def error(self, what: str, value: Any = None) -> ValueError:
-        """In `what` the `value` takes the place of "%s"."""
-        return ValueError(f"{self.path or 'it'} {what}".replace("%s", _short(value)))
-
-    def items(self, node: Any, names: Collection[str]) -> list[Any]:
-        """The values of a JSON object that must have these names."""
-        if not isinstance(node, dict):
-            raise self.error("is %s; it must be a JSON object", node)
-        for name in {*node} ^ {*names}:
-            raise self.inside(name).error(
-                "is not known" if name in node else "is missing"
-            )
-        return [node[name] for name in names]
-
-
-def _short(value: Any) -> str:
+    Raises a ValueError for what `decode` would not accept.
+    """
+    schema = _struct(type(value))
+    arrays: dict[str, np.ndarray] = {}
+    header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
     try:
-        return f"{value!r:.60}"
-    except (
-        ValueError,
-        RecursionError,
-    ):  # integers of thousands of digits, deep nesting
-        return f"a {type(value).__name__} too long to show"
+        msgspec.msgpack.decode(header, type=schema)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a file cannot hold this: {error}") from error
+    return header, arrays
 
 
-# Numbers and texts
+def decode(
+    kind: type,
+    header: bytes,
+    arrays: Mapping[str, np.ndarray],
+    device: torch.device | str = "cpu",
+) -> Any:
+    """The object of the dataclass `kind`, its tensors on `device`.
+
+    Raises a ValueError that says what does not fit.
+    """
+    node = msgspec.msgpack.decode(header, type=_struct(kind))
+    reader = _Reader(dict(arrays), device)
+    value = reader.object(node, "")
+    if reader.unread:
+        raise ValueError(f"it has arrays that nothing uses: {_short([*reader.unread])}")
+    return value
 
 
-def _encode(value: Any) -> Any:
-    """A number, text, label or dtype as JSON, which has no infinities and no bytes."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": repr(value)}
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(v) for v in value]}
-    return (
-        {"dtype": str(value)[len("torch.") :]}
-        if isinstance(value, torch.dtype)
-        else value
-    )
+# Nodes: what stands in a header for values that MessagePack does not know
 
 
-def _decode(node: Any) -> Any:
-    """The value of `_encode`; a KeyError, TypeError or ValueError for anything else."""
-    if not isinstance(node, dict):
-        return node
-    ((mark, inner),) = node.items()
-    if mark == "tuple":
-        return tuple(map(_decode, [*inner]))
-    known = {
-        "float": _INFINITE.__getitem__,
-        "bytes": bytes.fromhex,
-        "dtype": _DTYPES.__getitem__,
-    }
-    return known[mark](inner)
+class _Node(msgspec.Struct, forbid_unknown_fields=True, tag_field="class"):
+    """Something with a tag. No field of a dataclass can be named "class"."""
 
 
-def _is_label(value: Any) -> bool:
-    plain = type(value) in (str, int, float, bool, bytes, types.NoneType)
-    return plain or (isinstance(value, tuple) and all(map(_is_label, value)))
+class _ArrayNode(_Node, tag="array"):
+    """An array of numbers; the path of the field is its name."""
 
 
-@dataclass(frozen=True)
-class _Scalar:
-    """Numbers, texts and the like, of some types or some values."""
+class _DtypeNode(_Node, tag="dtype"):
+    """A dtype of torch."""
 
-    types: Mapping[type, Between | None]
-    literals: tuple[Any, ...] = ()
+    name: str
 
-    def holds(self, value: Any) -> bool:
-        if any(
-            type(value) is type(literal) and value == literal
-            for literal in self.literals
-        ):
-            return True
-        bounds = self.types.get(type(value))
-        known = type(value) in self.types or (Label in self.types and _is_label(value))
-        return known and (bounds is None or bounds.low <= value <= bounds.high)
-
-    def plain(self, value: Any) -> Any:
-        """A number of numpy as Python's, and an int where only a float can be as a float."""
-        if isinstance(value, tuple):
-            return tuple(map(self.plain, value)) if Label in self.types else value
-        value = value.item() if isinstance(value, np.generic) else value
-        as_float = type(value) is int and float in self.types and int not in self.types
-        return float(value) if as_float and value not in self.literals else value
-
-    def _checked(self, value: Any, at: _At) -> Any:
-        if self.holds(value):
-            return value
-        names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
-        limits = [
-            f" from {b.low} to {b.high}" for b in self.types.values() if b is not None
-        ][:1]
-        raise at.error(
-            f"is %s; it must be {' or '.join(names)}{''.join(limits)}", value
-        )
-
-    def write(self, value: Any, at: _At) -> Any:
-        return _encode(self._checked(self.plain(value), at))
-
-    def read(self, node: Any, at: _At) -> Any:
-        try:
-            value = _decode(node)
-        except (KeyError, TypeError, ValueError) as error:
-            raise at.error("holds a value of unknown kind: %s", node) from error
-        return self._checked(value, at)
+    def dtype(self) -> torch.dtype:
+        """The dtype, or a ValueError."""
+        dtype = getattr(torch, self.name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{self.name!r:.60} is not a dtype")
+        return dtype
 
 
-# Arrays
+class _LargeIntNode(_Node, tag="int"):
+    """A whole number beyond 64 bits, in hexadecimal digits."""
+
+    digits: Annotated[str, msgspec.Meta(max_length=MAX_DIGITS)]
 
 
-@dataclass(frozen=True)
-class _Array:
-    """Arrays or tensors: the number of each among those of its field."""
+class _BytesNode(_Node, tag="bytes"):
+    """Bytes; msgspec knows no union of them with a text."""
 
-    about: Array
-    numpy: bool
-    tag = "array"
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, np.ndarray if self.numpy else Tensor)
-
-    def write(self, value: Any, at: _At) -> Any:
-        if not self.holds(value):
-            raise at.error("is %s; it must be an array", value)
-        array = value if self.numpy else value.detach().cpu().numpy()
-        self._check(array, at)
-        return at.arrays.add(at, array, self.about.packed)
-
-    def read(self, node: Any, at: _At) -> Any:
-        array = at.arrays.take(at, node, self.about.packed)
-        self._check(array, at)
-        return array if self.numpy else torch.from_numpy(array).to(at.arrays.device)
-
-    def _check(self, array: np.ndarray, at: _At) -> None:
-        """Raise a ValueError for another type or shape, or values out of bounds."""
-        about = self.about
-        dims = self.about.dims.split()
-        shape = array.shape
-        allowed = about.dtype if isinstance(about.dtype, tuple) else (about.dtype,)
-        if _DTYPES.get(array.dtype.name) not in allowed:
-            raise at.error(f"has dtype {array.dtype}; it must be one of %s", allowed)
-        if len(shape) != len(dims):
-            raise at.error(f"has shape {shape}; its dimensions must be {dims}")
-        for dim, size in zip(dims, shape, strict=True):
-            known = int(dim) if dim.isdigit() else at.sizes.setdefault(dim, size)
-            if size != known:
-                raise at.error(f"has shape {shape}, but {dim} is {known}")
-        if about.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise at.error("holds NaN or infinity")
-        if about.ge is not None and array.size and array.min() < about.ge:
-            raise at.error(f"holds values below {about.ge}")
+    content: bytes
 
 
-class _Labels:
-    """Arrays of labels: their dtype, and the labels as Python's objects, dates as integers."""
+class _LabelTupleNode(_Node, tag="tuple"):
+    """A label that is a tuple."""
 
-    tag = "labels"
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, np.ndarray)
-
-    def write(self, value: Any, at: _At) -> Any:
-        if not self.holds(value):
-            raise at.error("is %s; it must be an array of labels", value)
-        node = {"dtype": value.dtype.str, "labels": [*map(_encode, _as_labels(value))]}
-        self.read(node, at)
-        return node
-
-    def read(self, node: Any, at: _At) -> Any:
-        name, listed = at.items(node, ("dtype", "labels"))
-        # numpy would accept more than names of types: lists of them, and worse.
-        if (
-            re.fullmatch(
-                r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", str(name)
-            )
-            is None
-        ):
-            raise at.error("has dtype %s, which is not a type of labels", name)
-        dtype = np.dtype(name)
-        labels = _LABELS.read(listed, at)
-        if dtype.itemsize * len(labels) > _MOST_LABELS:
-            raise at.error(f"has {len(labels)} labels of dtype {dtype}")
-        array = np.empty(len(labels), dtype=np.int64 if dtype.kind in "mM" else dtype)
-        array[:] = list(labels)
-        array = array.view(dtype) if dtype.kind in "mM" else array
-        if [(type(v), v) for v in _as_labels(array)] != [(type(v), v) for v in labels]:
-            raise at.error(f"has labels that are not of dtype {dtype}")
-        return array
+    labels: tuple[_LabelNode, ...]
 
 
-def _as_labels(array: np.ndarray) -> list[Any]:
-    plain = (array.view(np.int64) if array.dtype.kind in "mM" else array).tolist()
-    return [_LABEL.plain(label) for label in plain]
+_LabelNode = (
+    str | int | float | bool | None | _LargeIntNode | _BytesNode | _LabelTupleNode
+)
 
 
-# Dataclasses, tuples, dicts and unions
+class _LabelArrayNode(_Node, tag="labels"):
+    """An array of labels: the name of its dtype, and the labels, dates as integers."""
+
+    dtype: str
+    labels: tuple[_LabelNode, ...]
 
 
-@dataclass(frozen=True)
-class _Class:
-    """Objects of one dataclass; its method `check`, if it has one, raises a ValueError if one is wrong."""
+class _ObjectNode(_Node):
+    """An object of a dataclass; `_struct` makes a subclass for each."""
 
-    tag: str
-    cls: Any
-    kinds: Mapping[str, Any]  # of the fields
-
-    def holds(self, value: Any) -> bool:
-        return type(value) is self.cls
-
-    def write(self, value: Any, at: _At) -> Any:
-        if not self.holds(value):
-            raise at.error(f"is %s; it must be a {self.tag}", value)
-        getattr(value, "check", lambda: None)()
-        sizes: dict[str, int] = {}
-        return {
-            name: kind.write(getattr(value, name), at.inside(name, sizes))
-            for name, kind in self.kinds.items()
-        }
-
-    def read(self, node: Any, at: _At) -> Any:
-        nodes = zip(self.kinds.items(), at.items(node, self.kinds), strict=True)
-        sizes: dict[str, int] = {}
-        values = {
-            name: kind.read(inner, at.inside(name, sizes))
-            for (name, kind), inner in nodes
-        }
-        try:
-            value = self.cls(**values)
-            getattr(value, "check", lambda: None)()
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{at.path}: {error}" if at.path else str(error)
-            ) from error
-        return value
+    saved_class: ClassVar[type]
 
 
-@dataclass(frozen=True)
-class _Items:
-    """Tuples, lists, which are read as tuples, and dicts: items of the same kind, or of a kind each."""
-
-    tag: Literal["list", "dict"]
-    kinds: tuple[Any, ...]
-    same: bool = True
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, dict if self.tag == "dict" else tuple | list)
-
-    def write(self, value: Any, at: _At) -> Any:
-        if not self.holds(value):
-            raise at.error(f"is %s; it must be a {self.tag}", value)
-        items = [*value.items()] if self.tag == "dict" else value
-        return [kind.write(item, at) for kind, item in self._with_kinds(items, at)]
-
-    def read(self, node: Any, at: _At) -> Any:
-        if not isinstance(node, list):
-            raise at.error("is %s; it must be a list", node)
-        items = (kind.read(item, at) for kind, item in self._with_kinds(node, at))
-        return dict(items) if self.tag == "dict" else tuple(items)
-
-    def _with_kinds(self, items: Sequence[Any], at: _At) -> Iterable[tuple[Any, Any]]:
-        kinds = self.kinds * len(items) if self.same else self.kinds
-        if len(kinds) != len(items):
-            raise at.error(f"has {len(items)} values instead of {len(kinds)}")
-        return zip(kinds, items, strict=True)
-
-
-_LABEL = _Scalar({Label: None})
-_LABELS = _Items("list", (_LABEL,))
-
-
-@dataclass(frozen=True)
-class _Union:
-    """Values of several kinds: numbers and texts as they are, others with the name of their kind."""
-
-    scalar: _Scalar
-    options: Mapping[str, Any]
-
-    def write(self, value: Any, at: _At) -> Any:
-        for tag, kind in self.options.items():
-            if kind.holds(value):
-                return {tag: kind.write(value, at.inside(tag))}
-        if not self.scalar.holds(self.scalar.plain(value)):
-            known = ", ".join(self.options)
-            raise at.error(f"is %s, which a file cannot hold; it holds {known}", value)
-        return self.scalar.write(value, at)
-
-    def read(self, node: Any, at: _At) -> Any:
-        tag = str(next(iter(node), "")) if isinstance(node, dict) else ""
-        if tag not in self.options:
-            return self.scalar.read(node, at)
-        (inner,) = at.items(node, (tag,))
-        return self.options[tag].read(inner, at.inside(tag))
-
-
-# From annotations to kinds
+# From annotations to types of msgspec
 
 
 @cache
-def _kind(annotation: Any) -> Any:
-    """What reads and writes values of an annotation."""
-    origin = get_origin(annotation)
-    args = get_args(annotation)
+def _saved_fields(cls: type) -> dict[str, Any]:
+    """The annotations of the fields that are in files, by name."""
+    annotations = get_type_hints(cls, include_extras=True)
+    return {
+        field.name: annotations[field.name]
+        for field in fields(cls)
+        if field.metadata.get("saved", True)
+    }
+
+
+# By dataclass: all that files have been made of. Users' own classes are not among them.
+_STRUCTS: dict[type, type[_ObjectNode]] = {}
+
+
+def _struct(cls: type) -> type[_ObjectNode]:
+    """The type of nodes of a dataclass: the same fields, all required."""
+    if cls not in _STRUCTS:
+        schemas = [(name, _schema(kind)) for name, kind in _saved_fields(cls).items()]
+        struct: Any = msgspec.defstruct(
+            cls.__name__,
+            schemas,
+            bases=(_ObjectNode,),
+            namespace={"saved_class": cls},
+            tag=cls.__name__,
+        )
+        _STRUCTS[cls] = struct
+    return _STRUCTS[cls]
+
+
+_SCHEMAS: dict[Any, Any] = {
+    str: str,
+    int: int | _LargeIntNode,
+    float: float,
+    bool: bool,
+    types.NoneType: None,
+    bytes: _BytesNode,
+    torch.dtype: _DtypeNode,
+    Label: _LabelNode,
+}
+
+
+def _schema(annotation: Any) -> Any:
+    """The type by which msgspec checks the nodes of an annotation."""
+    if annotation in _SCHEMAS:
+        return _SCHEMAS[annotation]
     if isinstance(annotation, type) and is_dataclass(annotation):
-        hints = get_type_hints(annotation, include_extras=True)
-        own = fields(annotation)
-        kinds = {
-            f.name: _kind(hints[f.name]) for f in own if f.metadata.get("saved", True)
-        }
-        return _Class(annotation.__name__, annotation, kinds)
-    if origin is Annotated:
-        return _annotated(*args)
-    if origin in (Union, types.UnionType):
-        return _union([*map(_kind, args)])
+        return _struct(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
-        return _Scalar({}, args)
-    if annotation in (int, float, bool, str, bytes, types.NoneType, torch.dtype, Label):
-        return _Scalar({annotation: None})
-    if origin is Sequence or (origin is tuple and args[-1:] == (...,)):
-        return _Items("list", (_kind(args[0]),))
+        return annotation
+    if origin is Annotated:
+        return _annotated_schema(annotation, *arguments)
+    if origin in (Union, types.UnionType):
+        return _union_schema(arguments)
+    if origin is Sequence or (origin is tuple and arguments[-1] is ...):
+        return types.GenericAlias(tuple, (_schema(arguments[0]), ...))
     if origin is tuple:
-        return _Items("list", tuple(map(_kind, args)), same=False)
+        return types.GenericAlias(tuple, tuple(map(_schema, arguments)))
     if origin in (dict, Mapping):
-        return _Items("dict", (_Items("list", tuple(map(_kind, args)), same=False),))
+        return types.GenericAlias(dict, tuple(map(_schema, arguments)))
     raise TypeError(f"{annotation!r} cannot be written to a file")
 
 
-def _annotated(kind: Any, about: Any) -> Any:
+def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
     if isinstance(about, Array):
-        return _Array(about, kind is np.ndarray)
-    if isinstance(about, Between):
-        return _Scalar({kind: about})
-    return _Labels() if about is Label else _kind(about)  # the classes for a protocol
+        return _ArrayNode
+    if about is Label:
+        return _LabelArrayNode
+    if isinstance(about, msgspec.Meta):
+        return annotation
+    return _schema(about)  # the classes that a file holds of a protocol, `kind`
 
 
-def _union(kinds: Sequence[Any]) -> Any:
-    """All numbers and texts are one option: JSON tells them apart."""
-    scalars = [kind.scalar if isinstance(kind, _Union) else kind for kind in kinds]
-    scalars = [kind for kind in scalars if isinstance(kind, _Scalar)]
-    types = {t: bounds for kind in scalars for t, bounds in kind.types.items()}
-    scalar = _Scalar(types, tuple(v for kind in scalars for v in kind.literals))
-    options: dict[str, Any] = {}
-    for kind in kinds:
-        if not isinstance(kind, _Scalar):
-            options |= kind.options if isinstance(kind, _Union) else {kind.tag: kind}
-    return _Union(scalar, options) if options else scalar
+def _union_schema(options: Sequence[Any]) -> Any:
+    """msgspec knows one type of tuples in a union: several become one, of any items."""
+    tuples = [option for option in options if get_origin(option) is tuple]
+    schemas = [_schema(option) for option in options if option not in tuples]
+    if len(tuples) == 1:
+        schemas.append(_schema(tuples[0]))
+    if len(tuples) > 1:
+        items: list[Any] = []
+        for option in tuples:
+            items.extend(item for item in get_args(option) if item is not ...)
+        schemas.append(types.GenericAlias(tuple, (_union_schema(items), ...)))
+    return Union[tuple(schemas)]  # noqa: UP007 - they are known only now
+
+
+# Arrays of numbers
+
+
+class _ArrayKind(NamedTuple):
+    """What the annotation of a field says about arrays in it."""
+
+    container: type  # np.ndarray or Tensor
+    about: Array
+
+
+@cache
+def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
+    """The fields of a dataclass that may hold arrays of numbers."""
+    kinds = {}
+    for name, annotation in _saved_fields(cls).items():
+        for option in _options(annotation):
+            about = getattr(option, "__metadata__", [None])[0]
+            if isinstance(about, Array):
+                kinds[name] = _ArrayKind(option.__origin__, about)
+    return kinds
+
+
+def _options(annotation: Any) -> Sequence[Any]:
+    """The types of a union, or the one type that it is."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return get_args(annotation)
+    return [annotation]
+
+
+def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise a ValueError unless the arrays of an object, by field, fit their `Array`."""
+    sizes: dict[str, int] = {}
+    for name, array in arrays.items():
+        about = _array_kinds(cls)[name].about
+        dtype = getattr(torch, array.dtype.name, None)
+        if dtype not in about.dtypes:
+            raise ValueError(
+                f"{name} has dtype {array.dtype}; it must be one of {about.dtypes}"
+            )
+        _check_shape(name, array.shape, about.dims.split(), sizes)
+        if about.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{name} holds NaN or infinity")
+        if about.ge is not None and array.size and array.min() < about.ge:
+            raise ValueError(f"{name} holds values below {about.ge}")
+
+
+def _check_shape(
+    name: str, shape: tuple[int, ...], dims: Sequence[str], sizes: dict[str, int]
+) -> None:
+    """Compare a shape with its dimensions; `sizes` are those of the object so far."""
+    if len(shape) != len(dims):
+        raise ValueError(f"{name} has shape {shape}; its dimensions must be {dims}")
+    for dim, size in zip(dims, shape, strict=True):
+        if dim.isdigit():
+            expected = int(dim)
+        else:
+            expected = sizes.setdefault(dim, size)
+        if size != expected:
+            raise ValueError(f"{name} has shape {shape}, but {dim} is {expected}")
+
+
+# Writing
+
+
+def _object_to_node(
+    value: Any, path: str, arrays: dict[str, np.ndarray]
+) -> _ObjectNode:
+    """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
+    cls: type = type(value)
+    own_arrays = {
+        name: _as_numpy(getattr(value, name))
+        for name, kind in _array_kinds(cls).items()
+        if isinstance(getattr(value, name), kind.container)
+    }
+    _check_arrays(cls, own_arrays)
+    _check_object(value)
+    for name, array in own_arrays.items():
+        n_axes = _array_kinds(cls)[name].about.n_difference_axes
+        arrays[_join(path, name)] = packing.pack(array, n_axes)
+
+    nodes: dict[str, Any] = {}
+    for name, annotation in _saved_fields(cls).items():
+        item = getattr(value, name)
+        item_path = _join(path, name)
+        if name in own_arrays:
+            nodes[name] = _ArrayNode()
+        elif _holds_labels(annotation):
+            nodes[name] = _labels_to_node(item, annotation, item_path)
+        else:
+            nodes[name] = _to_node(item, item_path, arrays)
+    return _STRUCTS[cls](**nodes)
+
+
+def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """The node of any value but an array or a label."""
+    if type(value) in _STRUCTS:
+        return _object_to_node(value, path, arrays)
+    if isinstance(value, torch.dtype):
+        return _DtypeNode(str(value).removeprefix("torch."))
+    if isinstance(value, tuple | list):
+        return [
+            _to_node(item, _join(path, str(i)), arrays) for i, item in enumerate(value)
+        ]
+    if isinstance(value, dict):
+        return {
+            key: _to_node(item, _join(path, key), arrays) for key, item in value.items()
+        }
+    return _scalar_to_node(value, path)
+
+
+def _holds_labels(annotation: Any) -> bool:
+    """Whether a field holds a label, a tuple of labels, or an array of labels."""
+    options = _options(annotation)
+    return (
+        Label in options
+        or tuple[Label, ...] in options
+        or Annotated[np.ndarray, Label] in options
+    )
+
+
+def _labels_to_node(value: Any, annotation: Any, path: str) -> Any:
+    """The node of a field that holds labels."""
+    if Label in _options(annotation):
+        return _label_to_node(value, path)
+    if isinstance(value, tuple | list):
+        return [_label_to_node(label, path) for label in value]
+    if isinstance(value, np.ndarray):
+        return _label_array_to_node(value, path)
+    return _scalar_to_node(value, path)
+
+
+def _label_to_node(label: Any, path: str) -> Any:
+    """The node of one label. Tuples that are labels differ from tuples of labels."""
+    if isinstance(label, tuple):
+        return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
+    return _scalar_to_node(label, path)
+
+
+def _scalar_to_node(value: Any, path: str) -> Any:
+    """A number or text as Python's own type."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) not in _PLAIN_TYPES:
+        raise ValueError(f"{path} is {_short(value)}, which a file cannot hold")
+    if isinstance(value, bytes):
+        return _BytesNode(value)
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        return _LargeIntNode(f"{value:x}")
+    return value
+
+
+def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
+    labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
+    node = _LabelArrayNode(array.dtype.str, labels)
+    _label_array(node)  # raises a ValueError for what could not be read
+    return node
+
+
+def _as_numpy(array: Any) -> np.ndarray:
+    """A tensor on any device, or an array, as an array."""
+    if isinstance(array, Tensor):
+        return array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+# Reading
+
+
+@dataclass
+class _Reader:
+    """Makes objects of nodes."""
+
+    unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
+    device: torch.device | str  # of tensors
+
+    def object(self, node: _ObjectNode, path: str) -> Any:
+        """The object of a dataclass, checked."""
+        cls = node.saved_class
+        arrays = {
+            name: self._array(_join(path, name), kind.about)
+            for name, kind in _array_kinds(cls).items()
+            if isinstance(getattr(node, name), _ArrayNode)
+        }
+        values = {}
+        try:
+            _check_arrays(cls, arrays)
+            for name in _saved_fields(cls):
+                if name not in arrays:
+                    values[name] = self.value(getattr(node, name), _join(path, name))
+                elif _array_kinds(cls)[name].container is Tensor:
+                    values[name] = torch.from_numpy(arrays[name]).to(self.device)
+                else:
+                    values[name] = arrays[name]
+            value = cls(**values)
+            _check_object(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+        return value
+
+    def value(self, node: Any, path: str) -> Any:
+        """The value of any node."""
+        if isinstance(node, _ObjectNode):
+            return self.object(node, path)
+        if isinstance(node, tuple):
+            return tuple(
+                self.value(item, _join(path, str(i))) for i, item in enumerate(node)
+            )
+        if isinstance(node, dict):
+            return {
+                key: self.value(item, _join(path, str(key)))
+                for key, item in node.items()
+            }
+        if isinstance(node, _DtypeNode):
+            return node.dtype()
+        if isinstance(node, _LabelArrayNode):
+            return _label_array(node)
+        return _label(node)
+
+    def _array(self, path: str, about: Array) -> np.ndarray:
+        if path not in self.unread:
+            raise ValueError(f"the array {path} is missing")
+        return packing.unpack(self.unread.pop(path), about.n_difference_axes)
+
+
+def _label(node: Any) -> Any:
+    """The label, number or text of a node."""
+    if isinstance(node, _LargeIntNode):
+        return int(node.digits, 16)
+    if isinstance(node, _LabelTupleNode):
+        return tuple(map(_label, node.labels))
+    if isinstance(node, _BytesNode):
+        return node.content
+    return node
+
+
+def _label_array(node: _LabelArrayNode) -> np.ndarray:
+    """The array of labels of a node; a ValueError if labels are not of its dtype."""
+    # numpy would accept more than names of types: lists of them, and worse.
+    if not _LABEL_DTYPE.fullmatch(node.dtype):
+        raise ValueError(f"{node.dtype!r:.60} is not a dtype of labels")
+    dtype = np.dtype(node.dtype)
+    labels = list(map(_label, node.labels))
+    if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
+        raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
+    is_date = dtype.kind in "mM"
+    array = np.empty(len(labels), dtype=np.int64 if is_date else dtype)
+    array[:] = labels
+    if is_date:
+        array = array.view(dtype)
+    read_again = [(type(label), label) for label in _as_labels(array)]
+    if read_again != [(type(label), label) for label in labels]:
+        raise ValueError(f"it has labels that are not of dtype {dtype}")
+    return array
+
+
+def _as_labels(array: np.ndarray) -> list[Any]:
+    """The labels of an array as Python's objects, dates as integers."""
+    if array.dtype.kind in "mM":
+        array = array.view(np.int64)
+    labels: list[Any] = array.tolist()
+    return [
+        label.item() if isinstance(label, np.generic) else label for label in labels
+    ]
+
+
+def _check_object(value: Any) -> None:
+    """Call the method `check` of an object whose class has one."""
+    check = getattr(value, "check", None)
+    if check is not None:
+        check()
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _short(value: Any) -> str:
+    return f"{value!r:.60}"

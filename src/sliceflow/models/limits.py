@@ -1,6 +1,7 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory. So everything is counted before it is made.
+A few bytes of a file can stand for many in memory. So everything is counted before it
+is made.
 """
 
 from __future__ import annotations
@@ -16,49 +17,60 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.wording import format_bytes
 
-_SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
-_RATIO = (
-    32  # bytes that a file may unpack to, as a multiple of its size; 6 to 18 are usual
-)
-_SAMPLE = 1 << 30  # bytes allowed for drawing a sample, for any file,
-_SAMPLE_RATIO = 64  # and in addition this multiple of its size
-_FARTHEST = 8.0  # the largest normal number that 32 random bits can give
-_STEEPEST = 32.0  # the largest component of a direction of the condition
+# Memory that any file may take, however small: it must load on every machine.
+BASE_MEMORY = 320_000_000
+# The same for drawing one sample.
+BASE_SAMPLE_MEMORY = 1 << 30
+# Memory allowed in addition, in bytes for every byte of a file. Models of usual fits
+# take 6 to 20, more if columns or pictures hardly vary; a file made to exhaust memory
+# can claim ten thousands.
+MEMORY_PER_FILE_BYTE = 64
+
+# The largest normal number that 32 random bits can give is less.
+LARGEST_NORMAL = 8.0
+# The largest component of a direction of the condition.
+LARGEST_CONDITION_COMPONENT = 32.0
 
 
 class Allowance:
-    """The memory for the model of a file of `size` bytes and one sample: `most`, or None for a multiple."""
+    """Counts the memory for the model of a file and for drawing one sample from it.
 
-    def __init__(self, size: int, most: int | None = None) -> None:
-        self.size = size
-        self.most = most
+    Parameters
+    ----------
+    file_size : bytes of the file
+    max_memory : bytes that are allowed; None follows from the size of the file
+    """
+
+    def __init__(self, file_size: int, max_memory: int | None = None) -> None:
+        self.file_size = file_size
+        self.max_memory = max_memory
         self.taken = 0
 
-    def take(self, count: int) -> None:
-        """Count `count` bytes that are about to be allocated; a ValueError if they are too many."""
-        self.taken += count
-        usual = _RATIO * max(_SMALL, self.size)
-        self._check(self.taken, usual, "its parts take")
+    def take(self, n_bytes: int) -> None:
+        """Count bytes about to be allocated; a ValueError if they are too many."""
+        self.taken += n_bytes
+        self._check(self.taken, BASE_MEMORY, "its parts take")
 
-    def for_sample(self, count: int) -> None:
-        """Raise a ValueError if the model and `count` bytes for drawing a sample are too many."""
-        usual = _SAMPLE + _SAMPLE_RATIO * self.size
-        self._check(self.taken + count, usual, "drawing a sample of it takes")
+    def check_sample(self, n_bytes: int) -> None:
+        """Raise a ValueError if the model and `n_bytes` for a sample are too many."""
+        wanted = self.taken + n_bytes
+        self._check(wanted, BASE_SAMPLE_MEMORY, "drawing a sample of it takes")
 
-    def _check(self, count: int, usual: int, what: str) -> None:
-        if count <= (usual if self.most is None else self.most):
-            return
-        given = f"a file of {format_bytes(self.size)} may take {format_bytes(usual)}"
-        given = (
-            given if self.most is None else f"max_memory is {format_bytes(self.most)}"
-        )
-        advice = f"if you trust the file, load it with max_memory={count} or more"
-        raise ValueError(
-            f"{what} {format_bytes(count)} of memory, and {given}; {advice}"
-        )
+    def _check(self, n_bytes: int, base: int, what: str) -> None:
+        if self.max_memory is None:
+            limit = base + MEMORY_PER_FILE_BYTE * self.file_size
+            rule = f"a file of {format_bytes(self.file_size)} may take {format_bytes(limit)}"
+        else:
+            limit = self.max_memory
+            rule = f"max_memory is {format_bytes(limit)}"
+        if n_bytes > limit:
+            hint = f"if you trust the file, load it with max_memory={n_bytes} or more"
+            raise ValueError(
+                f"{what} {format_bytes(n_bytes)} of memory, and {rule}; {hint}"
+            )
 
 
-def check_steps(  # many: what a flow does with a model, and what moves
+def check_steps(
     flow: Flow,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
@@ -67,54 +79,98 @@ def check_steps(  # many: what a flow does with a model, and what moves
     codes: Tensor | None = None,
     start: float = 1.0,
 ) -> float:
-    """The largest distance from 0 that a particle in d columns can reach by the steps of a model.
+    """The largest distance from 0 that a particle in d columns can reach by a model.
 
-    Raises a ValueError unless these are the first steps of every stage, in order, with `n_maps` maps,
-    and `dtype` can hold what they reach. A step moves a particle along every direction by at most twice
-    the largest number in its maps. `start` is the deviation of the columns at the start.
+    A step moves a particle along every direction by at most twice the largest number in
+    its maps, times the step size; and by noise if the flow has an entropy.
+
+    Parameters
+    ----------
+    flow : the flow that the steps belong to
+    steps : the steps of the model
+    n_maps : the number of maps that the step k of the stage i must have, of (i, k)
+    d : the number of columns
+    dtype : the dtype of particles
+    codes : the codes of conditions, (n, l) or (n,), if there are any
+    start : the standard deviation of the columns at the start
+
+    Raises
+    ------
+    ValueError
+        Unless these are the first steps of every stage, in order, each with `n_maps`
+        maps, and `dtype` can hold what they reach.
     """
-    done = [0] * len(flow.stages)
-    last = 0
-    reach = _FARTHEST * start
-    most = torch.finfo(dtype).max / 4
+    _check_order(flow, steps)
+    reach = LARGEST_NORMAL * start
     for step in steps:
-        i = step.stage
-        k = step.step
-        if not last <= i < len(done) or k != done[i] or k >= flow.stages[i].n_steps:
+        step_maps = _n_maps(step.map)
+        expected_maps = n_maps(step.stage, step.step)
+        if step_maps != expected_maps:
             raise ValueError(
-                f"step {k} of stage {i} is out of order, or beyond the schedule"
+                f"step {step.step} of stage {step.stage} has {step_maps} maps "
+                f"but needs {expected_maps}"
             )
-        size = (
-            step.map.n_maps
-            if isinstance(step.map, CompactMap)
-            else len(step.map.values)
+        step_size = flow.stages[step.stage].step_size
+        noise = math.sqrt(2 * flow.entropy * step_size * d)
+        reach += 2 * step_size * _largest_value(step.map) * d + LARGEST_NORMAL * noise
+
+    shift = _condition_shift(flow, codes)
+    limit = torch.finfo(dtype).max / 4
+    # Written so that NaN is refused, too.
+    if not (d * reach < limit and shift < limit):
+        raise ValueError(
+            "its samples may not stay finite: maps, steps and conditions reach "
+            f"{reach + shift:.1e}, and {dtype} ends at {limit:.1e}"
         )
-        if size != n_maps(i, k):
-            raise ValueError(
-                f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}"
-            )
-        last = i
-        done[i] = k + 1
-        eta = flow.stages[i].step_size
-        reach += 2 * eta * _farthest(step.map) * d + _FARTHEST * math.sqrt(
-            2 * flow.entropy * eta * d
-        )
-    offset = 0.0
-    if flow.n_shared and codes is not None:  # the condition shifts projections
-        largest = float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0
-        offset = flow.amplifier * _STEEPEST * largest
-    if not (d * reach < most and offset < most):
-        fact = f"maps, steps and conditions reach {reach + offset:.1e}, and {dtype} ends at {most:.1e}"
-        raise ValueError(f"its samples may not stay finite: {fact}")
     return reach
 
 
-def _farthest(table: KnotMap | GridMap | CompactMap) -> float:
-    """An upper bound of the numbers in maps."""
-    parts = [table.knots] if isinstance(table, KnotMap) else [table.lo, table.hi]
-    most = 0.0
+def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
+    """Raise a ValueError unless these are the first steps of every stage, in order."""
+    steps_done = [0] * len(flow.stages)
+    last_stage = 0
+    for step in steps:
+        i = step.stage
+        k = step.step
+        is_known_stage = last_stage <= i < len(flow.stages)
+        if not is_known_stage or k != steps_done[i] or k >= flow.stages[i].n_steps:
+            raise ValueError(
+                f"step {k} of stage {i} is out of order, or beyond the schedule"
+            )
+        last_stage = i
+        steps_done[i] += 1
+
+
+def _n_maps(table: KnotMap | GridMap | CompactMap) -> int:
+    """The number of maps in a table."""
     if isinstance(table, CompactMap):
-        most = math.ldexp(1.0, table.exponent + 15)
+        return table.n_maps
+    return len(table.values)
+
+
+def _largest_value(table: KnotMap | GridMap | CompactMap) -> float:
+    """An upper bound of the magnitude of all numbers in maps."""
+    if isinstance(table, KnotMap):
+        numbers = [table.knots, table.values]
+        largest = 0.0
+    elif isinstance(table, GridMap):
+        numbers = [table.lo, table.hi, table.values]
+        largest = 0.0
     else:
-        parts.append(table.values)
-    return max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
+        numbers = [table.lo, table.hi]
+        largest = math.ldexp(1.0, table.exponent + 15)  # levels have 16 bits
+    for tensor in numbers:
+        if tensor.numel():
+            largest = max(largest, float(tensor.abs().amax()))
+    return largest
+
+
+def _condition_shift(flow: Flow, codes: Tensor | None) -> float:
+    """How far the condition can shift projections, if conditions share steps."""
+    if not flow.n_shared or codes is None:
+        return 0.0
+    if codes.dim() == 2:
+        largest_code = float(codes.abs().sum(1).amax())
+    else:
+        largest_code = 1.0
+    return flow.amplifier * LARGEST_CONDITION_COMPONENT * largest_code

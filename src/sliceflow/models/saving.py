@@ -1,4 +1,4 @@
-"""Saving and loading estimators: a file holds the constructor's parameters and the `Model`."""
+"""Saving and loading estimators: a file holds the parameters and the `Model`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.fields import Count
 from sliceflow.models import file
 
-_NOT_SAVED = ("device", "random_state", "verbose")
+# Parameters that are not saved: they say how and where to compute, not what was fitted.
+UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,16 @@ class SavedHistory:
     step: Sequence[Count]
     distance: Sequence[float]
     moving: Sequence[float]
-    seconds: Sequence[float] | None = (
-        None  # not of a model: the same fit gives the same file
-    )
+    # Only in checkpoints: without times, the same fit gives the same model file.
+    seconds: Sequence[float] | None = None
 
     def check(self) -> None:
-        if len({len(column) for column in self.columns().values()}) != 1:
+        lengths = {len(column) for column in self.columns().values()}
+        if len(lengths) != 1:
             raise ValueError("the columns of a history have different lengths")
 
     def columns(self) -> dict[str, list[Any]]:
+        """The columns that there are, by name."""
         return {
             name: list(column)
             for name, column in vars(self).items()
@@ -53,41 +55,60 @@ class SavedHistory:
 
 @cache
 def _saved_type(kind: Any) -> Any:
-    """The dataclass that a file of this estimator holds."""
+    """The dataclass that a file of this class of estimators holds.
+
+    It has the estimator's name. Its `parameters` are those of the constructor, with the
+    same annotations.
+    """
     _, fitted, rows = kind._kinds
-    hints = get_type_hints(kind.__init__, include_extras=True)
-    parameters = {
-        name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")
-    }
-    made = make_dataclass("Parameters", parameters.items(), frozen=True)
-    parts = {"parameters": made, "seed": Seed, "fitted": fitted}
-    parts |= {
-        "history": kind._history_type,
-        "rows": rows | None,
-        "particles": rows | None,
-    }
-    own = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
-    return make_dataclass(kind.__name__, parts.items(), frozen=True, namespace=own)
+    annotations = get_type_hints(kind.__init__, include_extras=True)
+    parameters = [
+        (name, annotation)
+        for name, annotation in annotations.items()
+        if name not in UNSAVED_PARAMETERS and name != "return"
+    ]
+    parts = [
+        ("parameters", make_dataclass("Parameters", parameters, frozen=True)),
+        ("seed", Seed),
+        ("fitted", fitted),
+        ("history", kind._history_type),
+        ("rows", rows | None),
+        ("particles", rows | None),
+    ]
+    methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
+    return make_dataclass(kind.__name__, parts, frozen=True, namespace=methods)
 
 
 def save(
     estimator: Any, path: str | os.PathLike[str], *, particles: bool = False
 ) -> None:
     """Write a fitted estimator; with `particles`, the batched samples, too."""
-    model = estimator._model
-    given = estimator.get_params(deep=False).items()
-    batched = None
+    saved_type = _saved_type(estimator.__class__)
+    parameters_type = get_type_hints(saved_type)["parameters"]
+    parameters = {
+        name: value
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in UNSAVED_PARAMETERS
+    }
+    batched_samples = None
     if particles:
         adapter = estimator._adapter(like_fitted=True)
-        batched = adapter.read(estimator.particles_, estimator.particle_conditions_)
-    saved = _saved_type(estimator.__class__)
-    parameters = {name: value for name, value in given if name not in _NOT_SAVED}
+        batched_samples = adapter.read(
+            estimator.particles_, estimator.particle_conditions_
+        )
+    model = estimator._model
     history_type = estimator._history_type
     names = {field.name for field in fields(history_type)} - {"seconds"}
     history = history_type(**{name: model.history[name] for name in names})
-    own = get_type_hints(saved)["parameters"](**parameters)
-    rows = estimator._rows_for_file()
-    file.save(path, saved(own, model.seed, model.fitted, history, rows, batched))
+    saved = saved_type(
+        parameters=parameters_type(**parameters),
+        seed=model.seed,
+        fitted=model.fitted,
+        history=history,
+        rows=estimator._rows_for_file(),
+        particles=batched_samples,
+    )
+    file.save(path, saved)
 
 
 def load_estimator(
@@ -96,24 +117,25 @@ def load_estimator(
     device: torch.device,
     max_memory: int | None,
 ) -> Any:
-    """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
-    by_type = {_saved_type(kind): kind for kind in kinds}
-    saved: Any = file.load(path, tuple(by_type), device, max_memory)
-    estimator: Any = by_type[type(saved)](**vars(saved.parameters))
+    """The fitted estimator of a file, of one of these classes.
+
+    Raises a `ModelFileError` if the file is not valid; see `file.load`.
+    """
+    estimator_of = {_saved_type(kind): kind for kind in kinds}
+    saved: Any = file.load(path, tuple(estimator_of), device, max_memory)
+    estimator: Any = estimator_of[type(saved)](**vars(saved.parameters))
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
     try:
         estimator._adapter()  # checks the parameters
-        batched = (
-            () if saved.particles is None else saved.particles.in_users_form(device)
-        )
-        estimator._store_model(model, *batched)
-    except (
-        ValueError,
-        ArithmeticError,
-        NotImplementedError,
-    ) as error:  # the last of pandas
+        if saved.particles is None:
+            estimator._store_model(model)
+        else:
+            particles, conditions = saved.particles.in_users_form(device)
+            estimator._store_model(model, particles, conditions)
+    except (ValueError, ArithmeticError, NotImplementedError) as error:
+        # pandas raises a NotImplementedError for some dtypes of tables.
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator
