@@ -7,7 +7,7 @@ listener's method ``close``, if any, is called when the run ends, even with an e
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +20,12 @@ from torch import Tensor
 from sliceflow.errors import require
 
 __all__ = ["Event", "History", "Listener", "Listeners", "Progress", "ProgressEvent"]
+
+
+LOGGER = logging.getLogger("sliceflow")
+
+# Lines of `Progress` for a fit: a description waits for a GPU, so there are few.
+N_PROGRESS_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -109,37 +115,28 @@ def _read_together(values: Sequence[Tensor | None]) -> list[float]:
     return [1.0 if value is None else next(numbers) for value in values]
 
 
-def joined(
-    histories: Sequence[dict[str, list[Any]]], names: Sequence[str]
-) -> dict[str, list[Any]]:
-    """The histories of several fits, one behind the other.
-
-    The `names` of the fits go before those of their stages.
-    """
-    out: dict[str, list[Any]] = {column: [] for column in _HISTORY_COLUMNS}
-    for columns, name in zip(histories, names, strict=True):
-        seconds_before = out["seconds"][-1] if out["seconds"] else 0.0
-        renamed = dict(columns)
-        renamed["stage"] = [f"{name}: {stage}" for stage in columns["stage"]]
-        renamed["seconds"] = [seconds_before + s for s in columns["seconds"]]
-        for column, values in renamed.items():
-            out[column] += values
-    return out
-
-
 class Progress:
-    """Prints a line on stderr after each tenth of the steps."""
+    """Logs a line after each tenth of the steps, at the level INFO of "sliceflow".
 
-    _tenths_printed = 0
+    If no handler of Python's `logging` would show the lines, they go to stderr.
+    """
+
+    def __init__(self) -> None:
+        self._n_logged = 0
+        if not LOGGER.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            LOGGER.addHandler(handler)
+        if not LOGGER.isEnabledFor(logging.INFO):
+            LOGGER.setLevel(logging.INFO)
 
     def __call__(self, event: ProgressEvent) -> None:
-        tenths_done = event.steps_done * 10 // event.steps_total
-        if tenths_done <= self._tenths_printed:
+        n_due = event.steps_done * N_PROGRESS_LINES // event.steps_total
+        if n_due <= self._n_logged:
             return
-        self._tenths_printed = tenths_done
-        # A description waits for a GPU, so it is not read in every step.
-        line = f"step {event.steps_done}/{event.steps_total}, {event.describe()}"
-        print(f"sliceflow: {line}", file=sys.stderr, flush=True)
+        self._n_logged = n_due
+        step = f"step {event.steps_done}/{event.steps_total}"
+        LOGGER.info("%s, %s", step, event.describe())
 
 
 def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:

@@ -21,7 +21,6 @@ from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, require
 from sliceflow.models.plan import Plan
-from sliceflow.models.progress import LoggedProgress
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, SavedHistory, save
@@ -129,7 +128,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """
         told = list(events.as_listeners(listeners))
         if self.verbose:
-            told.append(LoggedProgress())
+            told.append(events.Progress())
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
         if prepared is X and (X.estimator is not self or y is not None):
             raise ValueError("X was prepared: fit the estimator that did it, without y")

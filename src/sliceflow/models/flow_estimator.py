@@ -22,7 +22,6 @@ from sliceflow.errors import DataError, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
 from sliceflow.models.identity import identity, same_on_all
-from sliceflow.models.progress import LoggedProgress
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
@@ -91,7 +90,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
         if self.verbose and ranks.first:
-            told.append(LoggedProgress())
+            told.append(events.Progress())
         listening = told
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
