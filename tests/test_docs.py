@@ -31,6 +31,7 @@ QUICK = (  # the others fit for many seconds
 # What users import beside the names of `sliceflow.__all__`.
 MODULES = ("datasets", "inference", "metrics")
 NAMES = ("errors.NotEnoughMemoryError", "errors.ParameterError")
+NAMES += ("errors.DataError", "errors.DataWarning")
 NAMES += ("ranks.LostRankError", "ranks.Ranks", "ranks.joined")
 
 
