@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
+from sliceflow.engine.wasserstein import squared_wasserstein
 
 Indices = slice | Tensor | None  # some columns of a cloud; None is all of them
 
@@ -94,50 +95,32 @@ def sliced_distance(
 ) -> float:
     """The sliced Wasserstein distance SW₂ between samples (d, M) and data (d, N).
 
-    It is the root of the mean of W₂² over random unit vectors drawn from `seed`. W₂
-    compares the sorted projections of the data with the quantiles of the samples'
-    projections at the same levels (k + ½)/N, so M and N may differ.
+    It is the root of the mean of W₂² over random unit vectors drawn from `seed`; M and
+    N may differ.
 
     If both clouds have classes, the data of a class are compared with samples of that
-    class only. If both have continuous conditions y (n, l), pairs (x, y) are compared:
-    projections of y along random vectors of length about 1 are added to those of x.
+    class only, and W₂² of a class counts by its share of the data. If both have
+    continuous conditions y (n, l), pairs (x, y) are compared: projections of y along
+    random vectors of length about 1 are added to those of x.
     """
     theta = seed.normal(n_directions, len(data.x), dtype=data.x.dtype)
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
     z_p = theta @ samples.x
     z_q = theta @ data.x
     if data.y is None or samples.y is None:
-        squares = _squared_gaps(z_p, z_q)
-        return float(squares.mean().sqrt())
+        return float(squared_wasserstein(z_p, z_q).mean().sqrt())
     y_p = samples.y.to(z_p.device)
     y_q = data.y.to(z_p.device)
     if y_q.dim() == 1:
-        parts = [
-            _squared_gaps(z_p[:, y_p == c], z_q[:, y_q == c]) for c in torch.unique(y_q)
-        ]
-        return float(torch.cat(parts, dim=1).mean().sqrt())
+        total = z_q.new_zeros(n_directions)
+        for c in torch.unique(y_q):
+            class_q = z_q[:, y_q == c]
+            costs = squared_wasserstein(z_p[:, y_p == c], class_q)
+            total += class_q.shape[1] / z_q.shape[1] * costs
+        return float(total.mean().sqrt())
     width = y_q.shape[1]
     theta_y = seed.child("y").normal(n_directions, width) / math.sqrt(width)
     theta_y = theta_y.to(z_p.device)
     shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
     shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)
-    squares = _squared_gaps(z_p + shift_p, z_q + shift_q)
-    return float(squares.mean().sqrt())
-
-
-def _squared_gaps(z_p: Tensor, z_q: Tensor) -> Tensor:
-    """Squares (h, N) of sorted z_q (h, N) minus the quantiles of z_p (h, M)."""
-    quantiles = _quantiles(z_p, z_q.shape[1])
-    return (quantiles - z_q.sort(dim=1).values).square()
-
-
-def _quantiles(z: Tensor, n: int) -> Tensor:
-    """Quantiles (h, n) of z (h, m) at the levels (k + ½)/n, by interpolation."""
-    m = z.shape[1]
-    ordered = torch.sort(z, dim=1).values
-    position = (torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5
-    position = position.clamp(0, m - 1)
-    i = position.floor().long().clamp(max=max(m - 2, 0))
-    low = ordered[:, i]
-    high = ordered[:, (i + 1).clamp(max=m - 1)]
-    return low + (position - i).to(z.dtype) * (high - low)
+    return float(squared_wasserstein(z_p + shift_p, z_q + shift_q).mean().sqrt())
