@@ -35,7 +35,7 @@ def test_what_is_larger_than_the_bound_is_kept_only_if_asked_for_and_until_trimm
     assert torch.equal(numbers(100), numbers(100))
     assert (calls, numbers.nbytes) == ([100, 100], 0)
     calls.clear()
-    numbers = Cached(counting(calls), max_bytes=40, always=True)
+    numbers = Cached(counting(calls), max_bytes=40, keep_latest=True)
     for n in (5, 100, 100):
         numbers(n)
     assert (calls, numbers.nbytes) == ([5, 100], 400)

@@ -16,7 +16,7 @@ class Cached(Generic[P]):
     """A function of hashable arguments with a cache of its results.
 
     The cache has at most `max_bytes`, and drops the results that were used least
-    recently. A result that is larger by itself is not cached, unless `always` is
+    recently. A result that is larger by itself is not cached, unless `keep_latest` is
     set: then the latest result stays until the next one comes. Threads may share it.
     """
 
@@ -25,11 +25,11 @@ class Cached(Generic[P]):
         function: Callable[P, Tensor],
         max_bytes: int,
         *,
-        always: bool = False,
+        keep_latest: bool = False,
     ) -> None:
         self.function = function
         self.max_bytes = max_bytes
-        self.always = always
+        self.keep_latest = keep_latest
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self._results: OrderedDict[Hashable, Tensor] = OrderedDict()
@@ -42,7 +42,7 @@ class Cached(Generic[P]):
                 self._results.move_to_end(key)
                 return self._results[key]
         result = self.function(*args, **options)
-        if self.always or result.nbytes <= self.max_bytes:
+        if self.keep_latest or result.nbytes <= self.max_bytes:
             with self._lock:
                 self._results[key] = result
                 self._drop_oldest(min_results=1)
@@ -65,11 +65,11 @@ class Cached(Generic[P]):
 
 
 def cached(
-    max_bytes: int, *, always: bool = False
+    max_bytes: int, *, keep_latest: bool = False
 ) -> Callable[[Callable[P, Tensor]], Cached[P]]:
     """Decorates a function from hashable arguments to a tensor; see `Cached`."""
 
     def decorate(function: Callable[P, Tensor]) -> Cached[P]:
-        return Cached(function, max_bytes, always=always)
+        return Cached(function, max_bytes, keep_latest=keep_latest)
 
     return decorate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sliceflow.errors import DataError, doubled
+from sliceflow.errors import DataError, duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +112,7 @@ def check_columns(X: Any) -> None:
     names = column_names(X)
     if names is None:
         return
-    repeated = doubled(names)
+    repeated = duplicates(names)
     if repeated:
         raise DataError(
             f"X has two columns named {repeated[0]!r}", "give each a name of its own"

@@ -190,7 +190,7 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
     return low <= float(value) <= high
 
 
-def doubled(values: Sequence[Any]) -> list[Any]:
+def duplicates(values: Sequence[Any]) -> list[Any]:
     """Values that stand a second time, in order."""
     if len(set(values)) == len(values):
         return []

@@ -415,7 +415,7 @@ def _rotations_per_draw(d: int) -> int:
     return max(1, min(_STEPS_PER_DRAW, _MAX_ROTATION_NUMBERS // (d * d)))
 
 
-@cached(_POOL_CACHE_BYTES, always=True)
+@cached(_POOL_CACHE_BYTES, keep_latest=True)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all seeds with this entropy share.
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from sliceflow.dataframes import column_kind
-from sliceflow.errors import DataError, doubled
+from sliceflow.errors import DataError, duplicates
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
 
@@ -378,7 +378,7 @@ def read_frame(frame: Any) -> TableRows:
     if not len(frame):
         raise DataError("the table has no rows")
     # Constraints and files name columns by texts, so 1 and "1" are the same name.
-    repeated = doubled([str(name) for name in names])
+    repeated = duplicates([str(name) for name in names])
     if repeated:
         raise DataError(
             f"two columns are named {repeated[0]}", "give each a name of its own"

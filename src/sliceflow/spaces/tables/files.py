@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from sliceflow.errors import DataError, doubled
+from sliceflow.errors import DataError, duplicates
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING, PLAIN, TABLES
 from sliceflow.spaces.tables.cells import pandas
@@ -163,7 +163,7 @@ def _find_layout(path: Path, text: str) -> _Layout:
         for i, cell in enumerate(first_rows[0]):
             if cell:
                 names[i] = cell
-    repeated = doubled(names)
+    repeated = duplicates(names)
     if repeated:
         raise DataError(f"{path} has two columns named {repeated[0]!r}", "rename one")
     return _Layout(separator, names, has_header)

@@ -88,7 +88,7 @@ def choose_strategy(
     It is along a regression if the score of that is below `margin` times the score of
     leaves. Each half of the rows judges what was fitted to the other half. One half
     alone would choose by luck where the two are close: the error of filled cells
-    doubled on one table in six.
+    duplicates on one table in six.
     """
     target = columns[column]
     predictors = find_predictors(z, column, predictors)
