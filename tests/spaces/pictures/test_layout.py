@@ -116,8 +116,8 @@ def test_values_beyond_the_range_are_written_as_its_ends_and_nan_is_refused():
 def test_mirror_images_follow_the_pictures(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     layout = Layout.infer(images, 256)
-    duplicates = layout.with_mirror_images(columns(layout, images))
-    written = layout.write(layout.encode(duplicates))
+    doubled = layout.with_mirror_images(columns(layout, images))
+    written = layout.write(layout.encode(doubled))
     assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
 
 
