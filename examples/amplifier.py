@@ -2,9 +2,10 @@
 
     python examples/amplifier.py --out examples-out
 
-writes `amplifier.png`. Each row was asked for one class. At ξ = 0 the flow does not see the classes;
-the larger ξ, the further apart they are held. The number over each grid is the share of samples that a
-classifier, trained on real pictures, recognises as the class asked for.
+writes `amplifier.png`. Each row was asked for one class. At ξ = 0 the flow does not see
+the classes; the larger ξ, the further they are held from each other. The number over
+each grid is the share of samples that a classifier, trained on real pictures,
+recognises as the class asked for.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,24 @@ from sklearn.svm import SVC
 
 from sliceflow.datasets import Pictures
 
-AMPLIFIERS = (0, 2, 5, 10)
+AMPLIFIERS = (0, 2, 5, 10)  # those of the paper
+N_TRAIN = 10_000  # pictures that the classifier learns from; more would take long
+N_JUDGED = 1000  # samples of each flow: the share is known to a percent or two
+
+# From pictures (n, h, w[, c]) to their classes (n,).
+Classifier = Callable[[np.ndarray], np.ndarray]
 
 
-def machine(train: Pictures) -> Callable[[np.ndarray], np.ndarray]:
-    """A support vector machine that knows real pictures: it makes classes of images."""
-    judge = SVC().fit(
-        rows(train.images[:10_000], train.n_pixel_values), train.labels[:10_000]
-    )
-    return lambda images: judge.predict(rows(images, train.n_pixel_values))
+def support_vector_machine(train: Pictures) -> Classifier:
+    """A classifier of real pictures."""
+    X = rows(train.images[:N_TRAIN], train.n_pixel_values)
+    svm = SVC().fit(X, train.labels[:N_TRAIN])
+    return lambda images: svm.predict(rows(images, train.n_pixel_values))
+
+
+def recognised(judge: Classifier, images: np.ndarray, labels: np.ndarray) -> float:
+    """The share of pictures that a classifier recognises as their class."""
+    return float(np.mean(judge(images[:N_JUDGED]) == labels[:N_JUDGED]))
 
 
 def draw(
@@ -33,17 +43,18 @@ def draw(
     train: Pictures,
     test: Pictures,
     settings: dict,
-    judge: Callable[[np.ndarray], np.ndarray] | None = None,
+    judge: Classifier | None = None,
 ) -> dict:
-    """Fit four flows, let a classifier (`machine`, unless another is given) judge them, draw them."""
-    judge = judge or machine(train)
+    """Fit four flows, draw them, and let a classifier judge them.
 
-    def recognised(images: np.ndarray, labels: np.ndarray) -> float:
-        return float(np.mean(judge(images[:1000]) == labels[:1000]))
-
+    It is a support vector machine, unless another one is given.
+    """
+    if judge is None:
+        judge = support_vector_machine(train)
     panels = []
     costs = []
     shares = {}
+    row_names = class_names(train)
     for amplifier in AMPLIFIERS:
         flow, cost = fit(
             train, train.labels, **settings, amplifier=amplifier, n_knots=0
@@ -51,23 +62,32 @@ def draw(
         images = flow.particles_
         labels = flow.particle_conditions_
         costs.append(cost)
-        shares[amplifier] = recognised(images, labels)
+        shares[amplifier] = recognised(judge, images, labels)
         title = f"ξ = {amplifier}: {shares[amplifier]:.1%} recognised"
-        names = [] if panels else class_names(train)
-        panels.append(Panel(by_class(images, labels, 6), title, BLUE, row_names=names))
-    real = recognised(test.images, test.labels)
-    title = f"{name(train)} by class: {costs[-1]} each. Of real test pictures, {real:.1%} are recognised"
+        panels.append(
+            Panel(by_class(images, labels, 6), title, BLUE, row_names=row_names)
+        )
+        row_names = []  # only the first panel names the classes
+    share_of_real = recognised(judge, test.images, test.labels)
+    title = (
+        f"{name(train)} by class: {costs[-1]} each. Of real test pictures, "
+        f"{share_of_real:.1%} are recognised"
+    )
     sheet(path, panels, train.n_pixel_values, title)
-    return {"fits": costs, "recognised": shares, "real ones recognised": real}
+    return {
+        "fits": costs,
+        "recognised": shares,
+        "real ones recognised": share_of_real,
+    }
 
 
 def main() -> None:
     """Draw four amplifiers of one set."""
     args = arguments(__doc__)
+    train, test = read(args)
     path = args.out / "amplifier.png"
-    for amplifier, share in draw(path, *read(args), settings(args))[
-        "recognised"
-    ].items():
+    results = draw(path, train, test, settings(args))
+    for amplifier, share in results["recognised"].items():
         print(f"amplifier {amplifier}: {share:.3f} recognised as the class asked for")
     print("wrote", path)
 

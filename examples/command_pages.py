@@ -1,11 +1,11 @@
-"""Update the pages in docs/commands: real output of every command, and a table of its flags.
+"""Update the pages in docs/commands: real output of every command, and its flags.
 
-    python examples/command_pages.py            # runs every command on the pages: minutes
+    python examples/command_pages.py            # runs every command on the pages
     python examples/command_pages.py fit        # up to that page
     python examples/command_pages.py --flags    # only the tables of flags
 
-Lines of a ```console block that begin with "$ " are run in a temporary folder, page after page. Their
-output replaces the lines below them.
+Lines of a ```console block that begin with "$ " are run in a temporary folder, page
+after page, which takes minutes. Their output replaces the lines below them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ ORDER = (
     "info",
     "play",
 )
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FLAGS = re.compile(r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL)
-_MADE = re.compile(r"^\*Real output: .*\*$", re.MULTILINE)
+CONSOLE_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FLAGS_TABLE = re.compile(
+    r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL
+)
+ORIGIN_LINE = re.compile(r"^\*Real output: .*\*$", re.MULTILINE)
 
 
 def flags(verb: str) -> str:
@@ -46,43 +48,55 @@ def flags(verb: str) -> str:
 
     group: Any = typer.main.get_command(app)
     rows = ["", "| flag | meaning |", "|---|---|"]
-    for param in group.commands[verb].params:
-        if param.param_type_name != "option" or param.name == "help":
-            continue
-        names = ", ".join(f"`{name}`" for name in param.opts)
-        none = param.default is None or param.default is False or param.required
-        shown = "" if none else f" Default: `{param.default}`."
-        if isinstance(param.show_default, str):
-            shown = f" Default: {param.show_default}."
-        needed = " Required." if param.required else ""
-        rows.append(f"| {names} | {param.help}{shown}{needed} |")
+    for option in group.commands[verb].params:
+        if option.param_type_name == "option" and option.name != "help":
+            names = ", ".join(f"`{name}`" for name in option.opts)
+            rows.append(f"| {names} | {option.help}{_default(option)} |")
     return "\n".join([*rows, "", ""])
+
+
+def _default(option: Any) -> str:
+    """What the table says of the default of an option of click."""
+    required = " Required." if option.required else ""
+    if isinstance(option.show_default, str):
+        return f" Default: {option.show_default}.{required}"
+    if option.required:
+        return required
+    if option.default is None or option.default is False:
+        return ""
+    return f" Default: `{option.default}`."
 
 
 def run(text: str, folder: Path) -> str:
     """A block with fresh output of its commands, run in the folder."""
-    out = []
+    lines = []
     for line in text.splitlines():
         if not line.startswith("$ "):
             continue  # old output
-        words = line[2:].split("  #")[0]
-        print(words, flush=True)
-        here = os.environ | {
-            "COLUMNS": "100",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        result = subprocess.run(
-            words,
-            shell=True,
-            cwd=folder,
-            env=here,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        said = result.stdout.decode().replace(str(Path.home()), "~").rstrip()
-        said = said.replace(platform.release(), platform.release().split("-")[0])
-        out += [line, *([said] if said else [])]
-    return "\n".join(out) + "\n"
+        command, _, _ = line.removeprefix("$ ").partition("  #")
+        print(command, flush=True)
+        lines.append(line)
+        output = _output(command, folder)
+        if output:
+            lines.append(output)
+    return "\n".join(lines) + "\n"
+
+
+def _output(command: str, folder: Path) -> str:
+    """What a command prints, without what is private to this machine."""
+    scripts = Path(sys.executable).parent  # where `sliceflow` is
+    result = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=os.environ
+        | {"COLUMNS": "100", "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    output = result.stdout.decode().replace(str(Path.home()), "~").rstrip()
+    release, _, _ = platform.release().partition("-")
+    return output.replace(platform.release(), release)
 
 
 def prepare(folder: Path) -> None:
@@ -92,18 +106,19 @@ def prepare(folder: Path) -> None:
 
     from sliceflow.datasets import load
 
-    test = load("digits", "test")
-    Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(
-        folder / "half.png"
-    )
+    digit = load("digits", "test").images[3]  # pixels are 0..16
+    grey = (digit * (255 / 16)).round().astype(np.uint8)
+    Image.fromarray(grey).save(folder / "half.png")
+
+    numbers = np.random.default_rng(1).normal((50, 90), 9, (300, 2))
     with (folder / "patients.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("age", "sex", "pressure", "visits"))
-        for i, (age, pressure) in enumerate(
-            np.random.default_rng(1).normal((50, 90), 9, (300, 2))
-        ):
-            shown = "" if i % 100 == 7 else f"{pressure + age / 5:.1f}"
-            writer.writerow((int(age), "ab"[i % 2], shown, i * i % 7))
+        for i, (age, noise) in enumerate(numbers):
+            pressure = f"{noise + age / 5:.1f}"
+            if i % 100 == 7:
+                pressure = ""  # some are missing
+            writer.writerow((int(age), "ab"[i % 2], pressure, i * i % 7))
 
 
 def main() -> None:
@@ -115,25 +130,28 @@ def main() -> None:
     parser.add_argument(
         "last", nargs="?", choices=ORDER, default=ORDER[-1], help="the last page"
     )
-    arguments = parser.parse_args()
-    only_flags = arguments.flags
+    args = parser.parse_args()
     from sliceflow import __version__
 
-    made = (
+    origin = (
         f"*Real output: {datetime.date.today():%-d %B %Y}, sliceflow {__version__}, "
         f"{os.cpu_count()} cores of a shared {platform.machine()} machine.*"
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if not only_flags:
+
+        def with_fresh_output(block: re.Match[str]) -> str:
+            return f"```console\n{run(block[1], folder)}```"
+
+        if not args.flags:
             prepare(folder)
-        for verb in ORDER[: ORDER.index(arguments.last) + 1]:
+        for verb in ORDER[: ORDER.index(args.last) + 1]:
             page = PAGES / f"{verb}.md"
             text = page.read_text(encoding="utf-8")
-            text = _FLAGS.sub(lambda _, verb=verb: flags(verb), text)
-            if not only_flags:
-                text = _BLOCK.sub(lambda m: f"```console\n{run(m[1], folder)}```", text)
-                text = _MADE.sub(made, text)
+            text = FLAGS_TABLE.sub(lambda _, verb=verb: flags(verb), text)
+            if not args.flags:
+                text = CONSOLE_BLOCK.sub(with_fresh_output, text)
+                text = ORIGIN_LINE.sub(origin, text)
             page.write_text(text, encoding="utf-8")
 
 

@@ -2,9 +2,10 @@
 
     python examples/demo.py --out demo
 
-writes `moons.png`, `digits.png`, `digits_inpainting.png` and `quality.md`, in under a minute on two
-cores. Nothing is downloaded: the data come with scikit-learn. *Batched* samples are the particles at
-the end of a fit; *offline* samples are fresh noise moved by the fitted maps, as many as you like.
+writes `moons.png`, `digits.png`, `digits_inpainting.png` and `quality.md`, in under a
+minute on two cores. Nothing is downloaded: the data come with scikit-learn. *Batched*
+samples are the particles at the end of a fit; *offline* samples are fresh noise moved
+by the fitted maps, as many as you like.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
@@ -31,23 +33,40 @@ from sliceflow.datasets import Pictures, load
 from sliceflow.spaces.pictures.layout import MASKS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
-VERBOSE = int(sys.stderr.isatty())
+VERBOSE = int(sys.stderr.isatty())  # progress bars, for people only
+N_SAMPLES = 2000  # that are drawn and measured, of each kind
+STEPS_PER_STAGE = 20
+N_COMPLETIONS = 6
 
-# What is measured: (key in `scores`, ideal value, what it says)
+
+class Measure(NamedTuple):
+    """A row of the table: a name in `scores`, its ideal value, and what it says."""
+
+    name: str
+    ideal: str
+    meaning: str
+
+
 MEASURES = [
-    (
+    Measure(
         "accuracy",
         "1",
         "samples that a classifier of real digits recognises as the class asked for",
     ),
-    ("FD-PCA32", "floor", "Fréchet distance to the test rows, 32 principal components"),
-    ("sliced distance", "floor", "sliced 2-Wasserstein distance to the test rows"),
-    (
+    Measure(
+        "FD-PCA32",
+        "floor",
+        "Fréchet distance to the test rows, 32 principal components",
+    ),
+    Measure(
+        "sliced distance", "floor", "sliced 2-Wasserstein distance to the test rows"
+    ),
+    Measure(
         "two-sample accuracy",
         "0.5",
         "how often a random forest tells samples from test rows",
     ),
-    (
+    Measure(
         "NN ratio",
         "1",
         "distance to the nearest training row, over a test row's; 0 is copying",
@@ -55,52 +74,67 @@ MEASURES = [
 ]
 
 
-def scores(
-    samples: np.ndarray,
-    labels: np.ndarray,
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
-) -> dict[str, float]:
-    """What is measured of labelled rows.
+class LabelledRows(NamedTuple):
+    """Rows (n, d) and their classes (n,)."""
 
-    `accuracy` is that of a classifier of real rows, on the samples; `TSTR` that of a classifier of
-    samples, on the test rows.
+    X: np.ndarray
+    y: np.ndarray
+
+
+def as_rows(images: np.ndarray, y: np.ndarray, n_pixel_values: int) -> LabelledRows:
+    """Pictures and their classes as rows."""
+    return LabelledRows(rows(images, n_pixel_values), y)
+
+
+def scores(
+    samples: LabelledRows, train: LabelledRows, test: LabelledRows
+) -> dict[str, float]:
+    """What is measured of labelled samples.
+
+    `accuracy` is that of a classifier of real rows, on the samples; `TSTR` that of a
+    classifier of samples, on the test rows.
     """
+    trained_on_real = SVC(C=10).fit(train.X, train.y)
+    trained_on_samples = SVC(C=10).fit(samples.X, samples.y)
     return {
-        "FD-PCA32": metrics.frechet_distance_pca(samples, test[0], train[0]),
-        "sliced distance": metrics.sliced_wasserstein(samples, test[0]),
-        "two-sample accuracy": metrics.two_sample_accuracy(samples, test[0]),
-        "NN ratio": metrics.nn_ratio(samples, train[0], test[0]),
-        "accuracy": float(SVC(C=10).fit(*train).score(samples, labels)),
-        "TSTR": float(SVC(C=10).fit(samples, labels).score(*test)),
+        "FD-PCA32": metrics.frechet_distance_pca(samples.X, test.X, train.X),
+        "sliced distance": metrics.sliced_wasserstein(samples.X, test.X),
+        "two-sample accuracy": metrics.two_sample_accuracy(samples.X, test.X),
+        "NN ratio": metrics.nn_ratio(samples.X, train.X, test.X),
+        "accuracy": float(trained_on_real.score(samples.X, samples.y)),
+        "TSTR": float(trained_on_samples.score(test.X, test.y)),
     }
 
 
 def moons(out: Path) -> Path:
     """Fit two moons by class, and draw the data beside batched and offline samples."""
-    X, y = make_moons(2000, noise=0.06, random_state=0)
-    X = X.astype(
-        np.float32
-    )  # as pictures are: numba compiles its kernels once, not twice
+    X, y = make_moons(N_SAMPLES, noise=0.06, random_state=0)
+    # As pictures are: numba compiles its kernels once, not twice.
+    X = X.astype(np.float32)
     # Two columns need few steps; many more would copy the rows.
-    flow = SlicedWassersteinFlow(n_steps=50, random_state=0, verbose=VERBOSE).fit(X, y)
-    clouds = [
-        ("data: 2000 rows", X, y),
-        (
-            "batched samples: 2000 particles",
-            flow.particles_[:2000],
-            flow.particle_conditions_[:2000],
-        ),
-        ("offline samples: 2000 new points", flow.sample(2000, y=y, random_state=1), y),
+    flow = SlicedWassersteinFlow(n_steps=50, random_state=0, verbose=VERBOSE)
+    flow.fit(X, y)
+    batched = flow.particles_[:N_SAMPLES]
+    y_batched = flow.particle_conditions_[:N_SAMPLES]
+    offline = flow.sample(N_SAMPLES, y=y, random_state=1)
+    panels = [
+        (f"data: {N_SAMPLES} rows", X, y),
+        (f"batched samples: {N_SAMPLES} particles", batched, y_batched),
+        (f"offline samples: {N_SAMPLES} new points", offline, y),
     ]
     fig, axes = plt.subplots(
         1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained"
     )
-    for ax, (title, points, labels) in zip(axes, clouds, strict=True):
-        for label in (0, 1):
-            chosen = points[labels == label]
+    for ax, (title, points, labels) in zip(axes, panels, strict=True):
+        for label, colour in enumerate(COLOURS):
+            members = points[labels == label]
             ax.scatter(
-                *chosen.T, s=4, linewidths=0, c=COLOURS[label], label=f"class {label}"
+                members[:, 0],
+                members[:, 1],
+                s=4,
+                linewidths=0,
+                c=colour,
+                label=f"class {label}",
             )
         ax.set(title=title, xlabel="$x_1$", aspect="equal")
     axes[0].set_ylabel("$x_2$")
@@ -110,106 +144,130 @@ def moons(out: Path) -> Path:
 
 
 def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
-    """Fit digits by class; draw real ones beside samples, and measure how good the samples are."""
-    shared = {
-        "n_pixel_values": train.n_pixel_values,
-        "quality": 20,
+    """Fit digits by class; draw real ones beside samples, and measure the samples.
+
+    Returns the path of the picture, and the table of measured quality.
+    """
+    n_pixel_values = train.n_pixel_values
+    settings = {
+        "n_pixel_values": n_pixel_values,
+        "quality": STEPS_PER_STAGE,
         "random_state": 0,
         "verbose": VERBOSE,
     }
-    began = time.perf_counter()
-    flow = ImageFlow(n_particles=2000, transport="histogram", **shared)
+    seconds = {}
+
+    started_at = time.perf_counter()
+    flow = ImageFlow(n_particles=N_SAMPLES, transport="histogram", **settings)
     flow.fit(train.images, train.labels)
-    after_batched = time.perf_counter()
-    # Offline samples want many particles, for smooth maps: leave n_particles to its default.
-    model = ImageFlow(**shared).fit(train.images, train.labels)
-    y_offline = np.resize(train.labels, 2000)
-    offline = model.sample(2000, y=y_offline, random_state=1)
-    after_offline = time.perf_counter()
+    seconds["batched"] = time.perf_counter() - started_at
+
+    # Offline samples want many particles, for smooth maps: leave n_particles to its
+    # default.
+    started_at = time.perf_counter()
+    model = ImageFlow(**settings).fit(train.images, train.labels)
+    y_offline = np.resize(train.labels, N_SAMPLES)
+    offline = model.sample(N_SAMPLES, y=y_offline, random_state=1)
+    seconds["offline"] = time.perf_counter() - started_at
+
     # The same digits as vectors of 64 numbers, to compare with: no patches, no pyramid.
+    started_at = time.perf_counter()
     vectors = SlicedWassersteinFlow(
-        n_particles=2000,
+        n_particles=N_SAMPLES,
         n_steps=400,
         random_state=0,
         transport="histogram",
         verbose=VERBOSE,
     )
-    vectors.fit(
-        rows(train.images, train.n_pixel_values).astype(np.float32), train.labels
-    )
-    seconds = np.diff((began, after_batched, after_offline, time.perf_counter()))
+    vectors.fit(rows(train.images, n_pixel_values).astype(np.float32), train.labels)
+    seconds["vectors"] = time.perf_counter() - started_at
 
-    groups = [
+    panels = []
+    for title, colour, images, labels in (
         ("real training digits", INK, train.images, train.labels),
         ("batched samples", BLUE, flow.particles_, flow.particle_conditions_),
         ("offline samples", ORANGE, offline, y_offline),
-    ]
-    names = [str(label) for label in flow.classes_]
-    drawn = [
-        Panel(by_class(images, labels, 7), title, colour, row_names=names)
-        for title, colour, images, labels in groups
-    ]
-    picture = sheet(out / "digits.png", drawn, train.n_pixel_values, "Digits by class")
-    real, unseen = (
-        (rows(part.images, part.n_pixel_values), part.labels) for part in (train, test)
-    )
-    measured = [
-        (rows(flow.particles_, train.n_pixel_values), flow.particle_conditions_),
-        (rows(offline, train.n_pixel_values), y_offline),
-        (vectors.particles_, vectors.particle_conditions_),
-        real,
-    ]
+    ):
+        names = [str(label) for label in flow.classes_]
+        grid = by_class(images, labels, 7)
+        panels.append(Panel(grid, title, colour, row_names=names))
+    path = sheet(out / "digits.png", panels, n_pixel_values, "Digits by class")
+
+    train_rows = as_rows(train.images, train.labels, n_pixel_values)
+    test_rows = as_rows(test.images, test.labels, n_pixel_values)
+    measured = {
+        "batched": as_rows(flow.particles_, flow.particle_conditions_, n_pixel_values),
+        "offline": as_rows(offline, y_offline, n_pixel_values),
+        "vectors": LabelledRows(vectors.particles_, vectors.particle_conditions_),
+        "floor": train_rows,
+    }
     with ThreadPoolExecutor() as pool:
-        numbers = list(pool.map(lambda pair: scores(*pair, real, unseen), measured))
-    return picture, quality(numbers, len(train.images), len(test.images), seconds)
+        results = pool.map(
+            lambda samples: scores(samples, train_rows, test_rows), measured.values()
+        )
+        numbers = dict(zip(measured, results, strict=True))
+    return path, quality(numbers, len(train.images), len(test.images), seconds)
 
 
-def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
+def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
     """Complete the lower halves of test digits, six times each."""
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
         observed="top",
         quality=15,
-        n_particles=2000,
+        n_particles=N_SAMPLES,
         random_state=0,
         verbose=VERBOSE,
     )
-    given = test.images[
-        [np.flatnonzero(test.labels == label)[0] for label in range(10)]
-    ]
-    completed = flow.fit(train.images).inpaint(given, n=n, random_state=1)
+    flow.fit(train.images)
+    _, first_of_class = np.unique(test.labels, return_index=True)
+    given = test.images[first_of_class]
+    completed = flow.inpaint(given, n=N_COMPLETIONS, random_state=1)
     known = MASKS["top"](8, 8)
-    drawn = completions(given, completed, known, [str(label) for label in range(10)])
+    names = [str(label) for label in range(10)]
+    panels = completions(given, completed, known, names)
     title = "Test digits: the top half is given, the checked half is hidden"
-    return sheet(out / "digits_inpainting.png", drawn, train.n_pixel_values, title)
+    return sheet(out / "digits_inpainting.png", panels, train.n_pixel_values, title)
 
 
-def quality(scores: list, n_train: int, n_test: int, seconds: np.ndarray) -> str:
+def quality(
+    scores: dict[str, dict[str, float]],
+    n_train: int,
+    n_test: int,
+    seconds: dict[str, float],
+) -> str:
     """The table of measured quality, in Markdown; the floor is what real rows score."""
-    batched, offline, vectors, floor = scores
-    # A training row is its own neighbour, and known to the classifier: here the floor is the test rows.
-    floor |= {"accuracy": floor["TSTR"], "NN ratio": 1.0}
+    batched = scores["batched"]
+    offline = scores["offline"]
+    vectors = scores["vectors"]
+    # A training row is its own neighbour, and known to the classifier: for these two
+    # measures the floor is what test rows score.
+    floor = scores["floor"] | {"accuracy": scores["floor"]["TSTR"], "NN ratio": 1.0}
     lines = [
         "# Digits, by class: measured quality",
         "",
-        "| measure | pictures, batched | pictures, offline | vectors, batched | floor | ideal "
-        "| what it says |",
+        "| measure | pictures, batched | pictures, offline | vectors, batched | floor "
+        "| ideal | what it says |",
         "|---|---|---|---|---|---|---|",
-        *(
-            f"| {key} | {batched[key]:.3f} | {offline[key]:.3f} | {vectors[key]:.3f} "
-            f"| {floor[key]:.3f} | {ideal} | {what} |"
-            for key, ideal, what in MEASURES
-        ),
+    ]
+    for name, ideal, meaning in MEASURES:
+        lines.append(
+            f"| {name} | {batched[name]:.3f} | {offline[name]:.3f} "
+            f"| {vectors[name]:.3f} | {floor[name]:.3f} | {ideal} | {meaning} |"
+        )
+    lines += [
         "",
-        f"Floor: what {n_train} real training rows score in place of samples (for accuracy and NN "
-        f"ratio: what the {n_test} test rows score).",
-        f"Pictures: `ImageFlow`, 20 steps per stage; batched: 2000 particles ({seconds[0]:.1f} s); "
-        f"offline: 2000 new samples of a model of the default 10,000 or more particles "
-        f"({seconds[1]:.1f} s). Vectors: `SlicedWassersteinFlow`, 2000 particles, 400 steps "
-        f"({seconds[2]:.1f} s). The first run on a machine compiles its kernels within these seconds.",
+        f"Floor: what {n_train} real training rows score in place of samples (for "
+        f"accuracy and NN ratio: what the {n_test} test rows score).",
+        f"Pictures: `ImageFlow`, {STEPS_PER_STAGE} steps per stage; batched: "
+        f"{N_SAMPLES} particles ({seconds['batched']:.1f} s); offline: {N_SAMPLES} new "
+        "samples of a model of the default 10,000 or more particles "
+        f"({seconds['offline']:.1f} s). Vectors: `SlicedWassersteinFlow`, {N_SAMPLES} "
+        f"particles, 400 steps ({seconds['vectors']:.1f} s). The first run on a "
+        "machine compiles its kernels within these seconds.",
         "",
-        f"`python {' '.join(sys.argv)}`, {datetime.date.today()}, sliceflow {__version__}, "
-        f"{os.cpu_count()} cores of {platform.machine()}.",
+        f"`python {' '.join(sys.argv)}`, {datetime.date.today()}, sliceflow "
+        f"{__version__}, {os.cpu_count()} cores of {platform.machine()}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -224,12 +282,14 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     train = load("digits")
     test = load("digits", split="test")
-    written = [moons(out)]
-    picture, table = digits(out, train, test)
-    written += [picture, inpainting(out, train, test)]
-    (out / "quality.md").write_text(table, encoding="utf-8")
+    moons_path = moons(out)
+    digits_path, table = digits(out, train, test)
+    inpainting_path = inpainting(out, train, test)
+    quality_path = out / "quality.md"
+    quality_path.write_text(table, encoding="utf-8")
     print(table)
-    print("wrote", *written, out / "quality.md", sep="\n  ")
+    written = (moons_path, digits_path, inpainting_path, quality_path)
+    print("wrote", *written, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Pictures of the real sets: samples, classes, completions, amplifiers, ablation, neighbours.
+"""Pictures of the real sets: samples, classes, completions, amplifiers, neighbours.
 
     python examples/gallery.py --data-root DATA --out gallery
-    python examples/gallery.py --data-root DATA --out gallery --only mnist celeba-inpainting
+    python examples/gallery.py --data-root DATA --out gallery --only mnist celeba
     python examples/gallery.py --data-root DATA --out gallery --small
 
-writes one file for each picture, .png for grey sets and .jpg for photographs, and `gallery.json`: what
-was fitted, how long it took, on what. It is made for a GPU; `--small` shows on a CPU that it runs.
-Samples shown are the first ones, not the best ones.
+writes one file for each picture, .png for grey sets and .jpg for photographs, and
+`gallery.json`: what was fitted, how long it took, on what. It is made for a GPU;
+`--small` shows on a CPU that it runs. Samples shown are the first ones, not the best
+ones.
 """
 
 import argparse
@@ -40,6 +41,10 @@ PARTICLES = {
     "celeba": 40_000,
 }
 HELD_OUT = 500  # faces: CelebA's first pictures have no test set of their own
+# With --small: training pictures, particles and steps per stage.
+SMALL_PICTURES = 2000
+SMALL_PARTICLES = 1000
+SMALL_STEPS = 2
 GIVEN = {"top": "the top half", "left": "the left half", "border": "all but the middle"}
 
 
@@ -52,10 +57,11 @@ def unconditional(
 ) -> dict:
     """Samples without labels."""
     images, cost = samples(train, **settings)
-    grid = images[: shape[0] * shape[1]].reshape(*shape, *images.shape[1:])
-    sheet(
-        path, [Panel(grid)], train.n_pixel_values, f"{name(train)}, no labels: {cost}"
-    )
+    n_rows, n_columns = shape
+    shown = images[: n_rows * n_columns]
+    grid = shown.reshape(n_rows, n_columns, *images.shape[1:])
+    title = f"{name(train)}, no labels: {cost}"
+    sheet(path, [Panel(grid)], train.n_pixel_values, title)
     return {"fits": [cost]}
 
 
@@ -66,13 +72,15 @@ def conditional(
     settings: dict,
     measure: Callable[[np.ndarray, np.ndarray], dict] | None = None,
 ) -> dict:
-    """Samples by class, a row of each; `measure` takes all of them and their classes."""
+    """Samples by class, a row of each; `measure` takes all samples and labels."""
     flow, cost = fit(train, train.labels, n_knots=0, **settings)
     grid = by_class(flow.particles_, flow.particle_conditions_, 12)
     panel = Panel(grid, row_names=class_names(train))
     sheet(path, [panel], train.n_pixel_values, f"{name(train)} by class: {cost}")
-    numbers = measure(flow.particles_, flow.particle_conditions_) if measure else {}
-    return {"fits": [cost], **numbers}
+    results = {"fits": [cost]}
+    if measure is not None:
+        results |= measure(flow.particles_, flow.particle_conditions_)
+    return results
 
 
 def inpainting(
@@ -83,25 +91,24 @@ def inpainting(
     given: str,
     measure: Callable[[ImageFlow], dict] | None = None,
 ) -> dict:
-    """Test pictures, one of each class, of which a part is given; six completions of each."""
+    """Test pictures, one of each class, of which a part is given; six completions."""
     flow, cost = fit(train, observed=given, n_knots=64, **settings)
-    chosen = (
-        range(10)
-        if test.labels is None
-        else np.unique(test.labels, return_index=True)[1]
-    )
-    pictures = test.images[list(chosen)]
+    if test.labels is None:
+        pictures = test.images[:10]
+        row_names = []
+    else:
+        _, first_of_class = np.unique(test.labels, return_index=True)
+        pictures = test.images[first_of_class]
+        row_names = class_names(test)
     completed = flow.inpaint(pictures, n=6, random_state=1)
-    known = MASKS[given](*pictures.shape[1:3])
-    names = [] if test.labels is None else class_names(test)
+    h, w = pictures.shape[1:3]
+    panels = completions(pictures, completed, MASKS[given](h, w), row_names)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"
-    sheet(
-        path,
-        completions(pictures, completed, known, names),
-        train.n_pixel_values,
-        title,
-    )
-    return {"fits": [cost], **(measure(flow) if measure else {})}
+    sheet(path, panels, train.n_pixel_values, title)
+    results = {"fits": [cost]}
+    if measure is not None:
+        results |= measure(flow)
+    return results
 
 
 PICTURES = {  # which set, and who draws it
@@ -128,12 +135,18 @@ PICTURES = {  # which set, and who draws it
 def read(
     dataset: str, root: Path, n: int | None, whole: bool
 ) -> tuple[Pictures, Pictures]:
-    """At most n training pictures, and test pictures; of `whole` CelebA none are held out."""
+    """At most n training pictures, and test pictures.
+
+    CelebA's last pictures are its test pictures. They are held out, unless n is None
+    and the `whole` set is asked for.
+    """
     train = stored(dataset, "train", root)
     if dataset != "celeba":
         return part(train, 0, n), stored(dataset, "test", root)
-    first = len(train.images) - HELD_OUT
-    return part(train, 0, n or (None if whole else first)), part(train, first, None)
+    first_test = len(train.images) - HELD_OUT
+    if n is None and not whole:
+        n = first_test
+    return part(train, 0, n), part(train, first_test, None)
 
 
 @cache
@@ -144,22 +157,68 @@ def stored(dataset: str, split: str, root: Path) -> Pictures:
 
 def part(pictures: Pictures, first: int, last: int | None) -> Pictures:
     """Some of the pictures."""
-    labels = None if pictures.labels is None else pictures.labels[first:last]
-    return Pictures(
-        pictures.images[first:last], labels, pictures.n_pixel_values, pictures.name
-    )
+    labels = pictures.labels
+    if labels is not None:
+        labels = labels[first:last]
+    images = pictures.images[first:last]
+    return Pictures(images, labels, pictures.n_pixel_values, pictures.name)
 
 
 def machine(device: torch.device) -> dict:
     """What a picture was made on, and when."""
+    machine_name = platform.machine()
+    if device.type == "cuda":
+        machine_name = torch.cuda.get_device_name(device)
     return {
         "date": str(datetime.date.today()),
-        "machine": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else platform.machine(),
+        "machine": machine_name,
         "sliceflow": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
+    }
+
+
+def fit_settings(args: argparse.Namespace, dataset: str) -> dict:
+    """What every fit of a set is given."""
+    quality = STEPS[dataset]
+    n_particles = PARTICLES[dataset]
+    if args.small:
+        quality = SMALL_STEPS
+        n_particles = SMALL_PARTICLES
+    if args.quality is not None:
+        quality = args.quality
+    if args.n_particles is not None:
+        n_particles = args.n_particles
+    return {"quality": quality, "n_particles": n_particles, "device": args.device}
+
+
+def make(which: str, args: argparse.Namespace) -> dict:
+    """Draw one picture, and return its entry in `gallery.json`."""
+    started_at = time.perf_counter()
+    dataset, draw = PICTURES[which]
+    settings = fit_settings(args, dataset)
+    n = SMALL_PICTURES if args.small else None
+    train, test = read(dataset, args.data_root, n, whole=which == "celeba")
+    suffix = "png" if train.images.ndim == 3 else "jpg"
+    path = args.out / f"{which}.{suffix}"
+    results = draw(path, train, test, settings)
+    costs = [asdict(cost) for cost in results.pop("fits")]
+    seconds = time.perf_counter() - started_at
+    fit_seconds = sum(cost["seconds"] for cost in costs)
+    kilobytes = path.stat().st_size / 1e3
+    print(
+        f"{path}: {fit_seconds:.1f} s of fits, {seconds:.1f} s in all, "
+        f"{kilobytes:.0f} kB",
+        flush=True,
+    )
+    return {
+        "file": path.name,
+        "pictures": len(train.images),
+        **settings,
+        "fits": costs,
+        **results,
+        "seconds in all": seconds,
+        **machine(resolve_device(args.device)),
     }
 
 
@@ -170,51 +229,34 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("gallery"), help="folder to write to"
     )
-    only = {"nargs": "+", "choices": PICTURES, "default": PICTURES, "metavar": "NAME"}
-    parser.add_argument("--only", **only, help=", ".join(PICTURES))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PICTURES,
+        default=PICTURES,
+        metavar="NAME",
+        help=", ".join(PICTURES),
+    )
     parser.add_argument("--quality", type=int, help=f"steps per stage; {STEPS}")
     parser.add_argument("--n-particles", type=int, help=f"{PARTICLES}")
     parser.add_argument(
         "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
     )
-    small = "2000 pictures, 1000 particles, 2 steps per stage: to see that it runs"
-    parser.add_argument("--small", action="store_true", help=small)
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="2000 pictures, 1000 particles, 2 steps per stage: to see that it runs",
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     record = args.out / "gallery.json"
-    made = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    entries = {}
+    if record.exists():
+        entries = json.loads(record.read_text(encoding="utf-8"))
     for which in args.only:
-        dataset, draw = PICTURES[which]
-        settings = {
-            "quality": args.quality or (2 if args.small else STEPS[dataset]),
-            "n_particles": args.n_particles
-            or (1000 if args.small else PARTICLES[dataset]),
-            "device": args.device,
-        }
-        began = time.perf_counter()
-        n = 2000 if args.small else None
-        whole = which == "celeba" and not args.small
-        train, test = read(dataset, args.data_root, n, whole)
-        path = args.out / f"{which}.{'png' if train.images.ndim == 3 else 'jpg'}"
-        numbers = draw(path, train, test, settings)
-        numbers["fits"] = [asdict(cost) for cost in numbers["fits"]]
-        made[which] = {
-            "file": path.name,
-            "pictures": len(train.images),
-            **settings,
-            **numbers,
-            "seconds in all": time.perf_counter() - began,
-            **machine(resolve_device(args.device)),
-        }
+        entries[which] = make(which, args)
         # After every picture: a run that is cut short leaves what it made.
-        record.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-        fits = sum(cost["seconds"] for cost in numbers["fits"])
-        kilobytes = path.stat().st_size / 1e3
-        total = made[which]["seconds in all"]
-        print(
-            f"{path}: {fits:.1f} s of fits, {total:.1f} s in all, {kilobytes:.0f} kB",
-            flush=True,
-        )
+        record.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

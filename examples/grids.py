@@ -1,4 +1,4 @@
-"""Sheets of pictures: grids side by side with their names, pixel by pixel. Nothing is fitted here."""
+"""Sheets of pictures: grids side by side with their names. Nothing is fitted here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,29 +9,35 @@ import numpy as np
 from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
+# Told apart by every kind of eye.
 INK = "#000000"
 BLUE = "#0072B2"
-ORANGE = "#C04C00"  # told apart by every kind of eye
-CHECKS = ((0.62, 0.78, 0.93), (0.84, 0.91, 0.97))  # stand for hidden pixels
+ORANGE = "#C04C00"
+# Two shades, as shares of red, green and blue, of the checks over hidden pixels.
+CHECKS = ((0.62, 0.78, 0.93), (0.84, 0.91, 0.97))
+
+PICTURE_HEIGHT = 56  # about, in pixels of the sheet: small pictures are enlarged
+MIN_FONT_SIZE = 16
+# Wide sheets are shown smaller: their letters are larger, one pixel for so many.
+WIDTH_PER_FONT_PIXEL = 64
+N_GREYS = 64  # of a sheet of grey pictures
+N_SHADES = 16  # of each colour of its text
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A grid (rows, columns, h, w[, c]) and what is written around it.
+    """A grid of pictures and what is written around it."""
 
-    `hidden`, (h, w) booleans, are pixels to cover with checks. A `note` stands below the grid.
-    """
-
-    images: np.ndarray
+    images: np.ndarray  # (rows, columns, h, w[, c])
     title: str = ""
-    colour: str = INK
+    colour: str = INK  # of the title and the note
     row_names: Sequence[str] = ()
-    note: str = ""
-    hidden: np.ndarray | None = None
+    note: str = ""  # below the grid
+    hidden: np.ndarray | None = None  # (h, w), True where checks cover a pixel
 
 
 def by_class(images: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
-    """(classes, n, h, w[, c]): the first n pictures of each class; the first ones, not the best."""
+    """The first n pictures of each class, not the best: (classes, n, h, w[, c])."""
     return np.stack([images[labels == label][:n] for label in np.unique(labels)])
 
 
@@ -41,7 +47,14 @@ def completions(
     known: np.ndarray,
     row_names: Sequence[str] = (),
 ) -> list[Panel]:
-    """Panels of pictures with only the `known` pixels, their completions (n, k, …), the originals."""
+    """Panels of what is known of pictures, of their completions, and of the originals.
+
+    Parameters
+    ----------
+    given : pictures (n, h, w[, c])
+    completed : k completions of each, (n, k, h, w[, c])
+    known : (h, w), True where a pixel is known
+    """
     k = completed.shape[1]
     return [
         Panel(given[:, None], "given", row_names=row_names, hidden=~known),
@@ -52,92 +65,116 @@ def completions(
 
 def sheet(path: Path, panels: Sequence[Panel], n_pixel_values: int, title: str) -> Path:
     """Write panels side by side under a title: .jpg for photographs, else .png."""
-    grids = [_grid(panel, n_pixel_values) for panel in panels]
-    # Wide sheets are shown smaller: their letters are larger.
-    size = max(16, sum(grid.width for grid in grids) // 64)
-    plain = _font(size)
-    bold = _font(size, "bold")
-    line = size * 5 // 4
-    near = size // 2
-    between = size * 3 // 2
+    grids = [_draw_grid(panel, n_pixel_values) for panel in panels]
+    total_width = sum(grid.width for grid in grids)
+    font_size = max(MIN_FONT_SIZE, total_width // WIDTH_PER_FONT_PIXEL)
+    font = _font(font_size)
+    bold = _font(font_size, "bold")
+    line_height = font_size * 5 // 4
+    margin = font_size // 2
+    gap = font_size * 3 // 2  # between panels
 
-    def wide(texts: Sequence[str]) -> int:
-        return max(
-            (int(plain.getlength(text)) + 1 for text in texts if text), default=0
-        )
+    name_widths = []  # of the names of the rows, left of each grid
+    panel_widths = []  # of the grid, or of its title or note, if these are wider
+    for panel, grid in zip(panels, grids, strict=True):
+        name_width = 0
+        if panel.row_names:
+            name_width = _text_width(panel.row_names, font) + margin
+        name_widths.append(name_width)
+        text_width = _text_width((panel.title, panel.note), font)
+        panel_widths.append(max(grid.width, text_width))
+    inner_width = sum(name_widths) + sum(panel_widths) + gap * (len(panels) - 1)
 
-    names = [wide(panel.row_names) + near * bool(panel.row_names) for panel in panels]
-    # A title may be wider than its grid.
-    widths = [
-        max(g.width, wide((p.title, p.note)))
-        for g, p in zip(grids, panels, strict=True)
-    ]
-    inner = sum(names) + sum(widths) + between * (len(panels) - 1)
-    lines = _wrapped(title, inner, bold)
-    top = near + line * len(lines) + near
-    first = top + line * any(panel.title for panel in panels) + near // 2
-    below = first + max(grid.height for grid in grids) + near // 2
-    bottom = below + line * any(panel.note for panel in panels) + near
-    page = Image.new("RGB", (inner + 2 * near, bottom), "white")
+    # From top to bottom: the title, the panels' titles, the grids, the notes.
+    title_lines = _wrapped(title, inner_width, bold)
+    panel_title_y = margin + line_height * len(title_lines) + margin
+    grid_y = panel_title_y + margin // 2
+    if any(panel.title for panel in panels):
+        grid_y += line_height
+    note_y = grid_y + max(grid.height for grid in grids) + margin // 2
+    height = note_y + margin
+    if any(panel.note for panel in panels):
+        height += line_height
+
+    page = Image.new("RGB", (inner_width + 2 * margin, height), "white")
     draw = ImageDraw.Draw(page)
-    for i, text in enumerate(lines):
-        draw.text((near, near + i * line), text, INK, bold)
-    left = near
-    for panel, grid, before, width in zip(panels, grids, names, widths, strict=True):
-        left += before
+    for i, text in enumerate(title_lines):
+        draw.text((margin, margin + i * line_height), text, INK, bold)
+    left = margin
+    for panel, grid, name_width, width in zip(
+        panels, grids, name_widths, panel_widths, strict=True
+    ):
+        left += name_width
         middle = left + width // 2
-        x = middle - grid.width // 2
-        page.paste(grid, (x, first))
-        draw.text((middle, top), panel.title, panel.colour, plain, anchor="ma")
-        draw.text((middle, below), panel.note, panel.colour, plain, anchor="ma")
-        pitch = grid.height / len(panel.images)
+        grid_x = middle - grid.width // 2
+        page.paste(grid, (grid_x, grid_y))
+        draw.text((middle, panel_title_y), panel.title, panel.colour, font, anchor="ma")
+        draw.text((middle, note_y), panel.note, panel.colour, font, anchor="ma")
+        row_height = grid.height / len(panel.images)
         for i, name in enumerate(panel.row_names):
-            draw.text(
-                (x - near, first + (i + 0.5) * pitch), name, INK, plain, anchor="rm"
-            )
-        left += width + between
-    if path.suffix == ".jpg":
-        page.save(path, quality=88, subsampling=0, optimize=True)
-    else:
-        grey = panels[0].images.ndim == 4
-        (_indexed(page) if grey else page).save(path, optimize=True)
+            row_middle = grid_y + (i + 0.5) * row_height
+            draw.text((grid_x - margin, row_middle), name, INK, font, anchor="rm")
+        left += width + gap
+    _save(page, path, grey=panels[0].images.ndim == 4)
     return path
 
 
-def _grid(panel: Panel, n_pixel_values: int) -> Image.Image:
+def _save(page: Image.Image, path: Path, grey: bool) -> None:
+    if path.suffix == ".jpg":
+        page.save(path, quality=88, subsampling=0, optimize=True)
+        return
+    if grey:
+        page = _indexed(page)
+    page.save(path, optimize=True)
+
+
+def _draw_grid(panel: Panel, n_pixel_values: int) -> Image.Image:
     """The pictures of a panel as one; grey ones are drawn as ink on paper."""
-    images = panel.images
-    grey = images.ndim == 4
-    values = images / (n_pixel_values - 1)
-    values = np.repeat(1 - values[..., None], 3, axis=-1) if grey else values
-    n_rows, n_columns, h, w = values.shape[:4]
+    grey = panel.images.ndim == 4
+    values = panel.images / (n_pixel_values - 1)
+    if grey:
+        values = np.repeat(1 - values[..., None], 3, axis=-1)
+    n_rows, n_columns, h, w, _ = values.shape
     if panel.hidden is not None:
         row, column = np.indices((h, w)) // max(1, h // 8)
-        values = np.where(
-            panel.hidden[..., None], np.array(CHECKS)[(row + column) % 2], values
-        )
+        checks = np.array(CHECKS)[(row + column) % 2]
+        values = np.where(panel.hidden[..., None], checks, values)
     gap = max(1, h // 12)
-    out = np.ones((n_rows, h + gap, n_columns, w + gap, 3))
-    out[:, :h, :, :w] = values.transpose(0, 2, 1, 3, 4)
-    out = out.reshape(n_rows * (h + gap), n_columns * (w + gap), 3)[:-gap, :-gap]
-    picture = Image.fromarray((out * 255).round().astype(np.uint8))
-    zoom = max(1, round(56 / h))
-    smooth = Image.Resampling.NEAREST if grey else Image.Resampling.BICUBIC
-    return picture.resize((zoom * picture.width, zoom * picture.height), smooth)
+    cells = np.ones((n_rows, h + gap, n_columns, w + gap, 3))
+    cells[:, :h, :, :w] = values.transpose(0, 2, 1, 3, 4)
+    grid = cells.reshape(n_rows * (h + gap), n_columns * (w + gap), 3)
+    without_last_gap = grid[:-gap, :-gap]
+    picture = Image.fromarray((without_last_gap * 255).round().astype(np.uint8))
+    zoom = max(1, round(PICTURE_HEIGHT / h))
+    resampling = Image.Resampling.NEAREST if grey else Image.Resampling.BICUBIC
+    return picture.resize((zoom * picture.width, zoom * picture.height), resampling)
 
 
 def _indexed(page: Image.Image) -> Image.Image:
-    """The page in 64 greys, 16 shades of each colour of text, and the checks: half the bytes."""
-    shades = (INK, 64), (BLUE, 16), (ORANGE, 16)
-    ramps = [np.linspace((255, 255, 255), ImageColor.getrgb(c), n) for c, n in shades]
-    palette = np.concatenate((*ramps, np.array(CHECKS) * 255)).round()
-    packed = np.asarray(page).astype(int) @ (1 << 16, 1 << 8, 1)
+    """The page with few colours, which takes half the bytes.
+
+    These are 64 greys, 16 shades of each colour of text, and the checks.
+    """
+    palette = np.concatenate(
+        (
+            _shades(INK, N_GREYS),
+            _shades(BLUE, N_SHADES),
+            _shades(ORANGE, N_SHADES),
+            np.array(CHECKS) * 255,
+        )
+    ).round()
+    packed = np.asarray(page).astype(int) @ (1 << 16, 1 << 8, 1)  # one number a pixel
     used, index = np.unique(packed, return_inverse=True)
     colours = np.stack((used >> 16, used >> 8 & 255, used & 255), axis=1)
     nearest = np.square(colours[:, None] - palette).sum(axis=2).argmin(axis=1)
-    out = Image.fromarray(nearest.astype(np.uint8)[index].reshape(packed.shape))
-    out.putpalette(palette.astype(np.uint8).tobytes())
-    return out
+    indexed = Image.fromarray(nearest.astype(np.uint8)[index].reshape(packed.shape))
+    indexed.putpalette(palette.astype(np.uint8).tobytes())
+    return indexed
+
+
+def _shades(colour: str, n: int) -> np.ndarray:
+    """n shades (n, 3) from white to a colour."""
+    return np.linspace((255, 255, 255), ImageColor.getrgb(colour), n)
 
 
 @cache
@@ -145,8 +182,14 @@ def _font(size: int, weight: str = "normal") -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(findfont(FontProperties(weight=weight)), size)
 
 
+def _text_width(texts: Sequence[str], font: ImageFont.FreeTypeFont) -> int:
+    """The width in pixels of the widest text; 0 if all are empty."""
+    widths = [int(font.getlength(text)) + 1 for text in texts if text]
+    return max(widths, default=0)
+
+
 def _wrapped(text: str, width: int, font: ImageFont.FreeTypeFont) -> list[str]:
-    """Lines of at most `width` pixels."""
+    """A text as lines of at most `width` pixels."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()

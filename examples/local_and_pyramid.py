@@ -1,12 +1,13 @@
-"""Why directions are local, and why there is a pyramid: Figure 2 of Du et al. (ICML 2023).
+"""Why directions are local, and why there is a pyramid: Figure 2 of Du et al. (2023).
 
     python examples/local_and_pyramid.py --out examples-out
-    python examples/local_and_pyramid.py --dataset mnist --data-root DATA --n-particles 60000
+    python examples/local_and_pyramid.py --dataset mnist --data-root DATA
 
-writes `local_and_pyramid.png`. Three flows of equally many steps: uniform directions, over the whole
-picture; local directions, patches from large to small, at full resolution; local directions and a
-pyramid of resolutions, from coarse to fine. Under each are its distance to the test pictures (FD-PCA32,
-small is good) and its NN ratio (1 is good, 0 is copying), measured on 2000 batched samples.
+writes `local_and_pyramid.png`. Three flows of equally many steps: uniform directions,
+over the whole picture; local directions, patches from large to small, at full
+resolution; local directions and a pyramid of resolutions, from coarse to fine. Under
+each are its distance to the test pictures (FD-PCA32, small is good) and its NN ratio (1
+is good, 0 is copying), measured on 2000 batched samples.
 """
 
 from pathlib import Path
@@ -20,57 +21,71 @@ from sliceflow.datasets import Pictures
 from sliceflow.metrics import frechet_distance_pca
 from sliceflow.spaces.pictures.schedules import auto, from_string
 
+N_TEST = 2000  # pictures that samples are compared with
+N_TRAIN = 10_000  # pictures whose principal components the distance uses
+
+
+def schedules(height: int, width: int) -> dict[str, str]:
+    """The schedules of the three flows, by name."""
+    side = max(height, width)
+    pyramid = auto(height, width)
+    at_full_resolution = [
+        entry for entry in pyramid.split() if entry.startswith(f"{side}[")
+    ]
+    return {
+        "uniform": f"{side}[{side}]",
+        "local": at_full_resolution[0],
+        "local + pyramid": pyramid,
+    }
+
+
+def random_rows(pictures: Pictures, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n pictures at random, as rows.
+
+    A set has an order: MNIST's digits come in cycles of ten, and by writers.
+    """
+    chosen = rng.permutation(len(pictures.images))[:n]
+    return rows(pictures.images[chosen], pictures.n_pixel_values)
+
+
+def grid(images: np.ndarray) -> np.ndarray:
+    """The first 48 pictures as a grid."""
+    return images[:48].reshape(8, 6, *images.shape[1:])
+
 
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     """Fit three flows, draw and measure their particles."""
     h, w = train.images.shape[1:3]
-    pyramid = auto(h, w)
-    side = max(h, w)
-    total = sum(
-        stage.n_steps for stage in from_string(pyramid, h, w, settings["quality"])
-    )
-    strategies = [
-        ("uniform", {"schedule": f"{side}[{side}]"}),
-        (
-            "local",
-            {
-                "schedule": next(
-                    word for word in pyramid.split() if word.startswith(f"{side}[")
-                )
-            },
-        ),
-        ("local + pyramid", {}),
-    ]
-    settings = settings | {"n_clusters": 1}  # they help all three
-    # At random: a set has an order (MNIST's digits come in cycles of ten, and by writers).
+    quality = settings["quality"]
     rng = np.random.default_rng(0)
-    unseen, seen = (
-        rows(part.images[rng.permutation(len(part.images))[:n]], part.n_pixel_values)
-        for part, n in ((test, 2000), (train, 10_000))
-    )
+    test_rows = random_rows(test, N_TEST, rng)
+    train_rows = random_rows(train, N_TRAIN, rng)
+    n_steps = sum(stage.n_steps for stage in from_string(auto(h, w), h, w, quality))
 
-    def grid(images: np.ndarray) -> np.ndarray:
-        return images[:48].reshape(8, 6, *images.shape[1:])
-
-    floor = frechet_distance_pca(seen[:2000], unseen, seen)
+    floor = frechet_distance_pca(train_rows[:N_TEST], test_rows, train_rows)
     panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {floor:.2f}")]
-    costs = []
     scores = {"real": {"FD-PCA32": floor}}
-    for strategy, changed in strategies:
-        if "schedule" in changed:
-            changed["quality"] = max(
-                1, round(total / len(from_string(changed["schedule"], h, w)))
-            )
-        images, cost = samples(train, **settings | changed)
-        distance = frechet_distance_pca(
-            rows(images, train.n_pixel_values), unseen, seen
-        )
+    costs = []
+    for flow_name, schedule in schedules(h, w).items():
+        # Clusters would help all three.
+        changes = {"n_clusters": 1}
+        if schedule != auto(h, w):
+            n_stages = len(from_string(schedule, h, w))
+            changes["schedule"] = schedule
+            changes["quality"] = max(1, round(n_steps / n_stages))
+        images, cost = samples(train, **settings | changes)
+        sample_rows = rows(images, train.n_pixel_values)
+        distance = frechet_distance_pca(sample_rows, test_rows, train_rows)
         ratio = nn_ratio(images, train, test, settings["device"])
         costs.append(cost)
-        scores[strategy] = {"FD-PCA32": distance, "NN ratio": ratio}
+        scores[flow_name] = {"FD-PCA32": distance, "NN ratio": ratio}
+        title = f"{flow_name}: {cost.time}"
         note = f"FD-PCA32 {distance:.2f}, NN ratio {ratio:.2f}"
-        panels.append(Panel(grid(images), f"{strategy}: {cost.time}", BLUE, note=note))
-    title = f"{name(train)}, no labels: equally many steps, {costs[0].particles:,} particles"
+        panels.append(Panel(grid(images), title, BLUE, note=note))
+    title = (
+        f"{name(train)}, no labels: equally many steps, "
+        f"{costs[0].particles:,} particles"
+    )
     sheet(path, panels, train.n_pixel_values, title)
     return {"fits": costs, "scores": scores}
 
@@ -78,12 +93,12 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
 def main() -> None:
     """Draw the three flows of one set."""
     args = arguments(__doc__)
+    train, test = read(args)
     path = args.out / "local_and_pyramid.png"
-    for strategy, numbers in draw(path, *read(args), settings(args))["scores"].items():
-        print(
-            f"{strategy}:",
-            ", ".join(f"{what} {number:.2f}" for what, number in numbers.items()),
-        )
+    results = draw(path, train, test, settings(args))
+    for flow_name, numbers in results["scores"].items():
+        shown = [f"{what} {number:.2f}" for what, number in numbers.items()]
+        print(f"{flow_name}:", ", ".join(shown))
     print("wrote", path)
 
 

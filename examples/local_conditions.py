@@ -1,10 +1,10 @@
-"""Local conditions: the posterior of two moons, two regressions, and whether samples are calibrated.
+"""Local conditions: the posterior of two moons, two regressions, and calibration.
 
     python examples/local_conditions.py --out examples-out
 
-writes `posterior_moons.png` (true draws, ours, and rejection ABC), `conditional_quantiles.png`
-(quantiles of samples given y against the true ones) and `calibration.png` (ranks and coverage on two
-moons).
+writes `posterior_moons.png` (true draws, ours, and rejection ABC),
+`conditional_quantiles.png` (quantiles of samples given y against the true ones) and
+`calibration.png` (ranks and coverage on two moons).
 """
 
 import argparse
@@ -24,138 +24,167 @@ import matplotlib.pyplot as plt
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
 INK = "#333333"
+N_ROWS = 2_000  # of a regression
+# Quantiles that are drawn. The median of two branches lies in the gap between them,
+# where there are no rows to tell: it is left out.
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+LEVELS_OF_BRANCHES = (0.05, 0.25, 0.75, 0.95)
+N_CONDITIONS = 300  # whose ranks are counted
+N_RANK_BINS = 20
+# Of the binomial distribution: 99 % of what calibrated samples show lies between.
+LOW_LEVEL = 0.005
+HIGH_LEVEL = 0.995
 
 
-def crescent(n, rng):
-    """The noise of the simulator."""
-    a = rng.uniform(-np.pi / 2, np.pi / 2, n)
-    r = rng.normal(0.1, 0.01, n)
-    return np.c_[r * np.cos(a) + 0.25, r * np.sin(a)]
+# Two moons of sbibm: x = (−|θ₁ + θ₂|, θ₂ − θ₁)/√2 + crescent.
 
 
-def simulate(theta, rng):
-    """Two moons of sbibm: |θ₁ + θ₂| and θ₂ − θ₁, plus a crescent."""
-    turned = np.c_[-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]] / np.sqrt(2)
-    return crescent(len(theta), rng) + turned
+def crescent(n: int, rng: np.random.Generator) -> np.ndarray:
+    """The noise of the simulator: points (n, 2) on a thick half circle."""
+    angle = rng.uniform(-np.pi / 2, np.pi / 2, n)
+    radius = rng.normal(0.1, 0.01, n)
+    return np.c_[radius * np.cos(angle) + 0.25, radius * np.sin(angle)]
 
 
-def true_posterior(x0, n, rng):
-    """Exact draws of θ given x = x0."""
+def simulate(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Data x (n, 2) of parameters θ (n, 2)."""
+    rotated = np.c_[-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]] / np.sqrt(2)
+    return crescent(len(theta), rng) + rotated
+
+
+def true_posterior(x0: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Exact draws (n, 2) of θ given x = x0."""
     q = x0 - crescent(4 * n, rng)
-    plus = q[:, 0] * rng.choice([-1, 1], len(q))
-    theta = np.c_[plus - q[:, 1], plus + q[:, 1]] / np.sqrt(2)
-    return theta[(np.abs(theta) < 1).all(1) & (q[:, 0] <= 0)][:n]
+    # Both signs of θ₁ + θ₂ are as likely.
+    total = q[:, 0] * rng.choice([-1, 1], len(q))
+    theta = np.c_[total - q[:, 1], total + q[:, 1]] / np.sqrt(2)
+    in_bounds = (np.abs(theta) < 1).all(1)
+    is_possible = q[:, 0] <= 0
+    return theta[in_bounds & is_possible][:n]
 
 
-def moons(path):
+def draw_posterior(path: Path) -> None:
     """Three panels: the truth, ours, ABC."""
     rng = np.random.default_rng(0)
     x0 = np.array([0.0, 0.0])
     theta = rng.uniform(-1, 1, (10_000, 2))
     x = simulate(theta, rng)
-    ours = (
-        posterior(theta, x, bounds=(-1, 1))
-        .sample((1_000,), x=x0, random_state=0)
-        .numpy()
-    )
+    model = posterior(theta, x, bounds=(-1, 1))
+    samples = model.sample((1_000,), x=x0, random_state=0).numpy()
     nearest = np.argsort(((x - x0) ** 2).sum(1))[:100]
-    panels = {
-        "true posterior": true_posterior(x0, 1_000, rng),
-        "sliceflow, 10,000 simulations": ours,
-        "rejection ABC, the nearest 1 %": theta[nearest],
-    }
+    panels = [
+        ("true posterior", true_posterior(x0, 1_000, rng), INK),
+        ("sliceflow, 10,000 simulations", samples, BLUE),
+        ("rejection ABC, the nearest 1 %", theta[nearest], ORANGE),
+    ]
     figure, axes = plt.subplots(
         1, 3, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True
     )
-    for axis, (title, draws), colour in zip(
-        axes, panels.items(), (INK, BLUE, ORANGE), strict=True
-    ):
-        axis.scatter(*draws.T, s=2, color=colour, alpha=0.6, linewidths=0)
+    for axis, (title, draws, colour) in zip(axes, panels, strict=True):
+        axis.scatter(
+            draws[:, 0], draws[:, 1], s=2, color=colour, alpha=0.6, linewidths=0
+        )
         axis.set(
             title=title, xlabel="θ₁", xlim=(-0.6, 0.6), ylim=(-0.6, 0.6), aspect="equal"
         )
     axes[0].set_ylabel("θ₂")
     figure.savefig(path, dpi=90)
+    plt.close(figure)
 
 
-def regressions(path):
+# Two regressions of x on one y.
+
+
+def branches_cdf(x: float, y: float) -> float:
+    """The distribution function of x given y, for two branches at ±(1.5 + y)."""
+    upper = norm.cdf((x - 1.5 - y) / 0.2)
+    lower = norm.cdf((x + 1.5 + y) / 0.2)
+    return (upper + lower) / 2
+
+
+def branches_quantile(level: float, y: float) -> float:
+    """Its inverse."""
+    return brentq(lambda x: branches_cdf(x, y) - level, -4, 4)
+
+
+def draw_quantiles(
+    axis: plt.Axes,
+    title: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    grid: np.ndarray,
+    true_quantiles: dict[float, np.ndarray],
+) -> None:
+    """Rows (x, y), and quantiles of x given y on a grid: true ones and of samples."""
+    flow = SlicedWassersteinFlow(random_state=0).fit(x[:, None], y[:, None])
+    conditions = np.repeat(grid, 1_000)[:, None]
+    samples = flow.sample(y=conditions, random_state=0).reshape(len(grid), -1)
+    axis.scatter(y, x, s=1, color="0.75")
+    for i, (level, truth) in enumerate(true_quantiles.items()):
+        true_label = None
+        samples_label = None
+        if i == 0:  # once in the legend
+            true_label = "true"
+            samples_label = "samples"
+        quantile = np.quantile(samples, level, axis=1)
+        axis.plot(grid, truth, color=INK, lw=1, ls="--", label=true_label)
+        axis.plot(grid, quantile, color=BLUE, lw=1.2, label=samples_label)
+    levels = ", ".join(f"{level:g}" for level in true_quantiles)
+    axis.set_title(f"{title}: quantiles {levels}", fontsize=10)
+    axis.set_xlabel("y")
+
+
+def draw_regressions(path: Path) -> None:
     """Quantiles of x given y, of samples and true."""
     rng = np.random.default_rng(0)
-    y = rng.uniform(-1, 1, 2_000)
     grid = np.linspace(-1, 1, 41)
-    wide = np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=2_000)
-    split = rng.choice([-1, 1], 2_000) * (1.5 + y) + 0.2 * rng.normal(size=2_000)
-    quantile = norm.ppf(LEVELS)
-    true_wide = [np.sin(2 * g) + (0.1 + 0.4 * abs(g)) * quantile for g in grid]
-    true_split = [
-        [
-            brentq(lambda x, g=g, q=q: mixture_cdf(x, g) - q, -4, 4)
-            for q in LEVELS
-            if q != 0.5
-        ]
-        for g in grid
-    ]
+    y = rng.uniform(-1, 1, N_ROWS)
+    growing = np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=N_ROWS)
+    signs = rng.choice([-1, 1], N_ROWS)
+    branches = signs * (1.5 + y) + 0.2 * rng.normal(size=N_ROWS)
+
+    true_growing = {}
+    for level in LEVELS:
+        spread = 0.1 + 0.4 * np.abs(grid)
+        true_growing[level] = np.sin(2 * grid) + spread * norm.ppf(level)
+    true_branches = {}
+    for level in LEVELS_OF_BRANCHES:
+        quantiles = [branches_quantile(level, point) for point in grid]
+        true_branches[level] = np.array(quantiles)
+
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    problems = (
-        ("noise that grows", wide, true_wide),
-        ("two branches", split, true_split),
-    )
-    for axis, (title, x, true) in zip(axes, problems, strict=True):
-        flow = SlicedWassersteinFlow(random_state=0).fit(x[:, None], y[:, None])
-        made = flow.sample(y=np.repeat(grid, 1_000)[:, None], random_state=0).reshape(
-            len(grid), -1
-        )
-        levels = (
-            LEVELS if title == "noise that grows" else [q for q in LEVELS if q != 0.5]
-        )
-        axis.scatter(y, x, s=1, color="0.75")
-        for j, level in enumerate(levels):
-            ours = np.quantile(made, level, axis=1)
-            truth = np.array(true)[:, j]
-            axis.plot(
-                grid, truth, color=INK, lw=1, ls="--", label="true" if j == 0 else None
-            )
-            axis.plot(
-                grid, ours, color=BLUE, lw=1.2, label="samples" if j == 0 else None
-            )
-        axis.set_title(
-            f"{title}: quantiles {', '.join(f'{q:g}' for q in levels)}", fontsize=10
-        )
-        axis.set_xlabel("y")
-    axes[0].set_ylabel("x")
-    axes[0].legend(frameon=False)
+    left, right = axes
+    draw_quantiles(left, "noise that grows", growing, y, grid, true_growing)
+    draw_quantiles(right, "two branches", branches, y, grid, true_branches)
+    left.set_ylabel("x")
+    left.legend(frameon=False)
     figure.savefig(path, dpi=90)
+    plt.close(figure)
 
 
-def mixture_cdf(x, y):
-    """Of the two branches."""
-    return (norm.cdf((x - 1.5 - y) / 0.2) + norm.cdf((x + 1.5 + y) / 0.2)) / 2
-
-
-def ranks(path):
-    """Simulation-based calibration of two moons."""
+def draw_calibration(path: Path) -> None:
+    """Simulation-based calibration of two moons: ranks, and coverage of intervals."""
     rng = np.random.default_rng(1)
     theta = rng.uniform(-1, 1, (5_000, 2))
-    truth = rng.uniform(-1, 1, (300, 2))
-    found = posterior(theta, simulate(theta, rng), bounds=(-1, 1)).calibrate(
-        truth, simulate(truth, rng)
-    )
-    print(found)
-    share = np.linspace(0, 1, 51)
-    edges = np.linspace(0, 1, 21)
-    covered = np.array([found.coverage(s) for s in share])
+    truth = rng.uniform(-1, 1, (N_CONDITIONS, 2))
+    model = posterior(theta, simulate(theta, rng), bounds=(-1, 1))
+    calibration = model.calibrate(truth, simulate(truth, rng))
+    print(calibration)
+
+    shares = np.linspace(0, 1, 51)
+    edges = np.linspace(0, 1, N_RANK_BINS + 1)
+    coverage = np.array([calibration.coverage(share) for share in shares])
+    fewest, most = binom.ppf([LOW_LEVEL, HIGH_LEVEL], N_CONDITIONS, 1 / N_RANK_BINS)
+    lowest = binom.ppf(LOW_LEVEL, N_CONDITIONS, shares) / N_CONDITIONS
+    highest = binom.ppf(HIGH_LEVEL, N_CONDITIONS, shares) / N_CONDITIONS
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    left.axhspan(*binom.ppf([0.005, 0.995], 300, 1 / 20), color="0.85", label="99 %")
-    right.fill_between(
-        share,
-        *binom.ppf([[0.005], [0.995]], 300, share) / 300,
-        color="0.85",
-        label="99 %",
-    )
+    left.axhspan(fewest, most, color="0.85", label="99 %")
+    right.fill_between(shares, lowest, highest, color="0.85", label="99 %")
     for j, name in enumerate(("θ₁", "θ₂")):
-        left.stairs(np.histogram(found.levels[:, j], edges)[0], edges, label=name)
-        right.plot(share, covered[:, j], label=name)
+        counts, _ = np.histogram(calibration.levels[:, j], edges)
+        left.stairs(counts, edges, label=name)
+        right.plot(shares, coverage[:, j], label=name)
     left.set(
         xlabel="rank of the truth / number of samples",
         ylabel="conditions",
@@ -173,16 +202,19 @@ def ranks(path):
 def main() -> None:
     """Draw all three."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("examples-out"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("examples-out"), help="folder to write to"
+    )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     for name, draw in (
-        ("posterior_moons", moons),
-        ("conditional_quantiles", regressions),
-        ("calibration", ranks),
+        ("posterior_moons", draw_posterior),
+        ("conditional_quantiles", draw_regressions),
+        ("calibration", draw_calibration),
     ):
-        draw(out / f"{name}.png")
-        print("wrote", out / f"{name}.png")
+        path = out / f"{name}.png"
+        draw(path)
+        print("wrote", path)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python examples/nearest.py --out examples-out
 
-writes `neighbours.png`. Left: batched samples, no labels. Right: test pictures, which no model has
-seen, as the measure of what to expect. After each, its five nearest training pictures. The samples are
-copies if they look more like their neighbours than the test pictures look like theirs.
+writes `neighbours.png`. Left: batched samples, no labels. Right: test pictures, which
+no model has seen, as the measure of what to expect. After each, its five nearest
+training pictures. The samples are copies if they look more like their neighbours than
+the test pictures look like theirs.
 """
 
 from pathlib import Path
@@ -16,40 +17,54 @@ from runs import arguments, mirrored, name, read, samples, settings
 from sliceflow import metrics
 from sliceflow.datasets import Pictures
 
-N_ROWS = 10
-N_NEAREST = 5
+N_ROWS = 10  # pictures shown
+N_NEAREST = 5  # of each
+MAX_COMPARED = 2000  # enough for two digits of the NN ratio
 
 
 def nn_ratio(
     images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto"
 ) -> float:
     """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, as they were fitted."""
-    few = images[:2000]
-    others = test.images[:2000]
     return metrics.nn_ratio(
-        few, train.images, others, mirror=mirrored(train), device=device
+        images[:MAX_COMPARED],
+        train.images,
+        test.images[:MAX_COMPARED],
+        mirror=mirrored(train),
+        device=device,
     )
+
+
+def panels_beside_nearest(
+    images: np.ndarray, title: str, colour: str, train: Pictures, device: str
+) -> list[Panel]:
+    """Pictures with their distance to the nearest training picture, and these."""
+    images = images[:N_ROWS]
+    neighbours, distances = metrics.nearest_pictures(
+        images, train.images, N_NEAREST, mirror=mirrored(train), device=device
+    )
+    # In units in which pixels are in [-1, 1], as in the metrics.
+    unit = (train.n_pixel_values - 1) / 2
+    row_names = [f"{distance / unit:.1f}" for distance in distances[:, 0]]
+    return [
+        Panel(images[:, None], title, colour, row_names=row_names),
+        Panel(neighbours, "nearest training pictures"),
+    ]
 
 
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     """Fit, find the neighbours, draw them."""
-    images, cost = samples(train, **settings)
     device = settings["device"]
+    images, cost = samples(train, **settings)
     ratio = nn_ratio(images, train, test, device)
-    panels = []
-    for what, group, colour in (("sample", images, BLUE), ("test", test.images, INK)):
-        group = group[:N_ROWS]
-        found, distances = metrics.nearest_pictures(
-            group, train.images, N_NEAREST, mirror=mirrored(train), device=device
-        )
-        unit = (train.n_pixel_values - 1) / 2  # pixels in [-1, 1], as in the metrics
-        numbers = [f"{d / unit:.1f}" for d in distances[:, 0]]
-        panels += [
-            Panel(group[:, None], what, colour, row_names=numbers),
-            Panel(found, "nearest training pictures"),
-        ]
-    title = f"{name(train)}, no labels: {cost}. Numbers are distances to the nearest training picture. "
-    title += f"NN ratio {ratio:.2f} (1 is ideal, near 0 is copying)."
+    panels = [
+        *panels_beside_nearest(images, "sample", BLUE, train, device),
+        *panels_beside_nearest(test.images, "test", INK, train, device),
+    ]
+    title = (
+        f"{name(train)}, no labels: {cost}. Numbers are distances to the nearest "
+        f"training picture. NN ratio {ratio:.2f} (1 is ideal, near 0 is copying)."
+    )
     sheet(path, panels, train.n_pixel_values, title)
     return {"fits": [cost], "NN ratio": ratio}
 
@@ -57,8 +72,10 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
 def main() -> None:
     """Draw the neighbours of one set."""
     args = arguments(__doc__)
+    train, test = read(args)
     path = args.out / "neighbours.png"
-    print(f"NN ratio {draw(path, *read(args), settings(args))['NN ratio']:.3f}")
+    results = draw(path, train, test, settings(args))
+    print(f"NN ratio {results['NN ratio']:.3f}")
     print("wrote", path)
 
 

@@ -2,7 +2,8 @@
 
     python examples/opening.py --out examples-out
 
-writes `opening.gif`. A listener keeps the points after every step; `evolution` has the digits.
+writes `opening.gif`. A listener keeps the points after every step; `evolution` has the
+digits.
 """
 
 import argparse
@@ -16,11 +17,16 @@ from sklearn.preprocessing import StandardScaler
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.engine.events import Event
 
-SIDE = 300
-GAP = 20
-FRAMES = 36
-DATA = "#B0B0B0"
-PARTICLES = ("#0072B2", "#D55E00")
+SIDE = 300  # of each of the two pictures, in pixels
+GAP = 20  # between them
+N_FRAMES = 36
+FRAME_MILLISECONDS = 80
+LAST_FRAME_MILLISECONDS = 2000
+N_COLOURS = 48  # of the file, which is smaller with few
+N_PARTICLES = 2000
+N_DIGITS = 36
+DATA_COLOUR = "#B0B0B0"
+CLASS_COLOURS = ("#0072B2", "#D55E00")
 
 
 def main() -> None:
@@ -32,23 +38,33 @@ def main() -> None:
     parser.add_argument(
         "--quality", type=int, default=30, help="steps per stage of the digits"
     )
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+
     moons = moons_frames()
-    digits = digits_frames(given.quality)
-    frames = [
-        beside(moons[len(moons) * k**2 // FRAMES**2], digits[min(k, len(digits) - 1)])
-        for k in range(FRAMES)  # the first steps are the longest
-    ]
-    frames.append(beside(moons[-1], digits[-1]))
-    path = given.out / "opening.gif"
-    palette = beside(moons[0], digits[len(digits) // 2]).quantize(48)
-    first, *rest = [
+    digits = digits_frames(args.quality)
+    frames = []
+    for k in range(N_FRAMES):
+        # The first steps are the longest: the moons run through them slowly.
+        moons_index = len(moons) * k**2 // N_FRAMES**2
+        digits_index = min(k, len(digits) - 1)
+        frames.append(side_by_side(moons[moons_index], digits[digits_index]))
+    frames.append(side_by_side(moons[-1], digits[-1]))
+
+    # One palette for all frames, of one that has all colours.
+    typical = side_by_side(moons[0], digits[len(digits) // 2])
+    palette = typical.quantize(N_COLOURS)
+    quantized = [
         frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames
     ]
-    times = [80] * len(rest) + [2000]  # milliseconds; the end stays
-    first.save(
-        path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True
+    path = args.out / "opening.gif"
+    quantized[0].save(
+        path,
+        save_all=True,
+        append_images=quantized[1:],
+        duration=[FRAME_MILLISECONDS] * N_FRAMES + [LAST_FRAME_MILLISECONDS],
+        loop=0,
+        optimize=True,
     )
     print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
@@ -56,31 +72,37 @@ def main() -> None:
 def moons_frames() -> list[Image.Image]:
     """Two classes of points on their way to two moons."""
     X, y = make_moons(600, noise=0.06, random_state=0)
-    units = StandardScaler().fit(X)
-    kept = []
+    positions = [np.random.default_rng(0).normal(size=(N_PARTICLES, 2))]
 
     def keep(event: Event) -> None:
-        kept.append(event.particles.T.cpu().numpy().copy())
+        positions.append(event.particles.T.cpu().numpy().copy())
 
-    flow = SlicedWassersteinFlow(n_particles=2000, random_state=0)
+    flow = SlicedWassersteinFlow(n_particles=N_PARTICLES, random_state=0)
     flow.fit(X, y, listeners=keep)
-    rows = units.transform(X)
-    start = np.random.default_rng(0).normal(size=(2000, 2))
-    return [
-        _points(rows, z[::3], flow.particle_conditions_[::3]) for z in [start, *kept]
-    ]
+    # Particles are in standardised units on their way.
+    rows = StandardScaler().fit_transform(X)
+    classes = flow.particle_conditions_
+    # Every third particle is shown.
+    return [draw_points(rows, particles[::3], classes[::3]) for particles in positions]
 
 
-def _points(rows: np.ndarray, z: np.ndarray, classes: np.ndarray) -> Image.Image:
-    twice = 2 * SIDE  # drawn large, and made smaller: smooth dots
-    picture = Image.new("RGB", (twice, twice), "white")
+def draw_points(
+    rows: np.ndarray, particles: np.ndarray, classes: np.ndarray
+) -> Image.Image:
+    """The data as grey dots, particles over them in the colours of their classes."""
+    side = 2 * SIDE  # drawn large, and made smaller: smooth dots
+    picture = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(picture)
-    colours = [DATA] * len(rows) + [PARTICLES[int(c)] for c in classes]
-    for (a, b), colour in zip(np.concatenate((rows, z)), colours, strict=True):
-        x = twice * (0.5 + a / 6)
-        y = twice * (0.5 - b / 6)
-        r = 4 if colour == DATA else 5
-        draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
+
+    def dot(point: np.ndarray, radius: int, colour: str) -> None:
+        x = side * (0.5 + point[0] / 6)
+        y = side * (0.5 - point[1] / 6)
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
+
+    for point in rows:
+        dot(point, 4, DATA_COLOUR)
+    for point, label in zip(particles, classes, strict=True):
+        dot(point, 5, CLASS_COLOURS[int(label)])
     return picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 
@@ -89,20 +111,21 @@ def digits_frames(quality: int) -> list[Image.Image]:
     digits = load_digits()
     flow = ImageFlow(n_pixel_values=17, quality=quality, random_state=0)
     flow.fit(digits.images.astype("uint8"), digits.target)
-    y = np.arange(36) * 10 // 36
-    out = []
-    for pictures in flow.evolution(36, y, random_state=1, n_frames=FRAMES):
-        cells = np.pad(
-            (pictures * (255 / 16)).round().astype(np.uint8), ((0, 0), (1, 1), (1, 1))
-        )
-        sheet = Image.fromarray(
-            255 - cells.reshape(6, 6, 10, 10).swapaxes(1, 2).reshape(60, 60)
-        )
-        out.append(sheet.resize((SIDE, SIDE), Image.Resampling.NEAREST).convert("RGB"))
-    return out
+    y = np.arange(N_DIGITS) * 10 // N_DIGITS
+    frames = flow.evolution(N_DIGITS, y, random_state=1, n_frames=N_FRAMES)
+    return [draw_digits(pictures) for pictures in frames]
 
 
-def beside(left: Image.Image, right: Image.Image) -> Image.Image:
+def draw_digits(pictures: np.ndarray) -> Image.Image:
+    """36 digits (36, 8, 8) with 17 values as a sheet of 6 × 6, black on white."""
+    ink = (pictures * (255 / 16)).round().astype(np.uint8)
+    cells = np.pad(ink, ((0, 0), (1, 1), (1, 1)))  # (36, 10, 10)
+    sheet = cells.reshape(6, 6, 10, 10).swapaxes(1, 2).reshape(60, 60)
+    picture = Image.fromarray(255 - sheet)
+    return picture.resize((SIDE, SIDE), Image.Resampling.NEAREST).convert("RGB")
+
+
+def side_by_side(left: Image.Image, right: Image.Image) -> Image.Image:
     """Two pictures side by side."""
     whole = Image.new("RGB", (2 * SIDE + GAP, SIDE), "white")
     whole.paste(left, (0, 0))

@@ -1,4 +1,4 @@
-"""What the picture examples share, drawing aside: command line, data sets, timed fits."""
+"""What the picture examples share: command line, data sets, timed fits."""
 
 import argparse
 import time
@@ -21,14 +21,17 @@ NAMES = {
     "celeba": "CelebA",
 }
 CLASSES = {
-    "fashion-mnist": "T-shirt trousers pullover dress coat sandal shirt trainer bag boot",
+    "fashion-mnist": (
+        "T-shirt trousers pullover dress coat sandal shirt trainer bag boot"
+    ),
     "cifar10": "plane car bird cat deer dog frog horse ship lorry",
 }
 NBSP = "\N{NO-BREAK SPACE}"
+N_SAMPLES = 2000  # that are drawn and measured
 
 
 def arguments(doc: str) -> argparse.Namespace:
-    """The command line of an example; `out` is made."""
+    """The command line of an example. The folder to write to is made."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     sets = ("digits", "mnist", "fashion-mnist", "cifar10")
     parser.add_argument(
@@ -50,9 +53,9 @@ def arguments(doc: str) -> argparse.Namespace:
 
 def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     """The training and the test pictures."""
-    return tuple(
-        load(args.dataset, split, args.data_root) for split in ("train", "test")
-    )
+    train = load(args.dataset, "train", args.data_root)
+    test = load(args.dataset, "test", args.data_root)
+    return train, test
 
 
 def settings(args: argparse.Namespace) -> dict:
@@ -71,10 +74,9 @@ def name(pictures: Pictures) -> str:
 
 def class_names(pictures: Pictures) -> list[str]:
     """What its classes are called, in the order of their labels."""
-    words = CLASSES.get(pictures.name)
-    return (
-        words.split() if words else [str(label) for label in np.unique(pictures.labels)]
-    )
+    if pictures.name in CLASSES:
+        return CLASSES[pictures.name].split()
+    return [str(label) for label in np.unique(pictures.labels)]
 
 
 def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
@@ -83,7 +85,10 @@ def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
 
 
 def mirrored(pictures: Pictures) -> bool:
-    """Whether a picture's mirror image could be in the set as well: things and faces, not digits."""
+    """Whether the mirror image of a picture could be in the set as well.
+
+    Things and faces, which are in colour; not digits.
+    """
     return pictures.images.ndim == 4
 
 
@@ -123,13 +128,17 @@ def fit(
     if resolve_device(flow.device).type == "cuda":
         # Compile all kernels, and find the memory, before the clock starts.
         clone(flow).set_params(quality=1).fit(train.images, labels)
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     flow.fit(train.images, labels)
-    return flow, Cost(len(flow.particles_), flow.n_iter_, time.perf_counter() - began)
+    seconds = time.perf_counter() - started_at
+    return flow, Cost(len(flow.particles_), flow.n_iter_, seconds)
 
 
 @cache
 def samples(train: Pictures, **settings: object) -> tuple[np.ndarray, Cost]:
-    """2000 batched samples without labels, and what they cost; the same ones when asked again."""
+    """2000 batched samples without labels, and what they cost.
+
+    The same ones when asked again: several pictures of the gallery show them.
+    """
     flow, cost = fit(train, n_knots=0, **settings)
-    return flow.particles_[:2000], cost
+    return flow.particles_[:N_SAMPLES], cost
