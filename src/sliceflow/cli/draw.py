@@ -179,9 +179,9 @@ def _write_completions(
     completions: np.ndarray,
     layout: Layout,
 ) -> None:
-    """Write a grid: in each row a picture with its unknown part in grey, then completions.
+    """Write a grid with a row for each picture: its known part, then its completions.
 
-    `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
+    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
     """
     from sliceflow.spaces.pictures.layout import as_mask
 
