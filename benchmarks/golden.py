@@ -517,7 +517,7 @@ def pictures_paper() -> Outcome:
 
 def table_flow(frame: pd.DataFrame, **changes: Any) -> TableFlow:
     """A chain of trees, fitted."""
-    settings = dict(random_state=SEED, device="cpu")
+    settings = dict(random_state=SEED)
     return TableFlow(**settings | changes).fit(frame)
 
 
@@ -530,7 +530,7 @@ def table_of(frame: pd.DataFrame, given: Any = None, **changes: Any) -> Outcome:
 @case
 def tables_numbers() -> Outcome:
     """Numbers only, all from trees."""
-    return table_of(number_table(), detail=TREES_ONLY)
+    return table_of(number_table(), tree_settings=TREES_ONLY)
 
 
 @case
@@ -544,14 +544,14 @@ def tables_without_missing() -> Outcome:
     """No missing cells are drawn, and kinds of columns are given."""
     kinds = {"age": "category", "written": "drop"}
     frame = mixed_table()
-    return table_of(frame, columns=kinds, missing="fill", detail=TREES_ONLY)
+    return table_of(frame, columns=kinds, missing="fill", tree_settings=TREES_ONLY)
 
 
 @case
 def tables_given() -> Outcome:
     """Rows with a value, a range and one of a list."""
     given = {"plan": "gold", "age": (30, 60), "level": ["low", "high"]}
-    return table_of(mixed_table(), given, detail=TREES_ONLY)
+    return table_of(mixed_table(), given, tree_settings=TREES_ONLY)
 
 
 @case
@@ -561,14 +561,14 @@ def tables_constraints() -> Outcome:
     frame["total"] = frame["c"] + frame["d"]
     frame["most"] = frame["b"] + frame["a"].abs()
     rules = ["total = c + d", "b <= most", "d >= 0"]
-    return table_of(frame, constraints=rules, detail=TREES_ONLY)
+    return table_of(frame, constraints=rules, tree_settings=TREES_ONLY)
 
 
 @case
 def tables_impute() -> Outcome:
     """Missing cells filled, twice."""
     frame = mixed_table()
-    flow = table_flow(frame, detail=TREES_ONLY)
+    flow = table_flow(frame, tree_settings=TREES_ONLY)
     return Outcome(flow, flow.impute(frame[:60], n=2, random_state=DRAW_SEED))
 
 
@@ -576,7 +576,7 @@ def tables_impute() -> Outcome:
 def tables_impute_numbers() -> Outcome:
     """Hidden numbers filled."""
     frame = number_table()
-    flow = table_flow(frame, detail=TREES_ONLY)
+    flow = table_flow(frame, tree_settings=TREES_ONLY)
     hidden = np.random.default_rng(9).random(frame.shape) < 0.2
     filled = flow.impute(frame.mask(hidden), random_state=DRAW_SEED)
     return Outcome(flow, [filled])
@@ -586,7 +586,7 @@ def tables_impute_numbers() -> Outcome:
 def tables_lines() -> Outcome:
     """Numbers drawn along regressions, and hidden ones filled along them."""
     frame = line_table()
-    flow = table_flow(frame, detail=TREES_ONLY)
+    flow = table_flow(frame, tree_settings=TREES_ONLY)
     hidden = np.random.default_rng(12).random(frame.shape) < 0.2
     filled = flow.impute(frame.mask(hidden), random_state=DRAW_SEED)
     return Outcome(flow, [flow.sample(N_DRAWN, DRAW_SEED), filled])
@@ -595,7 +595,7 @@ def tables_lines() -> Outcome:
 @case
 def tables_label_levels() -> Outcome:
     """Every level of a label has trees of its own."""
-    return table_of(labelled_table(), detail=TREES_ONLY)
+    return table_of(labelled_table(), tree_settings=TREES_ONLY)
 
 
 @case
@@ -609,14 +609,16 @@ def tables_near_rows_given() -> Outcome:
     """Near rows beside a category, under a condition."""
     frame = factor_table()
     frame["side"] = np.where(frame["a"] > 0, "right", "left")
-    return table_of(frame, {"side": "left", "b": (-1.0, 1.0)}, detail=(5, 2.0, 12))
+    return table_of(
+        frame, {"side": "left", "b": (-1.0, 1.0)}, tree_settings=(5, 2.0, 12)
+    )
 
 
 @case
 def tables_add_and_forget() -> Outcome:
     """Rows join, and others are forgotten."""
     frame = mixed_table()
-    flow = table_flow(frame[:100], detail=TREES_ONLY)
+    flow = table_flow(frame[:100], tree_settings=TREES_ONLY)
     flow.partial_fit(frame[100:], refresh=False)
     flow.forget(frame[:20])
     return Outcome(flow, [flow.sample(N_DRAWN, DRAW_SEED)])

@@ -179,7 +179,7 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
     train, test = halves(
         frame.sample(120, random_state=0) if args.quick else frame, seed
     )
-    flow = TableFlow(random_state=seed, device="cpu")
+    flow = TableFlow(random_state=seed)
     made, row = timed(lambda: flow.fit(train).sample(len(train), random_state=seed))
     return row | table_scores(train, test, made, target, seed)
 

@@ -52,7 +52,8 @@ def load(
     """
     kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
     flow: _Flow = load_estimator(path, kinds, resolve_device(device), max_memory)
-    flow.set_params(device=device)
+    if not isinstance(flow, TableFlow):  # which has no device
+        flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
             fact = f"precision={precision!r} applies to pictures"

@@ -245,7 +245,10 @@ def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
     assert list(stages) == list(range(len(stages)))
     printed = capsys.readouterr().err
     assert printed.count("sliced distance") == min(10, flow.n_iter_)
-    assert f"{flow.n_iter_}/{flow.n_iter_}, sliced distance" in printed
+    assert (
+        f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
+        in printed
+    )
     make().fit(*data)
     assert capsys.readouterr() == ("", "")
 

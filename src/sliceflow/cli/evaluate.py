@@ -151,7 +151,9 @@ def measure_fit(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
     )
     train = replace(train, full_table=None)
-    second = make_table_flow(settings).set_params(detail=model.plan_.detail)
+    second = make_table_flow(settings).set_params(
+        tree_settings=model.plan_.tree_settings
+    )
     second.fit(train.x, listeners=progress_bars(output))
     samples = draw_samples(second, settings, train, test)
     note = "measured by a second fit, without the held-out rows"

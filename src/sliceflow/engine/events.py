@@ -1,7 +1,8 @@
 """Events and their listeners: how to watch and stop a running flow.
 
-A listener is any callable that takes an `Event`. If it returns True, the current stage ends. Its method
-``close``, if any, is called when the run ends, even with an error.
+A listener is any callable that takes an `Event`. If it returns True, the current stage
+ends. Fits that are no flows have events of their own, with what `ProgressEvent` says. A
+listener's method ``close``, if any, is called when the run ends, even with an error.
 """
 
 from __future__ import annotations
@@ -11,80 +12,98 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sliceflow.errors import require
 
-__all__ = ["Event", "History", "Listener", "Listeners", "Progress"]
+__all__ = ["Event", "History", "Listener", "Listeners", "Progress", "ProgressEvent"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """The state after a step.
+    """The state after a step."""
 
-    `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units of
-    the flow (standardised data): a tensor, so that a GPU need not wait; ``float(event.distance)`` reads
-    it. `moving` is the share of maps that move anything; None without shrinkage. `particles` (d, M)
-    belong to the flow: do not write to them. `stage_steps` is the most steps that the stage may have.
-    """
-
-    stage: str
+    stage: str  # the name of the stage
     stage_index: int
-    step: int
-    steps_done: int
-    steps_total: int
+    step: int  # the index of the step in its stage
+    steps_done: int  # in all stages
+    steps_total: int  # in all stages, as far as it is known now
+    # The sliced distance before the step, √(mean over directions of W₂²), in the units
+    # of the flow (standardised data). It is a tensor, so that a GPU need not wait;
+    # ``float(event.distance)`` reads it.
     distance: Tensor
-    seconds: float
-    particles: Tensor
+    seconds: float  # since the start of the fit
+    particles: Tensor  # (d, M); they belong to the flow: do not write to them
+    # The share of maps that move anything; None without shrinkage.
     moving: Tensor | None = None
-    stage_steps: int = 0
-    measure: str = (
-        "sliced distance"  # what `distance` is; of tables, "unexplained share"
-    )
+    stage_steps: int = 0  # the most steps that the stage may have
 
     def describe(self) -> str:
         """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
-        return f"stage {self.stage}, {self.measure} {float(self.distance):.4g}"
+        text = f"stage {self.stage}, sliced distance {float(self.distance):.4g}"
+        if self.moving is not None:
+            text += f", {float(self.moving):.0%} of the maps move"
+        return text
 
 
-Listener = Callable[[Event], bool | None]
+class ProgressEvent(Protocol):
+    """What a progress bar reads of an event of any fit."""
+
+    @property
+    def steps_done(self) -> int: ...
+
+    @property
+    def steps_total(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def describe(self) -> str:
+        """What was done in this step, without its number."""
+        ...
+
+
+Listener = Callable[[Any], bool | None]  # of an `Event`, or the event of another fit
 Listeners = Listener | Iterable[Listener] | None
-_COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
+_HISTORY_COLUMNS = ("stage", "step", "distance", "moving", "seconds")
 
 
 @dataclass
 class History:
-    """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage."""
+    """Records the events of a run."""
 
     events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(
         default_factory=list
     )
-    before: dict[str, list[Any]] = field(
-        default_factory=dict
-    )  # of the run that is resumed
+    # The columns of the run that is resumed.
+    before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        self.events.append(
-            (event.stage, event.step, event.distance, event.moving, event.seconds)
-        )
+        record = (event.stage, event.step, event.distance, event.moving, event.seconds)
+        self.events.append(record)
 
     def as_columns(self) -> dict[str, list[Any]]:
-        """Lists of equal length, for ``pandas.DataFrame(history)``."""
-        columns: list[list[Any]] = [
-            [e[i] for e in self.events] for i in range(len(_COLUMNS))
-        ]
-        columns[2], columns[3] = _numbers(columns[2]), _numbers(columns[3])
+        """Lists of equal length, for ``pandas.DataFrame(history)``.
+
+        They are `stage`, `step`, `distance`, `moving` and `seconds`. `moving` is the
+        share of maps that move anything: 1 without shrinkage.
+        """
+        columns: dict[str, list[Any]] = {}
+        for i, name in enumerate(_HISTORY_COLUMNS):
+            columns[name] = [record[i] for record in self.events]
+        columns["distance"] = _read_together(columns["distance"])
+        columns["moving"] = _read_together(columns["moving"])
         return {
-            n: [*self.before.get(n, []), *c]
-            for n, c in zip(_COLUMNS, columns, strict=True)
+            name: [*self.before.get(name, []), *values]
+            for name, values in columns.items()
         }
 
 
-def _numbers(values: Sequence[Tensor | None]) -> list[float]:
-    """The numbers of tensors, read together; 1 for None."""
+def _read_together(values: Sequence[Tensor | None]) -> list[float]:
+    """The numbers of tensors, read by one transfer from a GPU; 1 for None."""
     known = [value.double() for value in values if value is not None]
     numbers = iter(torch.stack(known).tolist() if known else [])
     return [1.0 if value is None else next(numbers) for value in values]
@@ -93,13 +112,17 @@ def _numbers(values: Sequence[Tensor | None]) -> list[float]:
 def joined(
     histories: Sequence[dict[str, list[Any]]], names: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """The histories of several fits, one behind the other; `names` go before those of their stages."""
-    out: dict[str, list[Any]] = {column: [] for column in _COLUMNS}
+    """The histories of several fits, one behind the other.
+
+    The `names` of the fits go before those of their stages.
+    """
+    out: dict[str, list[Any]] = {column: [] for column in _HISTORY_COLUMNS}
     for columns, name in zip(histories, names, strict=True):
-        before = out["seconds"][-1] if out["seconds"] else 0.0
-        stages = [f"{name}: {stage}" for stage in columns["stage"]]
-        seconds = [before + s for s in columns["seconds"]]
-        for column, values in (columns | {"stage": stages, "seconds": seconds}).items():
+        seconds_before = out["seconds"][-1] if out["seconds"] else 0.0
+        renamed = dict(columns)
+        renamed["stage"] = [f"{name}: {stage}" for stage in columns["stage"]]
+        renamed["seconds"] = [seconds_before + s for s in columns["seconds"]]
+        for column, values in renamed.items():
             out[column] += values
     return out
 
@@ -107,20 +130,16 @@ def joined(
 class Progress:
     """Prints a line on stderr after each tenth of the steps."""
 
-    _said = 0
+    _tenths_printed = 0
 
-    def __call__(self, event: Event) -> None:
-        done = event.steps_done
-        total = event.steps_total
-        if done * 10 // total > self._said:  # reading the distance waits for a GPU
-            self._said = done * 10 // total
-            moving = (
-                ""
-                if event.moving is None
-                else f", {float(event.moving):.0%} of the maps move"
-            )
-            line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}{moving}"
-            print(f"sliceflow: {line}", file=sys.stderr, flush=True)
+    def __call__(self, event: ProgressEvent) -> None:
+        tenths_done = event.steps_done * 10 // event.steps_total
+        if tenths_done <= self._tenths_printed:
+            return
+        self._tenths_printed = tenths_done
+        # A description waits for a GPU, so it is not read in every step.
+        line = f"step {event.steps_done}/{event.steps_total}, {event.describe()}"
+        print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 
 def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
@@ -132,13 +151,14 @@ def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
         return (listeners,)
     require(isinstance(listeners, Iterable), "listeners", listeners, what)
     several = tuple(listeners)
-    require(all(callable(listener) for listener in several), "listeners", several, what)
+    require(all(callable(one) for one in several), "listeners", several, what)
     return several
 
 
-def notify(listeners: Sequence[Listener], event: Event) -> bool:
+def notify(listeners: Sequence[Listener], event: ProgressEvent) -> bool:
     """Call all listeners; whether any of them ends the stage."""
-    return any([listener(event) for listener in listeners])  # noqa: C419, all of them must hear it
+    answers = [listener(event) for listener in listeners]
+    return any(answers)
 
 
 @contextmanager
@@ -148,7 +168,9 @@ def closing(listeners: Sequence[Listener]) -> Iterator[None]:
         yield
     finally:
         for listener in listeners:
-            getattr(listener, "close", lambda: None)()
+            close = getattr(listener, "close", None)
+            if close is not None:
+                close()
 
 
 def now() -> float:

@@ -6,10 +6,13 @@ import pytest
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import chain, choosing
+from sliceflow.spaces.tables import choosing, strategies, trees
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.chain import LINES, TreeSettings, grow
+from sliceflow.spaces.tables.chain import RIDGE_SCALES, fit_column_model
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.trees import TreeSettings
+
+FINE = TreeSettings(min_samples_leaf=5, ccp_factor=2.0)
 
 
 def read(frame):
@@ -42,7 +45,7 @@ def test_a_level_of_one_row_is_drawn_with_what_follows_from_it():
 
 
 def test_sums_and_frequent_levels_are_kept(rng):
-    """A sum of many columns, with noise; four of 44 levels say in which quarter it is."""
+    """A sum of many columns, with noise; four of 44 levels tell its quarter."""
     x = rng.normal(size=(2000, 6))
     frame = pd.DataFrame(x, columns=[*"abcdef"]).assign(
         total=x.sum(1) + 1.5 * rng.normal(size=2000)
@@ -51,14 +54,12 @@ def test_sums_and_frequent_levels_are_kept(rng):
     level = np.where(rng.random(2000) < 0.8, quarter, rng.integers(4, 44, 2000))
     frame["level"] = [f"l{k:02}" for k in level]
     new = draw(frame)
-    for of in (
-        np.corrcoef(t["total"], t[[*"abcdef"]].sum(axis=1))[0, 1] for t in (frame, new)
-    ):
-        assert of == pytest.approx(0.85, abs=0.04)
-    found = np.digitize(new["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
-    assert np.mean(new["level"] == [f"l{k:02}" for k in found]) == pytest.approx(
-        0.8, abs=0.08
-    )
+    for rows in (frame, new):
+        correlation = np.corrcoef(rows["total"], rows[[*"abcdef"]].sum(axis=1))[0, 1]
+        assert correlation == pytest.approx(0.85, abs=0.04)
+    new_quarter = np.digitize(new["total"], frame["total"].quantile([0.25, 0.5, 0.75]))
+    is_kept = new["level"] == [f"l{k:02}" for k in new_quarter]
+    assert np.mean(is_kept) == pytest.approx(0.8, abs=0.08)
 
 
 @pytest.mark.parametrize("times", [False, True])
@@ -74,8 +75,14 @@ def test_a_number_equals_another_as_often_as_in_the_table(rng, times):
     assert (new["a"] == new["b"]).mean() == pytest.approx(0.3, abs=0.04)
 
 
+def errors_by_two(frame):
+    """What is left over of the column "rest", grouped by "two"."""
+    predicted = 10 - frame["a"] ** 2 / 5 - 5 * frame["two"]
+    return frame.assign(error=predicted - frame["rest"]).groupby("two")
+
+
 def test_numbers_that_follow_from_others_still_do(rng):
-    """A product, a ratio of whole numbers, a difference; a spiked column is none of these."""
+    """A product, a ratio of whole numbers, a difference, and a spiked column."""
     n = 1500
     a, b = rng.gamma(9, 1, (2, 1500)).round(2) + 1
     frame = pd.DataFrame(
@@ -88,22 +95,21 @@ def test_numbers_that_follow_from_others_still_do(rng):
     frame = frame.assign(two=two, ratio=frame["ratio"].astype(int))
     flow = TableFlow(random_state=0).fit(frame)
     assert flow.plan_.order[0] == "two"
-    strategies = dict(zip(flow.plan_.order, flow.plan_.strategies, strict=True))
-    assert {name for name, strategy in strategies.items() if strategy in LINES} == {
-        "area",
-        "ratio",
-        "rest",
-    }
+    chosen = dict(zip(flow.plan_.order, flow.plan_.strategies, strict=True))
+    on_lines = {name for name, strategy in chosen.items() if strategy in RIDGE_SCALES}
+    assert on_lines == {"area", "ratio", "rest"}
     assert "area, ratio, rest" in str(flow.plan_)
     new = flow.sample(n, random_state=0)
-    for name, of in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
-        assert (new[name] - of).abs().quantile(0.9) < 0.05 * frame[name].std()
-    found = [
-        t.assign(error=10 - t.a**2 / 5 - 5 * t.two - t.rest).groupby("two")
-        for t in (frame, new)
-    ]
-    assert np.allclose(*(np.log(t["error"].std()) for t in found), atol=0.3)
-    assert np.allclose(*(t["rest"].count() / t.size() for t in found), atol=0.05)
+    for name, exact in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
+        assert (new[name] - exact).abs().quantile(0.9) < 0.05 * frame[name].std()
+    rows = errors_by_two(frame)
+    draws = errors_by_two(new)
+    row_spread = np.log(rows["error"].std())
+    draw_spread = np.log(draws["error"].std())
+    assert np.allclose(row_spread, draw_spread, atol=0.3)
+    known_rows = rows["rest"].count() / rows.size()
+    known_draws = draws["rest"].count() / draws.size()
+    assert np.allclose(known_rows, known_draws, atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
     for name in ("area", "ratio", "rest"):  # predictions beyond the ends are drawn anew
         assert not new[name].isin([frame[name].min(), frame[name].max()]).any()
@@ -115,37 +121,43 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
     table = read(
         pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300))))
     )
-    assert (
-        59
-        in grow(
-            table.columns, table.z, 60, np.arange(60), (0,), TreeSettings(5, 2.0)
-        ).before
+    model = fit_column_model(
+        table.columns, table.z, 60, np.arange(60), seed=(0,), settings=FINE
     )
+    assert 59 in model.predictors
 
 
 def test_a_line_must_be_much_better_than_leaves(rng):
     x, e = rng.normal(size=(2, 2000))
     for noise, strategy in ((0.15, "leaves"), (0.001, "numbers")):
-        assert choosing.choose_strategies(
-            read(pd.DataFrame({"x": x, "y": x + noise * e}))
-        ) == ("leaves", strategy)
+        table = read(pd.DataFrame({"x": x, "y": x + noise * e}))
+        assert strategies.choose_strategies(table) == ("leaves", strategy)
 
 
 def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(
     rng, monkeypatch
 ):
-    """Leaves are at 0 or at 10; first all is allowed, then only what is far from the own one."""
-    monkeypatch.setattr(chain, "MOST_ROWS", 300)  # of 800; all are in leaves
+    """Leaves are at 0 or at 10. First all is allowed, then only what is far away."""
+    monkeypatch.setattr(trees, "MAX_ROWS_PER_TREE", 300)  # of 800; all are in leaves
     x = rng.integers(0, 8, 800)
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
-    link = grow(table.columns, table.z, 1, np.array([0]), (0,), TreeSettings(5, 2.0))
+    model = fit_column_model(
+        table.columns, table.z, 1, np.array([0]), seed=(0,), settings=FINE
+    )
     numbers = table.columns[1].numbers
+
+    def is_known(rows, positions):
+        return positions >= 0
+
+    def is_far(rows, positions):
+        return np.abs(numbers(positions) - 10 * (x[rows] % 2)) > 2
+
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
-    near = link.draw(z, rng, lambda k, at: at >= 0)
-    assert (np.abs(numbers(near) - 10 * (x % 2)) < 1).all()
-    far = link.draw(z, rng, lambda k, at: np.abs(numbers(at) - 10 * (x[k] % 2)) > 2)
-    assert (np.abs(numbers(far) - 10 * (1 - x % 2)) < 1).all()
+    in_leaf = model.draw(z, rng, is_known)
+    assert (np.abs(numbers(in_leaf) - 10 * (x % 2)) < 1).all()
+    above = model.draw(z, rng, is_far)
+    assert (np.abs(numbers(above) - 10 * (1 - x % 2)) < 1).all()
 
 
 def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
@@ -160,22 +172,27 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     for name in ("few", "c"):
         away += 2 * (frame[name].to_numpy()[:, None] != frame[name].to_numpy())
     table = read(frame)
-    low, high = (np.flatnonzero(frame["few"] == k) for k in (1, 9))
-    found = choosing._closest(table, table.z[low], table.z[high])
-    assert np.allclose(found, away[np.ix_(low, high)].min(1), atol=1e-5)
+    low = np.flatnonzero(frame["few"] == 1)
+    high = np.flatnonzero(frame["few"] == 9)
+    distances = choosing._nearest_distances(table, table.z[low], table.z[high])
+    assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
-    assert np.allclose(
-        choosing._closest(table, table.z, table.z, others=True), away.min(1), atol=1e-5
-    )
+    others = choosing._nearest_distances(table, table.z, table.z, exclude_self=True)
+    assert np.allclose(others, away.min(1), atol=1e-5)
 
 
-def labelled(rng, n=2400, told=3.0):
-    """A label that w tells, and y = x or y = −x by it; low < high."""
+def labelled(rng, n=2400, shift=3.0):
+    """A label that moves w by `shift`, and y = x or y = −x by it; low < high.
+
+    With a shift of 0, no number tells the label.
+    """
     sign = np.tile([-1.0, 1.0], n // 2)
     w, x, noise = rng.normal(size=(3, n))
-    slope = sign if told else 1.0
+    slope = 1.0
+    if shift:
+        slope = sign
     frame = pd.DataFrame(
-        {"w": told / 2 * sign + w, "x": x, "y": slope * x + 0.3 * noise}
+        {"w": shift / 2 * sign + w, "x": x, "y": slope * x + 0.3 * noise}
     )
     frame["low"] = rng.integers(0, 90, n)
     frame["high"] = frame["low"] + rng.integers(1, 4, n)
@@ -185,24 +202,25 @@ def labelled(rng, n=2400, told=3.0):
 def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     frame = labelled(rng)
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
-    assert (flow.plan_.order[0], flow.plan_.strategies) == (
-        "kind",
-        ("per_level", *["leaves"] * 5),
-    )
+    assert flow.plan_.order[0] == "kind"
+    assert flow.plan_.strategies == ("per_level", *["leaves"] * 5)
     assert "each level of kind has trees of its own" in str(flow.plan_)
-    _, *others = flow._fitted_state().links
+    _, *others = flow._fitted_state().chain
     z = flow._fitted_state().table.z
+    for step in others:
+        assert 0 <= step.unexplained <= 1
+        for level, model in step.models.items():
+            rows_of_level = z[:, step.label] == level
+            assert np.array_equal(model.values, z[rows_of_level, step.column])
     asked = []
-    for link in others:
-        assert 0 <= link.left <= 1
-        for level, of in link.links.items():
-            assert np.array_equal(of.y, z[z[:, link.label] == level, link.column])
-    others[-1].draw(
-        z, rng, lambda rows, at: asked.append(rows) or np.full(len(rows), True)
-    )
-    assert sorted(np.concatenate(asked)) == [
-        *range(len(z))
-    ]  # of all rows, whatever their level
+
+    def allow_and_remember(rows, positions):
+        asked.append(rows)
+        return np.full(len(rows), True)
+
+    others[-1].draw(z, rng, allow_and_remember)
+    # It was asked about all rows, whatever their level.
+    assert sorted(np.concatenate(asked)) == [*range(len(z))]
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()
     for kind, sign in (("a", -1), ("b", 1)):
@@ -219,21 +237,20 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     pd.testing.assert_frame_equal(
         sliceflow.load(tmp_path / "m").sample(3000, random_state=1), new
     )
-    assert (
-        "per_level" not in flow.forget(frame[:1500]).plan_.strategies
-    )  # too few rows of each level
+    flow.forget(frame[:1500])
+    assert "per_level" not in flow.plan_.strategies  # too few rows of each level
 
 
 @pytest.mark.parametrize(
     "why", ["not told", "few", "many", "another category", "cells are missing"]
 )
 def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
-    monkeypatch.setattr(choosing, "MOST_ROWS", 1000 if why == "many" else 2000)
-    frame = labelled(
-        rng, 900 if why == "few" else 2400, 0 if why == "not told" else 3.0
-    )
+    max_rows = 1000 if why == "many" else 2000
+    monkeypatch.setattr(strategies, "MAX_ROWS_PER_TREE", max_rows)
+    n = 900 if why == "few" else 2400
+    frame = labelled(rng, n, shift=0.0 if why == "not told" else 3.0)
     if why == "another category":
         frame["other"] = rng.choice([*"pqr"], len(frame))
     if why == "cells are missing":
         frame.loc[::3, "kind"] = None
-    assert "per_level" not in choosing.choose_strategies(read(frame))
+    assert "per_level" not in strategies.choose_strategies(read(frame))

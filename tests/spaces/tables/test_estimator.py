@@ -45,19 +45,19 @@ def flow():
 
 def test_samples_have_the_shares_and_means_of_the_table(flow):
     frame = table()
-    new = flow.sample(1000, 0)
+    new = flow.sample(1000, random_state=0)
     assert abs((new["plan"] == "gold").mean() - 0.3) < 0.06
     means = new.groupby("plan")["spent"].mean()
     assert means["gold"] > 2 * means["basic"]
     assert len(flow.sample()) == 1
     assert abs(new["note"].isna().mean() - 0.2) < 0.06
     filling = TableFlow(random_state=0, missing="fill").fit(frame)
-    assert filling.sample(200, 0)["note"].notna().all()
+    assert filling.sample(200, random_state=0)["note"].notna().all()
 
 
 def test_rows_that_occur_once_are_not_copied(flow, rng):
     frame = pd.DataFrame(rng.integers(0, 12, (400, 4)), columns=list("abcd"))
-    new = TableFlow(random_state=0).fit(frame).sample(1000, 0)
+    new = TableFlow(random_state=0).fit(frame).sample(1000, random_state=0)
     counts = frame.groupby(list("abcd")).size()
     shared = new.merge(counts.rename("n").reset_index(), how="inner")
     assert (shared["n"] == 1).sum() == 0
@@ -68,38 +68,70 @@ def test_the_plan_and_the_history(flow):
     assert str(plan) == str(flow.plan_)
     assert plan.identifiers == ("id",)
     assert "near rows and a chain of trees" in str(plan)
-    assert (
-        flow.n_iter_ == len(flow.history_["step"]) == 3
-    )  # near rows, and two of seven columns
-    seen = []
-    TableFlow(detail=(5, 2.0), random_state=0).fit(table(50), listeners=seen.append)
-    assert [event.steps_done for event in seen] == list(range(1, 8))
-    assert {event.measure for event in seen} == {"unexplained share"}
+    # The first step draws five columns from near rows; trees draw two of seven.
+    assert flow.n_iter_ == len(flow.history_["column"]) == 3
+    assert set(flow.history_) == {"column", "unexplained", "seconds"}
 
 
-@pytest.mark.parametrize(("n", "limit"), [(600, "_AS_FAR"), (8_000, "_NEARER")])
+def test_listeners_hear_of_every_column(capsys):
+    heard = []
+    flow = TableFlow(tree_settings=(5, 2.0), random_state=0, verbose=1)
+    flow.fit(table(50), listeners=heard.append)
+    assert [event.column for event in heard] == list(flow.plan_.order)
+    assert [event.steps_done for event in heard] == list(range(1, 8))
+    assert {event.steps_total for event in heard} == {7}
+    assert [event.unexplained for event in heard] == flow.history_["unexplained"]
+    assert [event.seconds for event in heard] == sorted(flow.history_["seconds"])
+    printed = capsys.readouterr().err
+    assert "sliceflow: step 7/7, column note, unexplained share" in printed
+
+
+def test_there_is_no_device_and_no_checkpoint(flow, tmp_path):
+    """A table is not a flow of particles: it takes nothing that it would ignore."""
+    assert "device" not in flow.get_params()
+    with pytest.raises(TypeError, match="checkpoint_dir"):
+        TableFlow().fit(table(30), checkpoint_dir=tmp_path)
+    flow.save(tmp_path / "m")
+    loaded = sliceflow.load(tmp_path / "m", device="cpu")
+    assert "device" not in loaded.get_params()
+    assert loaded.history_["unexplained"] == flow.history_["unexplained"]
+
+
+def test_what_columns_are_is_printed_within_a_terminal(flow):
+    printed = flow.columns_.to_string().splitlines()
+    assert printed[0].split() == ["column", "kind", "missing", "distinct", "note"]
+    assert max(len(line) for line in printed) < 80
+    assert list(flow.columns_["kind"])[:3] == ["identifier", "category", "integer"]
+
+
+@pytest.mark.parametrize(
+    ("n", "limit"), [(600, "MIN_DISTANCE_RATIO"), (8_000, "MAX_NEARER_EXCESS")]
+)
 def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     x = rng.normal(size=n)
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
     leaves = []
     for value in (0.01, 9.0):
         monkeypatch.setattr(choosing, limit, value)
-        leaves.append(TableFlow().plan(frame).leaf)
-    assert leaves == ([5, 20] if limit == "_AS_FAR" else [20, 5])
+        leaves.append(TableFlow().plan(frame).min_samples_leaf)
+    assert leaves == ([5, 20] if limit == "MIN_DISTANCE_RATIO" else [20, 5])
     monkeypatch.undo()
-    noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).leaf
-    assert (
-        5 < noise < (21 if n == 600 else 20)
-    )  # of many rows, neither the finest nor the coarsest
-    assert TableFlow().plan(frame[:30]).leaf == 3
+    noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).min_samples_leaf
+    # Of many rows, neither the finest nor the coarsest are taken.
+    coarsest = 21 if n == 600 else 20
+    assert 5 < noise < coarsest
+    assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
 def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
     seen = []
-    grow = choosing.grow_chain
-    monkeypatch.setattr(
-        choosing, "grow_chain", lambda *how: seen.append(how[-1]) or grow(*how)
-    )
+    fit_chain = choosing.fit_chain
+
+    def fit_and_remember(*arguments, **settings):
+        seen.append(settings["strategies"])
+        return fit_chain(*arguments, **settings)
+
+    monkeypatch.setattr(choosing, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
@@ -108,22 +140,22 @@ def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
 
 
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
-    fine = flow.plan_.detail
-    same = TableFlow(detail=fine, random_state=0).fit(table())
+    fine = flow.plan_.tree_settings
+    same = TableFlow(tree_settings=fine, random_state=0).fit(table())
+    # Of the same seed.
     pd.testing.assert_frame_equal(
-        flow.sample(50, 7), same.sample(50, 7)
-    )  # of the same seed
+        flow.sample(50, random_state=7), same.sample(50, random_state=7)
+    )
     assert not flow.sample(50).equals(flow.sample(50))
     same.save(tmp_path / "m")
-    assert sliceflow.load(tmp_path / "m").detail == fine
-    assert (
-        TableFlow(detail=(40, 3)).plan(table(90)).leaf < 40
-    )  # fewer rows have smaller leaves
+    assert sliceflow.load(tmp_path / "m").tree_settings == fine
+    coarse = TableFlow(tree_settings=(40, 3)).plan(table(90))
+    assert coarse.min_samples_leaf < 40  # fewer rows have smaller leaves
     for wrong in (5, (5,), (5, -1), (5, 1, 2.5)):
         with pytest.raises(
-            ValueError, match=r"detail=.* must be None or numbers such as"
+            ValueError, match=r"tree_settings=.* must be None or numbers such as"
         ):
-            TableFlow(detail=wrong).fit(table())
+            TableFlow(tree_settings=wrong).fit(table())
 
 
 @pytest.mark.parametrize(
@@ -131,9 +163,8 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
 )
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._model
-    fitted = replace(
-        model.fitted, table=None, plan=replace(flow.plan_, strategies=strategies)
-    )
+    plan = replace(flow.plan_, strategies=strategies)
+    fitted = replace(model.fitted, known_table=None, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
         TableFlow()._store_model(replace(model, fitted=fitted))
 
@@ -158,13 +189,13 @@ def test_tiny_tables():
         pd.DataFrame({"a": [1, 2], "b": [None, "x"]}),
         pd.DataFrame({"k": [7, 7, 7]}),
     ):
-        new = TableFlow(random_state=0).fit(frame).sample(4, 0)
+        new = TableFlow(random_state=0).fit(frame).sample(4, random_state=0)
         assert (new.dtypes == frame.dtypes).all()  # in the same order of columns
 
 
 def test_an_interrupted_fit_leaves_no_model():
     def stop(event):
-        if event.steps_done == 3:
+        if event.steps_done == event.steps_total:
             raise KeyboardInterrupt
 
     flow = TableFlow(random_state=0)
@@ -231,26 +262,23 @@ RULES = ["low < high", "total = low + part", "total <= cap"]
 
 @st.composite
 def tables(draw):
-    """A table of all kinds of columns, with missing cells, duplicates, and columns that keep `RULES`."""
+    """A table of any columns, missing cells, duplicates, and columns for `RULES`."""
     n = draw(st.integers(8, 40))
     columns = {}
-    for k, kind in enumerate(
-        draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))
-    ):
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))
+    for k, kind in enumerate(kinds):
         values, dtype = KINDS[kind]
-        drawn = pd.Series(
-            draw(st.lists(values, min_size=n, max_size=n)), dtype=object
-        ).astype(dtype)
+        cells = draw(st.lists(values, min_size=n, max_size=n))
+        column = pd.Series(cells, dtype=object).astype(dtype)
         if draw(st.booleans()) and dtype != "int64":
-            drawn = drawn.mask(
-                np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-            )
-        columns[f"{kind}{k}"] = drawn
+            is_missing = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+            column = column.mask(np.array(is_missing))
+        columns[f"{kind}{k}"] = column
     frame = pd.DataFrame(columns)
-    low, part, more = (
-        np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
-        for _ in "123"
-    )
+    digits = st.lists(st.integers(0, 9), min_size=n, max_size=n)
+    low = np.array(draw(digits))
+    part = np.array(draw(digits))
+    more = np.array(draw(digits))
     frame = frame.assign(
         cap=low + part + more, total=low + part, part=part, low=low, high=low + 1 + more
     )
@@ -267,7 +295,7 @@ def keys(frame):
 
 
 def without(frame, gone):
-    """The rows left, of equal ones the first; a category that loses its last row goes."""
+    """The rows left, of equal ones the first; a category without rows goes."""
     left = list(range(len(frame)))
     known = keys(frame)
     for key in keys(gone):
@@ -294,80 +322,108 @@ def joined(frame, more):
     return out
 
 
+def check_samples(new, frame, rules):
+    """Samples have the types and the range of the table, and keep its rules."""
+    assert (new.dtypes == frame.dtypes).all()
+    if rules:
+        assert (new["low"] < new["high"]).all()
+        assert (new["total"] == new["low"] + new["part"]).all()
+        assert (new["total"] <= new["cap"]).all()
+    for name in frame:
+        check_column(name, new[name], frame[name])
+
+
+def check_column(name, new, fitted):
+    known = fitted.dropna()
+    drawn = new.dropna()
+    assert {type(v) for v in drawn} <= {type(v) for v in known}
+    assert fitted.isna().any() or new.notna().all()
+    if name.startswith("mail"):
+        assert not set(drawn) & set(known)
+    elif name.startswith(EXACT):
+        assert set(drawn) <= set(known)
+    elif len(drawn) and not name.startswith(("european", "price")):
+        assert known.min() <= drawn.min() <= drawn.max() <= known.max()
+
+
+def check_conditions(flow, frame, rules, name, value):
+    """Rows that are drawn given a value, or a range, have it."""
+    if pd.isna(value):
+        few = flow.sample(3, given={name: None}, random_state=0)
+        assert few[name].isna().all()
+    else:
+        few = flow.sample(3, given={name: value}, random_state=0)
+        assert (few[name] == value).all()
+    check_samples(few, frame, rules)
+    if frame["low"].nunique() > 1:
+        low, high = sorted(frame["low"].sample(2, random_state=0))
+        few = flow.sample(3, given={"low": (low, high)}, random_state=0)
+        assert few["low"].between(low, high).all()
+
+
+def check_imputed(flow, frame, is_chosen):
+    """Missing cells are filled, or a warning says why not; others stay as they are.
+
+    Holes are the rows that are chosen, moved by one row in each next column.
+    """
+    holes = frame.copy()
+    for c, name in enumerate(frame):
+        dtype = frame[name].dtype
+        if dtype == "int64":
+            dtype = "Int64"
+        holes[name] = frame[name].astype(dtype).mask(np.roll(is_chosen, c))
+    with warnings.catch_warnings(record=True, action="always") as heard:
+        filled = flow.impute(holes, random_state=0)
+    for name in frame:
+        is_known = holes[name].notna()
+        assert filled[name][is_known].map(repr).equals(holes[name][is_known].map(repr))
+        assert heard or filled[name].notna().all()
+
+
 @settings(phases=[Phase.generate])  # a smaller table takes minutes to find
 @given(frame=tables(), data=st.data())
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # of few rows, and of cells that stay empty
+# Of few rows, and of cells that stay empty:
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_any_table_comes_back(frame, data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("any")
-
-    rules, detail = data.draw(
-        st.sampled_from([(RULES, None), ((), (3, 2.0, 5))])
-    )  # or near rows
+    file = tmp_path_factory.mktemp("any") / "m"
+    with_rules = (RULES, None)
+    from_near_rows = ((), (3, 2.0, 5))
+    rules, tree_settings = data.draw(st.sampled_from([with_rules, from_near_rows]))
+    texts = [name for name in frame if name.startswith(("text", "code"))]
 
     def fitted(rows):
-        kinds = {
-            name: "category" for name in frame if name.startswith(("text", "code"))
-        }
-        return TableFlow(
-            columns=kinds, constraints=rules, detail=detail, random_state=0
-        ).fit(rows)
+        flow = TableFlow(
+            columns=dict.fromkeys(texts, "category"),
+            constraints=rules,
+            tree_settings=tree_settings,
+            random_state=0,
+        )
+        return flow.fit(rows)
 
-    def file_of(flow):
-        flow.save(folder / "m")
-        return (folder / "m").read_bytes()
-
-    def check(new):
-        assert (new.dtypes == frame.dtypes).all()
-        if rules:
-            assert (new["low"] < new["high"]).all()
-            assert (new["total"] == new["low"] + new["part"]).all()
-            assert (new["total"] <= new["cap"]).all()
-        for name in frame:
-            known = frame[name].dropna()
-            drawn = new[name].dropna()
-            assert {type(v) for v in drawn} <= {type(v) for v in known}
-            assert frame[name].isna().any() or new[name].notna().all()
-            if name.startswith("mail"):
-                assert not set(drawn) & set(known)
-            elif name.startswith(EXACT):
-                assert set(drawn) <= set(known)
-            elif len(drawn) and not name.startswith(("european", "price")):
-                assert known.min() <= drawn.min() <= drawn.max() <= known.max()
+    def saved(flow):
+        flow.save(file)
+        return file.read_bytes()
 
     flow = fitted(frame)
-    check(flow.sample(20, 0))
-    whole = file_of(flow)
-    loaded = sliceflow.load(folder / "m")
-    pd.testing.assert_frame_equal(loaded.sample(5, 1), flow.sample(5, 1))
-    assert (file_of(loaded), loaded.plan_) == (whole, flow.plan_)
+    check_samples(flow.sample(20, random_state=0), frame, rules)
+    whole = saved(flow)
+    loaded = sliceflow.load(file)
+    pd.testing.assert_frame_equal(
+        loaded.sample(5, random_state=1), flow.sample(5, random_state=1)
+    )
+    assert saved(loaded) == whole
+    assert loaded.plan_ == flow.plan_
 
     name = data.draw(st.sampled_from([c for c in frame if not c.startswith("mail")]))
     value = frame[name].iloc[data.draw(st.integers(0, len(frame) - 1))]
-    few = flow.sample(3, 0, given={name: None if pd.isna(value) else value})
-    check(few)
-    assert few[name].isna().all() if pd.isna(value) else (few[name] == value).all()
-    ends = sorted(frame["low"].sample(2, random_state=0))
-    if frame["low"].nunique() > 1:
-        assert flow.sample(3, 0, given={"low": tuple(ends)})["low"].between(*ends).all()
+    check_conditions(flow, frame, rules, name, value)
 
-    gone = data.draw(
-        st.sets(st.integers(0, len(frame) - 1), min_size=1, max_size=len(frame) - 2)
-    )
-    mask = np.isin(np.arange(len(frame)), list(gone))
-    holes = frame.copy()
-    for c, name in enumerate(frame):
-        nullable = "Int64" if frame[name].dtype == "int64" else frame[name].dtype
-        holes[name] = frame[name].astype(nullable).mask(np.roll(mask, c))
-    with warnings.catch_warnings(record=True, action="always") as said:
-        filled = flow.impute(holes, random_state=0)
-    for name in frame:
-        there = holes[name].notna()
-        assert filled[name][there].map(repr).equals(holes[name][there].map(repr))
-        assert said or filled[name].notna().all()
+    n = len(frame)
+    chosen = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 2))
+    is_chosen = np.isin(np.arange(n), list(chosen))
+    check_imputed(flow, frame, is_chosen)
 
-    others = frame[mask]
-    left = without(frame, frame[mask])
-    assert file_of(flow.forget(others)) == file_of(fitted(left))
-    assert file_of(flow.partial_fit(others)) == file_of(fitted(joined(left, others)))
+    others = frame[is_chosen]
+    left = without(frame, others)
+    assert saved(flow.forget(others)) == saved(fitted(left))
+    assert saved(flow.partial_fit(others)) == saved(fitted(joined(left, others)))

@@ -46,7 +46,7 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_with_holes_teach_as_much_as_others(seed):
-    """Whatever the table: the choice between lines and leaves once fell to leaves on one in six."""
+    """Of any table: once, leaves were chosen in place of lines for one in six."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         rng.normal(size=(300, 1)) + 0.05 * rng.normal(size=(300, 3)), columns=[*"abc"]
@@ -56,7 +56,8 @@ def test_rows_with_holes_teach_as_much_as_others(seed):
     holes = frame.mask(gone)
     draws = [t.to_numpy() for t in fit(holes).impute(holes, n=9, random_state=0)]
     wrong = (np.median(draws, 0) - frame.to_numpy())[gone]
-    # 0.05 with the true model, 0.18 if they are not filled; 40 tables gave 0.061 ± 0.003, at most 0.068
+    # 0.05 with the true model, 0.18 if they are not filled; 40 tables gave 0.061 ±
+    # 0.003, at most 0.068
     assert np.abs(wrong).mean() < 0.08
 
 
@@ -160,7 +161,7 @@ def test_columns_without_values_and_with_other_categories_take_new_cells(rng):
     assert set(filled) == {"p", "q"}
     assert list(filled.cat.categories) == ["q", "x", "p"]
     with pytest.raises(
-        ValueError, match="'x' has dtype Int64, and new cells are float64; convert"
+        ValueError, match="'x': it has dtype Int64, and new cells are float64; convert"
     ):
         flow.impute(frame.iloc[:2].assign(x=pd.array([1, None], dtype="Int64")))
 
@@ -189,7 +190,7 @@ def test_unknown_values_and_columns_are_named():
 
 
 def test_rows_to_start_from_may_lack_a_column(rng, monkeypatch):
-    monkeypatch.setattr(imputing, "_STARTS", 5)
+    monkeypatch.setattr(imputing, "MAX_DONORS", 5)
     frame = pd.DataFrame({"x": rng.normal(size=200)}).assign(rare=np.nan)
     frame.loc[rng.permutation(200)[:30], "rare"] = rng.normal(size=30)
     flow = fit(frame)

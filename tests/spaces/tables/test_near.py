@@ -1,4 +1,4 @@
-"""Rows drawn from near ones: moments, distributions, what stays true, and when they are chosen."""
+"""Rows drawn from near ones: moments, distributions, and when they are chosen."""
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,9 @@ from scipy.stats import kstest
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
 from sliceflow.spaces.tables import choosing
-from sliceflow.spaces.tables.near import Near
+from sliceflow.spaces.tables.neighbours import NeighbourModel
 
-NEAR = (5, 2.0, 20)
+NEAR = (5, 2.0, 20)  # the last is the number of nearest rows
 
 
 def curve(n, rng):
@@ -23,58 +23,57 @@ def curve(n, rng):
     )
 
 
-def links(frame, **parameters):
+def fit(frame, **parameters):
+    """The fitted flow, and the steps of its chain."""
     flow = TableFlow(random_state=0, **parameters).fit(frame)
-    return flow, flow._fitted_state().links
+    return flow, flow._fitted_state().chain
 
 
 def test_a_draw_has_the_moments_of_its_formula(rng):
-    flow, (near,) = links(curve(300, rng), detail=NEAR)
-    assert isinstance(near, Near)
+    flow, (model,) = fit(curve(300, rng), tree_settings=NEAR)
+    assert isinstance(model, NeighbourModel)
     row = 7
     k = NEAR[2]
-    around = near.x[near.around[row]].numpy()
-    drawn = near._scores(np.full(40_000, row), rng)
+    around = model.scores[model.neighbours[row]].numpy()
+    drawn = model._draw_scores(np.full(40_000, row), rng)
     h2 = k / (k + 4)
     mean = around.mean(0)
-    expected = mean + np.sqrt(1 - h2) * (near.x[row].numpy() - mean)
+    expected = mean + np.sqrt(1 - h2) * (model.scores[row].numpy() - mean)
     np.testing.assert_allclose(drawn.mean(0), expected, atol=0.01)
     np.testing.assert_allclose(np.cov(drawn.T), h2 * np.cov(around.T), atol=0.004)
-    assert 0 < near.left < 0.2
-    assert flow.history_["distance"] == [near.left]
+    assert 0 < model.unexplained < 0.2
+    assert flow.history_["unexplained"] == [model.unexplained]
+    assert flow.history_["column"] == ["side, a, b, c"]
 
 
 def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     """All distances, with columns weighted by how much the others explain of them."""
     frame = curve(200, rng).assign(noise=rng.normal(size=200))
-    near = links(frame, detail=(5, 2.0, 4))[1][0]
-    table = TableFlow(detail=(5, 2.0, 4)).fit(frame)._fitted_state().table
-    x = np.hstack([table.columns[c].axes(table.z[:, c]) for c in near.column])
+    flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
+    table = flow._fitted_state().table
+    x = np.hstack(
+        [table.columns[c].features(table.z[:, c]) for c in model.drawn_columns]
+    )
     centred = x - x.mean(0)
     for j in range(x.shape[1]):
         others = np.delete(centred, j, 1)
-        slopes = np.linalg.lstsq(
-            np.vstack(
-                (others, np.sqrt(2) * np.eye(others.shape[1]))
-            ),  # a ridge of .01 · 200
-            np.append(centred[:, j], np.zeros(others.shape[1])),
-            rcond=None,
-        )[0]
+        n_others = others.shape[1]
+        ridge = np.sqrt(2) * np.eye(n_others)  # .01 for each of 200 rows
+        target = np.append(centred[:, j], np.zeros(n_others))
+        slopes = np.linalg.lstsq(np.vstack((others, ridge)), target, rcond=None)[0]
         total = (centred[:, j] ** 2).sum() + 2
         square = (slopes**2).sum()
         left = ((centred[:, j] - others @ slopes) ** 2).sum() + 2 * (1 + square)
         x[:, j] *= np.sqrt(np.clip(1 - left / total, 0.25, 1))
-    found = (
-        torch.cdist(torch.from_numpy(x), torch.from_numpy(x))
-        .topk(4, largest=False)
-        .indices
-    )
-    assert (near.around.sort(1).values == found.sort(1).values).float().mean() > 0.99
+    points = torch.from_numpy(x)
+    nearest = torch.cdist(points, points).topk(4, largest=False).indices
+    is_same = model.neighbours.sort(1).values == nearest.sort(1).values
+    assert is_same.float().mean() > 0.99
 
 
 def test_samples_have_the_distributions_and_the_dependence_of_rows(rng):
     frame = curve(400, rng)
-    flow, _ = links(frame, detail=NEAR)
+    flow, _ = fit(frame, tree_settings=NEAR)
     new = flow.sample(400, random_state=1)
     assert all(
         kstest(new[name], frame[name], method="asymp").statistic < 0.01
@@ -101,10 +100,10 @@ def test_what_is_exact_stays_exact(rng):
     )
     frame["none"] = np.where(frame["side"] == "left", 0, 10 * frame["b"].abs()).round(2)
     frame.loc[:9, "total"] = np.nan
-    flow, parts = links(frame, detail=NEAR)
+    flow, (together, *others) = fit(frame, tree_settings=NEAR)
     names = frame.columns
-    assert [names[c] for c in parts[0].column] == ["side", "a", "b", "c"]
-    assert [names[link.column] for link in parts[1:]] == ["total", "same", "none"]
+    assert [names[c] for c in together.drawn_columns] == ["side", "a", "b", "c"]
+    assert [names[step.column] for step in others] == ["total", "same", "none"]
     assert flow.n_iter_ == 4
     new = flow.sample(1000, random_state=0)
     assert np.abs(new["total"] - new["a"] - 2 * new["b"]).median() < 0.02
@@ -117,50 +116,70 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     smooth = pd.DataFrame(
         factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
     )
-    assert TableFlow().plan(smooth).near > 0
+    assert TableFlow().plan(smooth).n_neighbors > 0
     assert "near rows and a chain of trees" in str(TableFlow().plan(smooth))
-    assert TableFlow(constraints=["a <= 5"]).plan(smooth).near == 0
-    assert TableFlow(detail=NEAR, constraints=["a <= 5"]).plan(smooth).near == 0
-    assert TableFlow(detail=NEAR).plan(curve(1_000, rng)).near == 0
+    assert TableFlow(constraints=["a <= 5"]).plan(smooth).n_neighbors == 0
     assert (
-        TableFlow(detail=NEAR).plan(pd.DataFrame({"side": list("lr") * 50})).near == 0
+        TableFlow(tree_settings=NEAR, constraints=["a <= 5"]).plan(smooth).n_neighbors
+        == 0
+    )
+    assert TableFlow(tree_settings=NEAR).plan(curve(1_000, rng)).n_neighbors == 0
+    assert (
+        TableFlow(tree_settings=NEAR)
+        .plan(pd.DataFrame({"side": list("lr") * 50}))
+        .n_neighbors
+        == 0
     )
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
-    assert TableFlow().plan(pd.DataFrame(x)).near == 0
-    monkeypatch.setattr(choosing, "_AS_FAR", 99.0)  # all draws are too near
-    assert TableFlow().plan(smooth).near == 0
+    assert TableFlow().plan(pd.DataFrame(x)).n_neighbors == 0
+    monkeypatch.setattr(choosing, "MIN_DISTANCE_RATIO", 99.0)  # all draws are too near
+    assert TableFlow().plan(smooth).n_neighbors == 0
 
 
 def test_near_rows_are_conditional_and_filled(rng):
     frame = curve(400, rng)
     frame.loc[rng.random(400) < 0.05, ["b", "c"]] = np.nan  # together
     frame.loc[rng.random(400) < 0.05, "side"] = None
-    flow, _ = links(frame, detail=NEAR)
+    flow, _ = fit(frame, tree_settings=NEAR)
     new = flow.sample(400, random_state=0)
     assert new["b"].isna().mean() == frame["b"].isna().mean()
     assert new["b"].isna().equals(new["c"].isna())
     assert new[new["b"].notna()][["a", "c"]].corr().loc["a", "c"] > 0.95
-    left = flow.sample(200, 0, given={"side": "left"})
+    left = flow.sample(200, random_state=0, given={"side": "left"})
     assert (left["side"] == "left").all()
     assert left["c"].mean() == pytest.approx(
         frame["c"][frame["side"] == "left"].mean(), abs=0.05
     )
-    there = flow.sample(300, 0, given={"a": 2.0, "side": "right"})
+    there = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
     assert there["c"].mean() == pytest.approx(4, abs=0.1)
-    assert flow.sample(100, 0, given={"a": (1.5, 2.0)})["a"].between(1.5, 2.0).all()
+    assert (
+        flow.sample(100, random_state=0, given={"a": (1.5, 2.0)})["a"]
+        .between(1.5, 2.0)
+        .all()
+    )
     for given in (["a", "b", "c"], ["a", "b", "c", "side"]):  # no smooth number is left
-        assert flow.sample(3, 0, given=frame.loc[0, given].to_dict()).shape == (3, 4)
-    assert flow.set_params(missing="fill").sample(100, 0).notna().all(axis=None)
-    assert flow.sample(50, 0, given={"side": "left"}).notna().all(axis=None)
+        assert flow.sample(
+            3, random_state=0, given=frame.loc[0, given].to_dict()
+        ).shape == (3, 4)
+    assert (
+        flow.set_params(missing="fill")
+        .sample(100, random_state=0)
+        .notna()
+        .all(axis=None)
+    )
+    assert (
+        flow.sample(50, random_state=0, given={"side": "left"}).notna().all(axis=None)
+    )
 
 
 def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch):
-    flow, _ = links(curve(60, rng), detail=(5, 2.0, 8))
+    flow, _ = fit(curve(60, rng), tree_settings=(5, 2.0, 8))
     flow.save(tmp_path / "m")
     pd.testing.assert_frame_equal(
-        sliceflow.load(tmp_path / "m").sample(9, 0), flow.sample(9, 0)
+        sliceflow.load(tmp_path / "m").sample(9, random_state=0),
+        flow.sample(9, random_state=0),
     )
-    monkeypatch.setattr(choosing, "_FEW", 50)
+    monkeypatch.setattr(choosing, "MAX_ROWS_FOR_NEIGHBOURS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

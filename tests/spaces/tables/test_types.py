@@ -318,6 +318,7 @@ def long_texts(n):
         (["2024-01-31", "31.1.2024"] * 30, 0, "dates not all in one format"),
         ([Decimal("NaN"), Decimal(1), Decimal("inf")] * 20, 2, "make it missing"),
         (pd.period_range("2020-01", periods=60, freq="M"), None, "to_timestamp"),
+        (pd.Categorical([("u", 1), ("v", 2)] * 30), None, "support the dtype category"),
     ],
 )
 def test_free_text_and_odd_cells_are_named_by_row_and_column(values, row, message):
@@ -402,5 +403,5 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
 
 def test_scores_are_normal_and_a_missing_cell_has_one():
     frame = pd.DataFrame({"a": [np.nan] * 50 + list(range(50))})
-    scores = fit(frame)._model.fitted.columns(frame)[0].numpy()
+    scores = fit(frame)._model.fitted.features(frame)[0].numpy()
     assert scores[[0, 50, 99]] == pytest.approx(norm.ppf([0.25, 0.505, 0.995]))

@@ -1,42 +1,64 @@
-/* Tabs, requests, and the GIF of the points. The server is asked below the page's own address, which
-   has the token. */
+/* What all tabs share: requests to the server, messages, downloads, and the tabs
+   themselves. Requests go below the page's own address, which contains the token. */
 "use strict";
 
 const App = (() => {
-  const find = (id) => document.getElementById(id);
-  const address = (name, words = {}) => `api/${name}?${new URLSearchParams(words)}`;
+  const MEBIBYTE = 2 ** 20;
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  // Functions that tabs set, by their names: they are called when a tab is opened.
+  const onOpen = {};
 
-  /** The server's answer; an Error has its message, or the library's. */
-  async function ask(name, body = {}, words = {}) {
-    const raw = body instanceof Blob;
-    let answer;
+  function find(id) {
+    return document.getElementById(id);
+  }
+
+  /** The address of a route, with words behind the question mark. */
+  function address(route, words = {}) {
+    return `api/${route}?${new URLSearchParams(words)}`;
+  }
+
+  /** What the server answers: an object, or a Blob if it is not JSON.
+
+      body: an object that is sent as JSON, or a Blob. Throws an Error with the message of
+      the server. */
+  async function ask(route, body = {}, words = {}) {
+    const sent = body instanceof Blob ? body : JSON.stringify(body);
+    let response;
     try {
-      answer = await fetch(address(name, words), { method: "POST", body: raw ? body : JSON.stringify(body) });
+      response = await fetch(address(route, words), { method: "POST", body: sent });
     } catch {
       throw new Error("The server does not answer. Is sliceflow play still running?");
     }
-    const json = (answer.headers.get("Content-Type") || "").startsWith("application/json");
-    if (answer.ok) return json ? answer.json() : answer.blob();
-    const { error, hint } = json ? await answer.json() : { error: answer.statusText };
+    const type = response.headers.get("Content-Type") || "";
+    const isJson = type.startsWith("application/json");
+    if (response.ok) {
+      return isJson ? response.json() : response.blob();
+    }
+    if (!isJson) {
+      throw new Error(response.statusText);
+    }
+    const { error, hint } = await response.json();
     throw new Error(hint ? `${error} (${hint})` : error);
   }
 
-  /** Say something; an error in another colour. */
-  function say(id, text, bad = false) {
+  /** Show a message; an error has another colour. */
+  function say(id, text, isError = false) {
     find(id).textContent = text;
-    find(id).classList.toggle("error", bad);
+    find(id).classList.toggle("error", isError);
   }
 
-  /** Do something that may fail, with what is said meanwhile. */
+  /** Do something that may fail. `text` is shown meanwhile, then what it returns. */
   async function attempt(id, text, action) {
     say(id, text);
     try {
-      say(id, (await action()) || "");
+      const result = await action();
+      say(id, result || "");
     } catch (error) {
       say(id, error.message, true);
     }
   }
 
+  /** Have the browser save a Blob as a file. */
   function save(blob, name) {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
@@ -45,34 +67,58 @@ const App = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  function checkSize(file, most) {
-    if (file.size > most) throw new Error(`${file.name} has ${(file.size / 2 ** 20).toFixed(1)} MiB; the limit is ${most / 2 ** 20} MiB.`);
+  /** Throw an Error if a file is larger than a number of bytes. */
+  function checkSize(file, maxBytes) {
+    if (file.size > maxBytes) {
+      const size = (file.size / MEBIBYTE).toFixed(1);
+      const limit = maxBytes / MEBIBYTE;
+      throw new Error(`${file.name} has ${size} MiB; the limit is ${limit} MiB.`);
+    }
   }
 
-  // Tabs
+  /** The name of a tab: that of "tab-points" is "points". */
+  function nameOf(tab) {
+    return tab.id.replace("tab-", "");
+  }
 
-  const tabs = [...document.querySelectorAll("[role=tab]")], opened = {};
   function open(tab) {
     for (const other of tabs) {
-      other.setAttribute("aria-selected", other === tab);
-      other.tabIndex = other === tab ? 0 : -1;
-      find(other.getAttribute("aria-controls")).hidden = other !== tab;
+      const isOpen = other === tab;
+      other.setAttribute("aria-selected", isOpen);
+      other.tabIndex = isOpen ? 0 : -1;
+      find(other.getAttribute("aria-controls")).hidden = !isOpen;
     }
-    const name = tab.id.slice(4);
+    const name = nameOf(tab);
     history.replaceState(null, "", `#${name}`);
-    if (opened[name]) opened[name]();
+    if (onOpen[name]) {
+      onOpen[name]();
+    }
   }
-  for (const [i, tab] of tabs.entries()) {
+
+  /** Go to the tab beside one: +1 is to the right. */
+  function openBeside(tab, direction) {
+    const index = tabs.indexOf(tab) + direction + tabs.length;
+    const next = tabs[index % tabs.length];
+    next.focus();
+    open(next);
+  }
+
+  for (const tab of tabs) {
     tab.addEventListener("click", () => open(tab));
-    tab.addEventListener("keydown", ({ key }) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
-      if (!step) return;
-      const next = tabs[(i + step + tabs.length) % tabs.length];
-      next.focus();
-      open(next);
+    tab.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowRight") {
+        openBeside(tab, 1);
+      } else if (event.key === "ArrowLeft") {
+        openBeside(tab, -1);
+      }
     });
   }
-  addEventListener("DOMContentLoaded", () => open(tabs.find((tab) => `#${tab.id.slice(4)}` === location.hash) || tabs[0]));
 
-  return { find, ask, address, say, attempt, save, checkSize, opened };
+  // Only now have the other scripts set what their tabs do.
+  addEventListener("DOMContentLoaded", () => {
+    const named = tabs.find((tab) => `#${nameOf(tab)}` === location.hash);
+    open(named || tabs[0]);
+  });
+
+  return { find, ask, address, say, attempt, save, checkSize, onOpen };
 })();

@@ -1,101 +1,199 @@
-/* The tab Table: what the server says about the table, until the next change. */
+/* The tab Table: shows what the server says about the table. */
 "use strict";
 
 (() => {
-  const { find, ask, address, say, attempt, save, checkSize, opened } = App;
-  const MOST = 64 * 2 ** 20; // bytes of an uploaded table
-  const KINDS = ["continuous", "integer", "boolean", "category", "ordered", "datetime", "identifier", "constant", "drop"];
-  const WORKING = ["reading", "fitting"];
-  let shown = {}, timer = 0;
+  const { find, ask, address, say, attempt, save, checkSize, onOpen } = App;
+  const STATUS = "table-status";
+  const MAX_BYTES = 64 * 2 ** 20; // of an uploaded table; the server has the same limit
+  const MILLISECONDS_BETWEEN_LOOKS = 400;
+  const KINDS = [
+    "continuous",
+    "integer",
+    "boolean",
+    "category",
+    "ordered",
+    "datetime",
+    "identifier",
+    "constant",
+    "drop",
+  ];
+  let shown = {}; // the state that the page shows
+  let timer = 0;
 
-  /** Show a state, and look again while something is under way. */
+  /** Show a state of the server, and look again while it works. */
   function show(state) {
     const before = shown;
     shown = state;
-    const { name, rows, columns, text, error, note, seconds, next } = state, working = WORKING.includes(state.state);
-    find("working").hidden = !working;
-    find("understood").hidden = !columns;
-    find("fitted").hidden = state.state !== "fitted";
-    find("fit").disabled = working;
-    find("progress").value = state.state === "reading" ? 0 : state.stage || 0;
-    if (columns && JSON.stringify(columns) !== JSON.stringify(before.columns)) list(columns, state.kinds || {});
-    if (state.state === "fitted" && before.state !== "fitted") find("report").src = address("table/report", { at: Date.now() });
-    const about = name && rows !== undefined ? `${name}: ${rows} rows. ` : "";
-    if (error) say("table-status", error, true);
-    else if (working) say("table-status", `${about}${state.state === "reading" ? `Reading ${name}` : `Now ${text || "starting"}`}: ${Math.round(seconds)} s.${next ? ` Then ${next}.` : ""}`);
-    else if (state.state === "fitted") say("table-status", `${about}Fitted and measured in ${seconds} s.`);
-    else if (columns) say("table-status", `${about}${note || "Correct what was misunderstood, and fit."}`);
-    else say("table-status", note || "The file stays on this computer.");
+    const isWorking = state.state === "reading" || state.state === "fitting";
+    const isFitted = state.state === "fitted";
+    find("working").hidden = !isWorking;
+    find("understood").hidden = !state.columns;
+    find("fitted").hidden = !isFitted;
+    find("fit").disabled = isWorking;
+    find("progress").value = state.state === "fitting" ? state.stage : 0;
+    if (state.columns && !haveEqualColumns(state, before)) {
+      listColumns(state.columns, state.kinds || {});
+    }
+    if (isFitted && before.state !== "fitted") {
+      find("report").src = address("table/report", { at: Date.now() }); // not a stored one
+    }
+    say(STATUS, state.error || describe(state), Boolean(state.error));
     clearTimeout(timer);
-    if (working) timer = setTimeout(look, 400);
-  }
-  const look = () => ask("table").then(show, (error) => say("table-status", error.message, true));
-  opened.table = look;
-
-  function list(columns, kinds) {
-    find("given").replaceChildren(...columns.map(({ column }) => new Option(column, column)));
-    find("columns").replaceChildren(...columns.map(({ column, kind, missing, distinct, note }) => {
-      const row = document.createElement("tr"), choice = document.createElement("select");
-      choice.setAttribute("aria-label", `Kind of ${column}`);
-      choice.append(...KINDS.map((k) => new Option(k, k)));
-      choice.value = kinds[column] || kind;
-      choice.dataset.column = column;
-      const counted = kind === "identifier" || kind === "drop" ? "" : distinct;
-      const cells = [column, choice, missing ? `${(100 * missing).toFixed(1)} %` : "", counted, note];
-      row.append(...cells.map((content) => {
-        const cell = document.createElement("td");
-        cell.append(content);
-        return cell;
-      }));
-      return row;
-    }));
+    if (isWorking) {
+      timer = setTimeout(look, MILLISECONDS_BETWEEN_LOOKS);
+    }
   }
 
-  // As high as the report, so that only the page scrolls.
-  const fitHeight = () => {
+  function haveEqualColumns(state, other) {
+    return JSON.stringify(state.columns) === JSON.stringify(other.columns);
+  }
+
+  /** A state in words. */
+  function describe(state) {
+    const table = state.rows === undefined ? "" : `${state.name}: ${state.rows} rows. `;
+    if (state.state === "reading" || state.state === "fitting") {
+      const isReading = state.state === "reading";
+      const action = isReading ? `Reading ${state.name}` : `Now ${state.text || "starting"}`;
+      const next = state.next ? ` Then ${state.next}.` : "";
+      return `${table}${action}: ${Math.round(state.seconds)} s.${next}`;
+    }
+    if (state.state === "fitted") {
+      return `${table}Fitted and measured in ${state.seconds} s.`;
+    }
+    if (state.columns) {
+      return table + (state.note || "Correct what was misunderstood, and fit.");
+    }
+    return state.note || "The file stays on this computer.";
+  }
+
+  /** Ask the server for its state, and show it. */
+  async function look() {
+    await act("table");
+  }
+  onOpen.table = look;
+
+  /** Have the server do something, and show the state that it answers. */
+  async function act(route, body) {
+    try {
+      show(await ask(route, body));
+    } catch (error) {
+      say(STATUS, error.message, true);
+    }
+  }
+
+  /** List the columns, each with its kind to choose. `kinds` were chosen before. */
+  function listColumns(columns, kinds) {
+    const names = columns.map(({ column }) => new Option(column, column));
+    find("given").replaceChildren(...names);
+    const rows = columns.map((column) => makeRow(column, kinds[column.column]));
+    find("columns").replaceChildren(...rows);
+  }
+
+  /** The row of the list for a column. */
+  function makeRow({ column, kind, missing, distinct, note }, chosenKind) {
+    const choice = document.createElement("select");
+    choice.setAttribute("aria-label", `Kind of ${column}`);
+    choice.append(...KINDS.map((name) => new Option(name, name)));
+    choice.value = chosenKind || kind;
+    choice.dataset.column = column;
+    const isCounted = kind !== "identifier" && kind !== "drop";
+    const contents = [
+      column,
+      choice,
+      missing ? `${(100 * missing).toFixed(1)} %` : "",
+      isCounted ? distinct : "",
+      note,
+    ];
+    const row = document.createElement("tr");
+    for (const content of contents) {
+      const cell = document.createElement("td");
+      cell.append(content);
+      row.append(cell);
+    }
+    return row;
+  }
+
+  /** Make the frame as high as the report, so that only the page scrolls. */
+  function fitHeight() {
     const page = find("report").contentDocument;
-    if (page && page.body && page.body.childElementCount) find("report").style.height = `${page.body.scrollHeight + 4}px`;
-  };
+    if (page && page.body && page.body.childElementCount) {
+      find("report").style.height = `${page.body.scrollHeight + 4}px`;
+    }
+  }
   find("report").addEventListener("load", fitHeight);
   addEventListener("resize", fitHeight);
 
-  const upload = (file) => attempt("table-status", "Sending it.", async () => {
-    checkSize(file, MOST);
-    show(await ask("table/upload", file, { name: file.name }));
-    return find("table-status").textContent;
+  function upload(file) {
+    attempt(STATUS, "Sending it.", async () => {
+      checkSize(file, MAX_BYTES);
+      show(await ask("table/upload", file, { name: file.name }));
+      return find(STATUS).textContent;
+    });
+  }
+  find("csv").addEventListener("change", () => {
+    const [file] = find("csv").files;
+    if (file) {
+      upload(file);
+    }
   });
-  find("csv").addEventListener("change", () => find("csv").files.length && upload(find("csv").files[0]));
   for (const kind of ["dragover", "dragleave", "drop"]) {
     find("drop").addEventListener(kind, (event) => {
       event.preventDefault();
       find("drop").classList.toggle("over", kind === "dragover");
-      if (kind === "drop" && event.dataTransfer.files.length) upload(event.dataTransfer.files[0]);
+      const [file] = event.dataTransfer.files;
+      if (kind === "drop" && file) {
+        upload(file);
+      }
     });
   }
 
-  const stem = () => shown.name.replace(/\.[a-z]+$/i, "");
-  const act = async (name, body) => {
-    try {
-      show(await ask(name, body));
-    } catch (error) {
-      say("table-status", error.message, true);
-    }
-  };
+  /** The kinds that the user chose, by column: those that differ from the server's. */
+  function chosenKinds() {
+    const kinds = {};
+    find("columns")
+      .querySelectorAll("select")
+      .forEach((choice, i) => {
+        const column = shown.columns[i];
+        if (choice.value !== column.kind || column.refused) {
+          kinds[choice.dataset.column] = choice.value;
+        }
+      });
+    return kinds;
+  }
+
+  function constraintLines() {
+    const lines = find("constraints").value.split("\n");
+    return lines.map((line) => line.trim()).filter((line) => line !== "");
+  }
+
+  /** The name of the table without its ending. */
+  function tableName() {
+    return shown.name.replace(/\.[a-z]+$/i, "");
+  }
+
   find("fit").addEventListener("click", () => {
-    const changed = [...find("columns").querySelectorAll("select")]
-      .filter((choice, i) => choice.value !== shown.columns[i].kind || shown.columns[i].refused);
-    const constraints = find("constraints").value.split("\n").map((line) => line.trim()).filter(Boolean);
-    act("table/fit", { columns: Object.fromEntries(changed.map((choice) => [choice.dataset.column, choice.value])), constraints });
+    act("table/fit", { columns: chosenKinds(), constraints: constraintLines() });
   });
-  find("cancel").addEventListener("click", () => act("table/cancel"));
-  find("download").addEventListener("click", () => attempt("table-status", "Drawing.", async () => {
-    const n = find("rows").value, given = find("value").value ? { [find("given").value]: find("value").value } : {};
-    const rows = await ask("table/samples", { n, seed: find("rows-seed").value, given });
-    save(rows, `${stem()}-samples.csv`);
-    return `Saved ${n} new rows, ${Math.ceil(rows.size / 1000)} kB.`;
-  }));
-  find("impute").addEventListener("click", () => attempt("table-status", "Filling.", async () => {
-    save(await ask("table/imputed", { seed: find("rows-seed").value }), `${stem()}-filled.csv`);
-    return "Saved the table with its missing cells filled.";
-  }));
+  find("cancel").addEventListener("click", () => {
+    act("table/cancel");
+  });
+  find("download").addEventListener("click", () => {
+    attempt(STATUS, "Drawing.", async () => {
+      const n = find("rows").value;
+      const given = {};
+      if (find("value").value) {
+        given[find("given").value] = find("value").value;
+      }
+      const rows = await ask("table/samples", { n, seed: find("rows-seed").value, given });
+      save(rows, `${tableName()}-samples.csv`);
+      return `Saved ${n} new rows, ${Math.ceil(rows.size / 1000)} kB.`;
+    });
+  });
+  find("impute").addEventListener("click", () => {
+    attempt(STATUS, "Filling.", async () => {
+      const rows = await ask("table/imputed", { seed: find("rows-seed").value });
+      save(rows, `${tableName()}-filled.csv`);
+      return "Saved the table with its missing cells filled.";
+    });
+  });
 })();

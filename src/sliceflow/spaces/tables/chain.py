@@ -1,465 +1,399 @@
-"""A chain of trees: new rows, one column after the other, each given those before it.
+"""A chain of conditional models: new rows, one column after the other.
 
-This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
-the triangular sibling of the sliced flow. A tree splits the rows by the columns before. A new cell is
-the value of a random row in the leaf, or between two neighbours. Numbers that follow from the columns
-before more closely, as a total from its parts, are drawn along a regression, and the tree is of what it
-leaves over (`choose_strategy`).
+This is a Knothe–Rosenblatt map: a chain of one-dimensional transports, each conditional
+on the columns before it; the triangular sibling of the sliced flow. A tree splits the
+rows by the columns before. A new cell has the value of a random row in the leaf, or one
+between two neighbours there. A number that follows from the columns before more
+closely, as a total from its parts, is drawn along a ridge regression, and the tree is
+of its residuals.
 
-Trees compare distributions, not means: the target of a number is its normal score and the cosines
-cos(kπu) of its rank u, so that differences in spread and shape count as well. Cost-complexity pruning
-removes splits that gain less than a few times what one of pure noise would (`TreeSettings`).
+Trees that are grown one column after the other to synthesise tables are known from
+synthpop: Nowok, Raab and Dibben (2016), "synthpop: Bespoke creation of synthetic data
+in R", Journal of Statistical Software 74(11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import rankdata
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.lines import Line, measured
+from sliceflow.spaces.tables.ridge import RidgeLine, Scale, numbers_on_scale
+from sliceflow.spaces.tables.trees import (
+    Tree,
+    TreeSettings,
+    sample_rows,
+    tree_targets,
+)
 
-_PER_LEAF = 15  # leaves of a table, at least: few rows have smaller leaves
-_COSINES = 16
-_TAIL = 1.5  # functions of the rank, and the weight of the normal score beside them
-_CLASSES = 30  # more levels than this are one-hot, the most frequent
-MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
-_MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
-_EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
-_LINEAR = 12  # levels of a number from which on it is predicted
-_JUDGED = 4_000  # rows that are predicted to choose a way, and as many to learn from
-_CLOSE = 0.05  # error of a line's predictions in ranks, at most
-_TRIES = 24
-_CLIMB = 4  # draws until one is allowed, and draws per node on the way up
+# A model sees at most so many columns: of more, those with the largest correlations. It
+# keeps the time of wide tables linear in their columns.
+MAX_PREDICTORS = 40
 
-# How a column is drawn: from leaves; as a label whose levels have trees of their own; or along a line.
+# Correlations for that choice are of about so many rows.
+N_CORRELATED_ROWS = 2_000
+
+# That a number equals an earlier column is modelled if it does in this share of rows.
+MIN_EQUAL_SHARE = 0.001
+
+# A number with fewer levels is not predicted by a regression: leaves draw it well.
+MIN_LEVELS_FOR_RIDGE = 12
+
+# Draws of a cell until one is allowed by the constraints, and how many of them are from
+# the same node. Then draws are from the node above, which has more rows.
+MAX_DRAWS = 24
+DRAWS_PER_NODE = 4
+
+# How a column is drawn: from the leaves of a tree; as a label of which each level has
+# trees of its own; or along a ridge regression of numbers or of logarithms.
 Strategy = Literal["leaves", "per_level", "numbers", "logs"]
-LINES: tuple[Strategy, ...] = ("numbers", "logs")
-Allowed = Callable[
-    [np.ndarray, np.ndarray], np.ndarray
-]  # (rows, positions) -> which are allowed
+
+# The scale of the regression, for strategies that draw along one.
+RIDGE_SCALES: Mapping[Strategy, Scale] = {"numbers": "numbers", "logs": "logs"}
+
+# Called with rows (k,) of z and a position for each: which positions are allowed (k,).
+IsAllowed = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-class TreeSettings(NamedTuple):
-    """How fine trees are: the rows of a leaf, at least, and what a split must gain, relative to noise.
-
-    Also from how many near rows smooth numbers are drawn; with 0, trees draw them, too.
-    """
-
-    leaf: int
-    cost: float
-    near: int = 0
-
-    @classmethod
-    def at(cls, t: float) -> TreeSettings:
-        """From the finest trees, t = 0, to the coarsest, t = 1."""
-        return cls(round(5 * 4**t), round(2 + 0.75 * t, 2))
-
-    def of_rows(self, n: int) -> TreeSettings:
-        """The same for n rows: fewer have smaller leaves."""
-        return self._replace(leaf=min(self.leaf, max(3, n // _PER_LEAF)))
-
-
-@dataclass(frozen=True, eq=False)
-class Tree:
-    """A tree whose leaves hold rows. The rows of every node are a range of `rows`."""
-
-    nodes: Any  # the tree of scikit-learn
-    rows: (
-        np.ndarray
-    )  # (n,), numbers of rows in the order of leaves, and of positions within a leaf
-    first: np.ndarray  # (nodes,), where the range of each node begins,
-    count: np.ndarray  # its length,
-    parent: np.ndarray  # and the node above
-    left: float = 1.0  # share of the impurity that the tree leaves
-
-    @classmethod
-    def grow(
-        cls,
-        x: np.ndarray,
-        target: np.ndarray,
-        y: np.ndarray,
-        detail: TreeSettings,
-        rng: np.random.Generator,
-    ) -> Tree:
-        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
-        some = np.sort(rng.permutation(len(y))[:MOST_ROWS])
-        kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
-        alpha = detail.cost / len(some) * _impurity(target[some])
-        # Half the gain saves time, and hardly a split that the pruning would have kept.
-        how = {
-            "min_samples_leaf": detail.leaf,
-            "ccp_alpha": alpha,
-            "min_impurity_decrease": alpha / 2,
-        }
-        nodes = kind(random_state=0, **how).fit(x[some], target[some]).tree_
-        at = nodes.apply(x)
-        order = np.lexsort((y, at))
-        # Nodes are numbered depth first: those below a node end where its sibling begins.
-        k = nodes.node_count
-        parent = np.zeros(nodes.node_count, dtype=np.int64)
-        end = np.full(k, k)
-        inner = np.flatnonzero(nodes.children_left >= 0)
-        below = nodes.children_left[inner], nodes.children_right[inner]
-        for v, low, high in zip(inner, *below, strict=True):
-            parent[[low, high]], end[low], end[high] = v, high, end[v]
-        first, last = (np.searchsorted(at[order], ends) for ends in (np.arange(k), end))
-        spread = nodes.impurity * nodes.n_node_samples
-        rest = float(spread[nodes.children_left < 0].sum() / max(spread[0], 1e-12))
-        return cls(nodes, order, first, last - first, parent, rest)
-
-
-def _impurity(target: np.ndarray) -> float:
-    if target.ndim == 2:
-        return float(target.var(0).mean())
-    share = np.unique(target, return_counts=True)[1] / len(target)
-    return float(1 - (share**2).sum())
-
-
-def targets(column: Column, y: np.ndarray) -> np.ndarray:
-    """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
-    if column.is_number:
-        u = (rankdata(y) - 0.5) / len(y)
-        cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
-        return np.column_stack((cosines, _TAIL * ndtri(u)))
-    levels, counts = np.unique(y, return_counts=True)
-    if len(levels) <= _CLASSES:
-        return y.astype(np.int64)
-    often = levels[np.argsort(-counts, kind="stable")[:_CLASSES]]
-    return np.asarray(y[:, None] == often, dtype=np.float64)
-
-
-def _any(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def allow_all(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """An `IsAllowed` without constraints."""
     return np.full(len(rows), True)
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
-    """One column of the chain."""
+class ColumnModel:
+    """The conditional distribution of one column, given other columns.
 
-    columns: Sequence[Column]  # of the table
-    column: int  # the number of this one
-    before: np.ndarray  # and of those that its trees see
-    lines: tuple[Line, ...]  # whose predictions trees see as columns, too
-    tree: Tree  # with the rows that do not equal an earlier column
-    y: np.ndarray  # (n,), their positions; or what the last line leaves over
-    along: bool  # which of the two
-    equal: tuple[int, ...] = ()  # columns that it equals in some rows
-    which: Tree | None = (
-        None  # says which of them, 0 for none, and one more for a missing cell,
-    )
-    choice: Any = None  # (n,), by what all rows have
+    A row's cell has one of several sources: 0 is a draw from the leaves of `tree`;
+    k ≥ 1 is a copy of the cell of the column `equal_columns[k − 1]`; one more than the
+    last k is a missing cell. `source_tree` draws the source.
+    """
+
+    columns: Sequence[Column]  # all columns of the table
+    column: int  # the index of the one that is drawn
+    predictors: np.ndarray  # and of those that its trees see
+    lines: tuple[RidgeLine, ...]  # whose predictions its trees see, too
+    tree: Tree  # of the rows with source 0
+    values: np.ndarray  # (n,), their positions, or with `is_ridge` their residuals
+    is_ridge: bool  # whether draws are residuals of the last line
+    equal_columns: tuple[int, ...]
+    source_tree: Tree | None  # of all rows; None if all have source 0
+    sources: np.ndarray  # (n,), of all rows
 
     @property
-    def left(self) -> float:
-        """Share of the impurity that the tree leaves."""
-        return self.tree.left
+    def unexplained(self) -> float:
+        """Share of the column's impurity that the tree leaves."""
+        return self.tree.residual_impurity
 
     def draw(
-        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any
+        self,
+        z: np.ndarray,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed = allow_all,
     ) -> np.ndarray:
-        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
-        own = self.columns[self.column]
-        out = np.full(len(z), np.nan)
-        x, ahead = _features(z, self.before, self.lines)
-        if self.which is not None:
-            node = self.which.nodes.apply(x)
-            at = self.which.first[node] + (
-                _spread(node, rng) * self.which.count[node]
-            ).astype(np.int64)
-            chosen = self.choice[self.which.rows[at]]
-            for k, other in enumerate(self.equal, 1):
-                rows = np.flatnonzero(chosen == k)
-                same = own.positions_of(
-                    _numbers_in(own, self.columns[other], z[rows, other])
-                )
-                ok = (same >= 0) & allowed(rows, same)
-                out[rows[ok]] = same[ok]
-            gone = np.flatnonzero(chosen > len(self.equal))
-            out[gone[allowed(gone, np.full(len(gone), -1.0))]] = -1
-        rest = np.flatnonzero(np.isnan(out))
-        node = self.tree.nodes.apply(x[rest])
-        for attempt in range(_TRIES):
-            if not len(rest):
-                break
-            drawn = self._values(node, rng, ahead[rest])
-            ok = allowed(rest, drawn)
-            out[rest[ok]] = drawn[ok]
-            rest = rest[~ok]
-            node = node[~ok]
-            if attempt % _CLIMB == _CLIMB - 1:
-                node = self.tree.parent[node]
-        return out
+        """Positions (m,) of new cells, given those of earlier columns in z (m, d).
 
-    def _values(
-        self, node: np.ndarray, rng: np.random.Generator, ahead: np.ndarray
+        NaN where no draw was allowed.
+        """
+        positions = np.full(len(z), np.nan)
+        x, predicted = _features(z, self.predictors, self.lines)
+        if self.source_tree is not None:
+            sources = self._draw_sources(self.source_tree, x, rng)
+            self._copy_equal_columns(sources, z, positions, is_allowed)
+            self._leave_missing(sources, positions, is_allowed)
+        self._draw_from_tree(x, predicted, positions, rng, is_allowed)
+        return positions
+
+    def _draw_sources(
+        self, source_tree: Tree, x: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Values of random rows of nodes, or between two of them; `ahead` is the last line's prediction."""
+        """Sources (m,) of new cells, given features x (m, p)."""
+        node = source_tree.nodes.apply(x)
+        place = _evenly_spread(node, rng) * source_tree.node_size[node]
+        index = source_tree.node_start[node] + place.astype(np.int64)
+        return np.asarray(self.sources[source_tree.row_order[index]])
+
+    def _copy_equal_columns(
+        self,
+        sources: np.ndarray,
+        z: np.ndarray,
+        positions: np.ndarray,
+        is_allowed: IsAllowed,
+    ) -> None:
+        """Copy cells of earlier columns, in place, where these are the source."""
+        column = self.columns[self.column]
+        for source, index in enumerate(self.equal_columns, start=1):
+            rows = np.flatnonzero(sources == source)
+            numbers = _numbers_in_units_of(column, self.columns[index], z[rows, index])
+            copied = column.positions_of(numbers)
+            accepted = (copied >= 0) & is_allowed(rows, copied)
+            positions[rows[accepted]] = copied[accepted]
+
+    def _leave_missing(
+        self, sources: np.ndarray, positions: np.ndarray, is_allowed: IsAllowed
+    ) -> None:
+        """Set cells to missing, in place, where that is the source."""
+        rows = np.flatnonzero(sources > len(self.equal_columns))
+        accepted = is_allowed(rows, np.full(len(rows), -1.0))
+        positions[rows[accepted]] = -1
+
+    def _draw_from_tree(
+        self,
+        x: np.ndarray,
+        predicted: np.ndarray,
+        positions: np.ndarray,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed,
+    ) -> None:
+        """Draw the positions that are still NaN, in place, until all are allowed.
+
+        After a few draws that are not allowed, draws are from the node above the leaf.
+        """
+        rows = np.flatnonzero(np.isnan(positions))
+        node = self.tree.nodes.apply(x[rows])
+        for attempt in range(MAX_DRAWS):
+            if not len(rows):
+                break
+            drawn = self._draw_from_nodes(node, predicted[rows], rng)
+            accepted = is_allowed(rows, drawn)
+            positions[rows[accepted]] = drawn[accepted]
+            rows = rows[~accepted]
+            node = node[~accepted]
+            if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
+                node = self.tree.parent[node]
+
+    def _draw_from_nodes(
+        self, node: np.ndarray, predicted: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Positions (m,) of random rows of nodes (m,), or between two of these rows.
+
+        `predicted` (m,) is what the last line predicts; draws along it are residuals.
+        """
         column = self.columns[self.column]
         tree = self.tree
-        count = tree.count[node]
-        first = tree.first[node]
-        at = _spread(node, rng) * count
-        drawn = self.y[tree.rows[first + at.astype(np.int64)]]
-        if not self.along and not column.free.any():
+        start = tree.node_start[node]
+        size = tree.node_size[node]
+        place = _evenly_spread(node, rng) * size
+        drawn = self.values[tree.row_order[start + place.astype(np.int64)]]
+        if not self.is_ridge and not column.interpolable.any():
             return np.asarray(drawn)
-        # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
-        at = np.clip(at - 0.5, 0, count - 1)
-        low = at.astype(np.int64)
-        ends = [
-            self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1)
-        ]
-        sound = tree.nodes.children_left[node] < 0
-        if self.along:
-            between = ends[0] + (at - low) * (ends[1] - ends[0])
-            return self.lines[-1].position(
-                column, ahead + np.where(sound, between, drawn)
-            )
-        return np.where(sound, column.between(ends, at - low, drawn), drawn)
+
+        # Between the two rows of the leaf around the place. Rows of a node above are
+        # not sorted by value, so a draw from there has the value of its row.
+        place = np.clip(place - 0.5, 0, size - 1)
+        below = place.astype(np.int64)
+        above = np.minimum(below + 1, size - 1)
+        share = place - below
+        low = self.values[tree.row_order[start + below]]
+        high = self.values[tree.row_order[start + above]]
+        is_sorted = tree.is_leaf(node)
+        if self.is_ridge:
+            residual = np.where(is_sorted, low + share * (high - low), drawn)
+            return self.lines[-1].to_positions(column, predicted + residual)
+        between = column.interpolate(low, high, share, drawn)
+        return np.where(is_sorted, between, drawn)
 
 
 @dataclass(frozen=True, eq=False)
 class PerLevel:
-    """The links of one column for each level of a label: no tree mixes these."""
+    """One column with a model for each level of a label: no tree mixes levels."""
 
-    label: int
-    links: Mapping[float, Link]  # by the label's positions
+    label: int  # index of the column of the label
+    models: Mapping[float, ColumnModel]  # by the label's positions
 
     @property
     def column(self) -> int:
-        return next(iter(self.links.values())).column
+        """The index of the column that is drawn."""
+        return self._first.column
 
     @property
-    def along(self) -> bool:
-        return any(link.along for link in self.links.values())
+    def is_ridge(self) -> bool:
+        """Whether any level is drawn along a regression."""
+        return any(model.is_ridge for model in self.models.values())
 
     @property
-    def left(self) -> float:
-        """Share of the impurity that trees leave, on average."""
-        return float(np.mean([link.left for link in self.links.values()]))
+    def unexplained(self) -> float:
+        """Share of the column's impurity that trees leave, on average over levels."""
+        return float(np.mean([model.unexplained for model in self.models.values()]))
+
+    @property
+    def _first(self) -> ColumnModel:
+        return next(iter(self.models.values()))
 
     def draw(
-        self, z: np.ndarray, rng: np.random.Generator, allowed: Allowed = _any
+        self,
+        z: np.ndarray,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed = allow_all,
     ) -> np.ndarray:
-        """As `Link.draw`."""
-        out = np.full(len(z), np.nan)
-        for level, link in self.links.items():
-            own = np.flatnonzero(z[:, self.label] == level)
-            out[own] = link.draw(z[own], rng, partial(_of_rows, allowed, own))
-        return out
+        """As `ColumnModel.draw`."""
+        positions = np.full(len(z), np.nan)
+        for level, model in self.models.items():
+            rows = np.flatnonzero(z[:, self.label] == level)
+            positions[rows] = model.draw(z[rows], rng, _for_rows(is_allowed, rows))
+        return positions
 
 
-def _of_rows(
-    allowed: Allowed, own: np.ndarray, rows: np.ndarray, at: np.ndarray
-) -> np.ndarray:
-    return allowed(own[rows], at)
+def _for_rows(is_allowed: IsAllowed, subset: np.ndarray) -> IsAllowed:
+    """The same question about rows that are counted within a subset of rows."""
+
+    def is_allowed_in_subset(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return is_allowed(subset[rows], positions)
+
+    return is_allowed_in_subset
 
 
-def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Numbers in [0, 1), evenly spread among those of the same node: no row is drawn more than its share."""
-    order = np.lexsort((rng.random(len(node)), node))
-    first = np.flatnonzero(np.diff(node[order], prepend=-1))
-    size = np.diff(first, append=len(node))
-    rank = np.arange(len(node)) - np.repeat(first, size)
-    out = np.empty(len(node))
-    out[order] = np.minimum(
-        (rank + rng.random(len(node))) / np.repeat(size, size), 1 - 1e-12
-    )
-    return out
-
-
-def grow(  # many: rows, what of them, and how
+def fit_column_model(
     columns: Sequence[Column],
     z: np.ndarray,
     column: int,
-    before: np.ndarray,
+    predictors: np.ndarray,
+    *,
     seed: tuple[int, ...],
-    detail: TreeSettings,
+    settings: TreeSettings,
     strategy: Strategy = "leaves",
-) -> Link:
-    """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
+) -> ColumnModel:
+    """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
     rng = np.random.default_rng(seed)
-    y = z[:, column]
-    own = columns[column]
-    before = _related(z, column, before)
-    lines = list[Line]()
+    target = columns[column]
+    predictors = find_predictors(z, column, predictors)
+    lines = []
+
+    has_many_levels = (
+        target.is_number and len(target.level_codes) >= MIN_LEVELS_FOR_RIDGE
+    )
+    if has_many_levels and len(predictors) > 1:
+        rows = sample_rows(np.arange(len(z)), rng)
+        score_line = RidgeLine.fit("scores", columns, z[rows], column, predictors)
+        if score_line is not None:
+            lines.append(score_line)
+
+    equal_columns, sources = find_equal_columns(columns, z, column, predictors)
+    scale = RIDGE_SCALES.get(strategy)
     line = None
-    if own.is_number and len(own.order) >= _LINEAR and len(before) > 1:
-        some = z[np.sort(rng.permutation(len(z))[:MOST_ROWS])]
-        lines += filter(None, [Line.fit("scores", columns, some, column, before)])
-    equal, choice = equal_columns(columns, z, column, before)
-    if strategy in LINES:
-        some = np.flatnonzero((choice == 0) & (y >= 0))
-        some = np.sort(some[rng.permutation(len(some))[:MOST_ROWS]])
-        line = Line.fit(strategy, columns, z[some], column, before)
+    if scale is not None:
+        rows = np.flatnonzero((sources == 0) & (z[:, column] >= 0))
+        rows = sample_rows(rows, rng)
+        line = RidgeLine.fit(scale, columns, z[rows], column, predictors)
     if line is not None:
         lines.append(line)
-        choice[y < 0] = len(equal) + 1
-    x, ahead = _features(z, before, lines)
-    which = (
-        Tree.grow(x, choice, choice.astype(np.float64), detail, rng)
-        if choice.any()
-        else None
-    )
-    free = (choice == 0) | choice.all()  # draws may have to differ even if no row does
-    y = y[free]
+        sources[z[:, column] < 0] = len(equal_columns) + 1  # it has no residual
+
+    x, predicted = _features(z, predictors, lines)
+    source_tree = None
+    if sources.any():
+        source_tree = Tree.fit(x, sources, sources.astype(np.float64), settings, rng)
+    in_tree = sources == 0
+    if not in_tree.any():  # constraints may forbid all other sources in a new row
+        in_tree = np.full(len(z), True)
+    values = z[in_tree, column]
     if line is not None:
-        y = measured(strategy, columns, z[free], [column])[:, 0] - ahead[free]
-    tree = Tree.grow(x[free], targets(own, y), y, detail, rng)
-    return Link(
-        columns,
-        column,
-        before,
-        tuple(lines),
-        tree,
-        y,
-        line is not None,
-        equal,
-        which,
-        choice,
+        actual = numbers_on_scale(line.scale, columns, z[in_tree], [column])[:, 0]
+        values = actual - predicted[in_tree]
+    tree = Tree.fit(x[in_tree], tree_targets(target, values), values, settings, rng)
+    return ColumnModel(
+        columns=columns,
+        column=column,
+        predictors=predictors,
+        lines=tuple(lines),
+        tree=tree,
+        values=values,
+        is_ridge=line is not None,
+        equal_columns=equal_columns,
+        source_tree=source_tree,
+        sources=sources,
     )
 
 
-def choose_strategy(
-    columns: Sequence[Column],
-    z: np.ndarray,
-    column: int,
-    before: np.ndarray,
-    seed: tuple[int, ...],
-    margin: float = 1.0,
-) -> Strategy:
-    """How a column is drawn best: along a line if its score is below `margin` times that of leaves.
+def find_equal_columns(
+    columns: Sequence[Column], z: np.ndarray, column: int, predictors: np.ndarray
+) -> tuple[tuple[int, ...], np.ndarray]:
+    """Earlier columns that a smooth number equals in some rows of z (n, d).
 
-    Each half of the rows judges what was fitted to the other. One half alone would choose by luck where
-    the two are close: the error of filled cells doubled on one table in six.
+    Also for each row (n,) which of them its cell equals: 0 is none, k the k-th of them.
     """
-    own = columns[column]
-    before = _related(z, column, before)
-    if not own.has_room or len(own.order) < _LINEAR or not len(before):
-        return "leaves"
-    rng = np.random.default_rng(seed)
-    rows = np.flatnonzero(z[:, column] >= 0)
-    judged = rows[rng.permutation(len(rows))[: 2 * _JUDGED]]
-    first, second = np.array_split(z[judged], 2)
-    trials = [
-        _Trial(columns, column, before, first, second),
-        _Trial(columns, column, before, second, first),
-    ]
-    errors = {
-        strategy: sum(trial.error(strategy) for trial in trials) / 2
-        for strategy in LINES
-    }
-    best = min(LINES, key=lambda strategy: errors[strategy])
-    if errors[best] > _CLOSE:
-        return "leaves"
-    along_line = sum(trial.score(best, seed, rng) for trial in trials)
-    from_leaves = sum(trial.score("leaves", seed, rng) for trial in trials)
-    return best if along_line < margin * from_leaves else "leaves"
+    target = columns[column]
+    sources = np.zeros(len(z), dtype=np.int64)
+    is_free = target.is_interpolable(z[:, column])
+    if not is_free.any():
+        return (), sources
+    numbers = target.numbers(z[:, column])
+    equal_rows = dict[int, np.ndarray]()
+    for index in predictors.tolist():
+        other = columns[index]
+        same_units = (other.unit is None) == (target.unit is None)
+        if other.kind == target.kind and same_units:
+            others = _numbers_in_units_of(target, other, z[:, index])
+            equal_rows[index] = is_free & (numbers == others)
+
+    equal_columns = list[int]()
+    for index in sorted(equal_rows, key=lambda index: -equal_rows[index].mean()):
+        rows = equal_rows[index] & (sources == 0)
+        if rows.mean() >= MIN_EQUAL_SHARE:
+            equal_columns.append(index)
+            sources[rows] = len(equal_columns)
+    return tuple(equal_columns), sources
 
 
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Judges ways to draw a column, fitted to some rows, by other rows."""
-
-    columns: Sequence[Column]  # of the table
-    column: int  # the number of the one that is drawn,
-    before: np.ndarray  # and of those that it is drawn from
-    fitted: np.ndarray  # (n, d), positions of the rows to fit
-    judges: np.ndarray  # (m, d), and of those that judge
-
-    def error(self, strategy: Strategy) -> float:
-        """The mean error in ranks of a line's predictions; infinite if there are too few rows for a line."""
-        line = Line.fit(strategy, self.columns, self.fitted, self.column, self.before)
-        if line is None:
-            return np.inf
-        predicted = line.position(self.columns[self.column], line.at(self.judges))
-        return float(np.abs(self._ranks(predicted) - self._truth).mean())
-
-    def score(
-        self, strategy: Strategy, seed: tuple[int, ...], rng: np.random.Generator
-    ) -> float:
-        """The continuous ranked probability score, E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u.
-
-        Y and Y′ are two draws for each y.
-        """
-        detail = TreeSettings.at(0).of_rows(len(self.fitted))
-        link = grow(
-            self.columns, self.fitted, self.column, self.before, seed, detail, strategy
-        )
-        one = self._ranks(link.draw(self.judges, rng))
-        other = self._ranks(link.draw(self.judges, rng))
-        error = np.mean([np.abs(one - self._truth), np.abs(other - self._truth)])
-        return float(error - np.abs(one - other).mean() / 2)
-
-    @cached_property
-    def _truth(self) -> np.ndarray:
-        return self._ranks(self.judges[:, self.column])
-
-    def _ranks(self, positions: np.ndarray) -> np.ndarray:
-        """The ranks, from 0 to 1, of positions among those of the fitted rows."""
-        known = np.sort(self.fitted[:, self.column])
-        below = np.searchsorted(known, positions, "left")
-        up_to = np.searchsorted(known, positions, "right")
-        return (below + up_to) / (2 * len(known))
+def find_predictors(z: np.ndarray, column: int, predictors: np.ndarray) -> np.ndarray:
+    """The predictors; of very many, those with the largest rank correlations."""
+    if len(predictors) <= MAX_PREDICTORS:
+        return predictors
+    sample = z[:: max(1, len(z) // N_CORRELATED_ROWS)]
+    x = sample[:, predictors]
+    y = sample[:, column]
+    covariance = (x - x.mean(0)).T @ (y - y.mean())
+    correlation = np.abs(covariance) / (x.std(0) * len(x) + 1e-12)
+    largest = np.argsort(-correlation, kind="stable")[:MAX_PREDICTORS]
+    return np.sort(predictors[largest])
 
 
 def _features(
-    z: np.ndarray, before: np.ndarray, lines: Sequence[Line]
+    z: np.ndarray, predictors: np.ndarray, lines: Sequence[RidgeLine]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What trees see of rows: positions, and predictions. Also the last of these, in full precision."""
-    found = [line.at(z) for line in lines]
-    x = z[:, before] if len(before) else np.zeros((len(z), 1))  # all alike
-    x = np.column_stack((x, *found)).astype(np.float32)
-    return x, found[-1] if found else np.zeros(len(z))
+    """What trees see of rows with positions z (m, d), and what the last line predicts.
+
+    Features (m, p) are the positions of the predictors and the predictions of all
+    lines, in single precision, as scikit-learn takes them. The prediction (m,) is in
+    double.
+    """
+    x = z[:, predictors]
+    if len(predictors) == 0:
+        x = np.zeros((len(z), 1))  # a tree of one leaf
+    predictions = [line.predict(z) for line in lines]
+    features = np.column_stack((x, *predictions)).astype(np.float32)
+    if not predictions:
+        return features, np.zeros(len(z))
+    return features, predictions[-1]
 
 
-def _related(z: np.ndarray, column: int, before: np.ndarray) -> np.ndarray:
-    """Of many columns those with the largest rank correlations."""
-    if len(before) <= _MOST_COLUMNS:
-        return before
-    some = z[:: max(1, len(z) // 2000)]
-    x = some[:, before]
-    y = some[:, column]
-    r = np.abs((x - x.mean(0)).T @ (y - y.mean())) / (x.std(0) * len(x) + 1e-12)
-    return np.sort(before[np.argsort(-r, kind="stable")[:_MOST_COLUMNS]])
+def _evenly_spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Random numbers in [0, 1) for nodes (m,), spread evenly among equal nodes.
+
+    Of k equal nodes, one has a number in each of [0, 1/k), [1/k, 2/k), …: so no row of
+    a leaf is drawn more often than its share.
+    """
+    order = np.lexsort((rng.random(len(node)), node))
+    group_start = np.flatnonzero(np.diff(node[order], prepend=-1))
+    group_size = np.diff(group_start, append=len(node))
+    rank = np.arange(len(node)) - np.repeat(group_start, group_size)
+    size = np.repeat(group_size, group_size)
+    numbers = np.empty(len(node))
+    numbers[order] = np.minimum((rank + rng.random(len(node))) / size, 1 - 1e-12)
+    return numbers
 
 
-def equal_columns(
-    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
-) -> tuple[tuple[int, ...], np.ndarray]:
-    """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
-    own = columns[column]
-    y = z[:, column]
-    choice = np.zeros(len(z), dtype=np.int64)
-    free = own.is_free(y)
-    mine = own.numbers(y)
-    same = dict[int, np.ndarray]()
-    for other in before.tolist() if free.any() else []:
-        if columns[other].kind == own.kind and (columns[other].unit is None) == (
-            own.unit is None
-        ):
-            same[other] = free & (mine == _numbers_in(own, columns[other], z[:, other]))
-    equal: list[int] = []
-    for other in sorted(same, key=lambda other: -same[other].mean()):
-        if (rows := same[other] & (choice == 0)).mean() >= _EQUAL:
-            equal.append(other)
-            choice[rows] = len(equal)
-    return tuple(equal), choice
-
-
-def _numbers_in(column: Column, other: Column, positions: np.ndarray) -> np.ndarray:
-    """Numbers of another column in the units of this one."""
+def _numbers_in_units_of(
+    column: Column, other: Column, positions: np.ndarray
+) -> np.ndarray:
+    """The numbers at positions (m,) of another column, in the units of `column`."""
     numbers = other.numbers(positions)
     if column.unit is None or other.unit is None:
         return numbers
-    scale = other.unit / column.unit
-    return (
-        numbers * float(other.step * scale) + float(other.base * scale - column.base)
-    ) / column.step
+    ratio = other.unit / column.unit
+    scale = float(other.step * ratio)
+    shift = float(other.origin * ratio - column.origin)
+    return (numbers * scale + shift) / column.step

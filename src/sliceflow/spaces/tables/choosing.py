@@ -1,6 +1,7 @@
-"""How columns are drawn, how fine the trees of a table are, and whether smooth numbers come from near rows.
+"""How fine the trees of a table are, and whether nearest rows draw its smooth numbers.
 
-The training rows choose all: the finest whose draws are hardly nearer to rows than others are.
+The training rows choose: the finest trees whose draws are hardly nearer to rows than
+rows are to each other.
 """
 
 from __future__ import annotations
@@ -13,225 +14,322 @@ import numpy as np
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.tree import DecisionTreeClassifier
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
-from sliceflow.spaces.tables.chain import (
-    MOST_ROWS,
-    Strategy,
-    TreeSettings,
-    choose_strategy,
-)
-from sliceflow.spaces.tables.table import Table, generator, grow_chain
+from sliceflow.spaces.tables.chain import Strategy
+from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.table import Table, fit_chain, generator
+from sliceflow.spaces.tables.trees import TreeSettings
 
-_NEARER = 0.0355  # share of draws, above ½, nearer to rows that trees grew on than to others, at most
-_AS_FAR = 0.97
-_SAME = 0.01  # their distance over that of rows, at least; that of equal rows
-_TRIED_ROWS = 6_000
-_TRIED_COLUMNS = 60  # that choose how fine trees are; of rows, twice as many
-_MANY = 3_000
-_DRAWS = 3  # rows of a part, at least, and draws of each
-_LEVELS = 12  # values of a number, at most, that count as levels
-_FEWEST = 40  # fewer rows than these do not choose
-# rows of which near ones are tried, and how many
-_FEW = 1_000
-_NEAR = (8, 12, 18, 27, 40, 60, 90, 135)
-_COMPARED = 600  # rows that compare neighbours with trees: few are halved often
-_TOLD = 0.8
-_LEVEL = 500  # AUC of a tree that tells a label, and rows of each level, at least
-_LOOKED_AT = 10_000  # rows that say so, about
-# A line must score this much better than leaves to draw new rows. Where the two are close, a detector
-# tells rows along lines more easily (economics .589 for .562, mpg .611 for .588 with a margin of .9).
-_MARGIN = 0.8
-_CHOICE = Seed(0).child("detail")  # random numbers of all that is chosen
+# --- tables of many rows -------------------------------------------------------------
+
+# Tables with at least twice this many rows are halved to choose. Each half then has
+# enough rows to say how many draws are nearer to their own half.
+MIN_ROWS_PER_HALF = 3_000
+MAX_ROWS_PER_HALF = 6_000  # more would only take longer
+DRAWS_PER_ROW = 3
+
+# The share of draws that may be nearer to the rows of their trees than to other rows is
+# ½ plus this. Set with the five tables of benchmarks/standard_tables.py in view, whose
+# shares (DCR) then are .524 to .538.
+MAX_NEARER_EXCESS = 0.0355
+
+# The excess of that share above ½ falls like exp(−0.8·t) with the coarseness t of
+# trees, and like n^−0.1 with the number n of rows: measured on five tables.
+DECAY_WITH_COARSENESS = 0.8
+DECAY_WITH_ROWS = 0.1
+MIN_EXCESS = 1e-6  # before its logarithm is taken
+
+# --- tables of few rows --------------------------------------------------------------
+
+# With fewer rows nothing can be learnt about trees: the coarsest are taken.
+MIN_ROWS_TO_CHOOSE = 40
+
+# Draws must be this far from their nearest row, relative to how far rows are from each
+# other; as for vectors (`neighbours.search`). Means are geometric, so a constant is
+# added to distances, because equal rows have the distance 0.
+MIN_DISTANCE_RATIO = 0.97
+DISTANCE_OF_EQUAL_ROWS = 0.01
+TRIAL_DRAWS_PER_ROW = 2
+
+# Nearest rows are tried in tables with fewer rows than this, and so many of them. In
+# larger tables trees are as good, and nearest rows would copy (Magic: DCR .68).
+MAX_ROWS_FOR_NEIGHBOURS = 1_000
+N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
+
+# Nearest rows are compared with trees by a detector on halves of the rows. A table with
+# fewer rows than this is halved several times, because one score would be luck.
+ROWS_COMPARED = 600
+
+# --- both ----------------------------------------------------------------------------
+
+# Only the first columns of a wide table are drawn and compared, to save time.
+MAX_COLUMNS_COMPARED = 60
+
+# For distances, a number with at most so many values is compared like a category.
+MAX_LEVELS_OF_NUMBER = 12
+
+# What another level of a category, and a missing number, counts for a distance. A
+# number counts with its share of the column's range: 0 to 1, and −½ if it is missing.
+LEVEL_DISTANCE = 2.0
+MISSING_NUMBER = -0.5
+
+CHOICE_SEED = Seed(0).child("detail")  # of all random numbers here
 
 
-def choose_strategies(table: Table) -> tuple[Strategy, ...]:
-    """How each column of the chain is drawn."""
-    before = np.array(table.order, dtype=np.int64)
-    seed = Seed(0).child("ways")
-    label = _label(table)
-    strategies = list[Strategy]()
-    for k, c in enumerate(table.order):
-        found = choose_strategy(
-            table.columns, table.z, c, before[:k], seed.child(k).key, _MARGIN
-        )
-        strategies.append("per_level" if c == label else found)
-    return tuple(strategies)
+def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
+    """The finest trees whose draws copy no rows, and how many nearest rows, if any."""
+    n = len(table.z)
+    if n < MIN_ROWS_TO_CHOOSE or not table.order:
+        return TreeSettings.from_coarseness(1).for_n_rows(n)
+    if n >= 2 * MIN_ROWS_PER_HALF:
+        coarseness = _coarseness_by_halves(table, strategies)
+        return TreeSettings.from_coarseness(coarseness).for_n_rows(n)
+
+    row_distances = _nearest_distances(table, table.z, table.z, exclude_self=True)
+    settings = _choose_trees_of_few_rows(table, strategies, row_distances)
+    if not may_use_neighbours(table, strategies):
+        return settings
+    k = _smallest_neighbourhood(table, settings, strategies, row_distances)
+    if k == 0 or not _neighbours_are_better(table, settings, k, strategies):
+        return settings
+    return settings._replace(n_neighbors=k)
 
 
-def _label(table: Table) -> int | None:
-    """The only category of a table of numbers, if it has two frequent levels, and numbers tell it well."""
-    labels, numbers = (
-        [c for c in table.order if table.columns[c].is_number == is_number]
-        for is_number in (False, True)
+def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
+    """Whether nearest rows may draw smooth numbers: of small tables without rules."""
+    is_small = (
+        len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
+        and len(table.order) <= MAX_COLUMNS_COMPARED
     )
-    if (
-        len(labels) != 1
-        or not table.columns[labels[0]].is_label
-        or len(table.z) > 2 * MOST_ROWS
-    ):
-        return None
-    counts = np.unique(table.z[:, labels[0]], return_counts=True)[1]
-    if len(counts) != 2 or counts.min() < _LEVEL or not numbers:
-        return None
-    some = table.z[:: max(1, len(table.z) // _LOOKED_AT)]
-    how = {"cv": StratifiedKFold(2), "scoring": "roc_auc"}
-    tree = DecisionTreeClassifier(min_samples_leaf=50, random_state=0)
-    x = some[:, numbers]
-    return (
-        labels[0]
-        if cross_val_score(tree, x, some[:, labels[0]], **how).mean() >= _TOLD
-        else None
-    )
+    if not is_small or table.rules.rules:
+        return False
+    return len(table.columns_for_neighbours(strategies)) > 0
 
 
-def choose_detail(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
-    """The finest trees whose draws copy no rows, and the least near rows; or none, if trees are better.
+def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float:
+    """The coarseness of trees at which not too many draws are nearer to their rows.
 
-    Half of the rows say that: a detector tells them from draws of the other half.
+    Two halves of (at most so many) rows have a chain each, with trees of coarseness ½.
+    How many of its draws are nearer to its own half than to the other says how coarse
+    the trees of all rows must be.
     """
     n = len(table.z)
-    gains = list[float]()
-    some = table.order
-    if n < _FEWEST or not some:
-        return TreeSettings.at(1).of_rows(n)
-    if n >= 2 * _MANY:
-        return TreeSettings.at(_fineness(table, strategies)).of_rows(n)
-    between = _closest(table, table.z, table.z, others=True)
-    trees = _choose_trees(table, strategies, between)
-    near = (
-        _least_near(table, trees, strategies, between)
-        if may_be_near(table, strategies)
-        else 0
+    size = min(MAX_ROWS_PER_HALF, n // 2)
+    rows = generator(CHOICE_SEED).permutation(n)[: 2 * size]
+    first, second = np.split(table.z[rows], 2)
+    is_nearer = torch.cat(
+        [
+            _nearer_to_own(table, first, second, strategies),
+            _nearer_to_own(table, second, first, strategies),
+        ]
     )
-    for seed in range(max(1, _COMPARED // n) if near else 0):
-        a, b = np.array_split(
-            generator(_CHOICE.child("near", seed)).permutation(table.z), 2
-        )
-        for rows, others in ((a, b), (b, a)):
-            both = (trees._replace(near=k) for k in (0, near // 2))
-            draws = (
-                _drawn(table, rows, len(others), detail, strategies) for detail in both
-            )
-            seen = [_seen(others[:, some], new[:, some]) for new in draws]
-            gains.append(seen[0] - seen[1])
-    return trees._replace(near=near if sum(gains) > 0 else 0)
+    excess_of_halves = float(is_nearer.mean()) / 2
+    excess = excess_of_halves * (size / n) ** DECAY_WITH_ROWS
+    ratio = max(excess, MIN_EXCESS) / MAX_NEARER_EXCESS
+    coarseness = 0.5 + math.log(ratio) / DECAY_WITH_COARSENESS
+    return min(1.0, max(0.0, coarseness))
 
 
-def may_be_near(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether smooth numbers may be drawn from near rows: if these are few, and keep no rules."""
-    few = len(table.z) < _FEW and len(table.order) <= _TRIED_COLUMNS
-    return few and not table.rules.rules and bool(table.together(strategies))
-
-
-def _choose_trees(
-    table: Table, strategies: Sequence[Strategy], between: Tensor
-) -> TreeSettings:
-    """The finest trees of few rows whose draws are about as far from rows as these are from each other.
-
-    A straight line from trees in the middle to the finest, or to the coarsest, says which these are.
-    """
-
-    def excess(t: float) -> float:
-        return _excess(table, TreeSettings.at(t), strategies, between)
-
-    middle = excess(0.5)
-    there = excess(end := 0.0 if middle <= 0 else 1.0)
-    if (middle <= 0) != (there <= 0):
-        end = 0.5 + (end - 0.5) * middle / (middle - there)
-    return TreeSettings.at(end).of_rows(len(table.z))
-
-
-def _fineness(table: Table, strategies: Sequence[Strategy]) -> float:
-    """The t of `TreeSettings.at` with which hardly more than half of draws are nearer to their rows than to others.
-
-    Chains of two parts of the rows say how many are with t = ½. What exceeds a half falls like exp(−0.8·t),
-    and with the number of rows like n^−0.1 (measured on five tables).
-    """
-    n = len(table.z)
-    nearer = list[Tensor]()
-    size = min(_TRIED_ROWS, n // 2)
-    parts = np.split(table.z[generator(_CHOICE).permutation(n)[: 2 * size]], 2)
-    for own, others in (parts, parts[::-1]):
-        z = _drawn(table, own, _DRAWS * size, TreeSettings.at(0.5), strategies)
-        nearer.append((_closest(table, z, others) - _closest(table, z, own)).sign())
-    found = float(torch.cat(nearer).mean()) / 2 * (size / n) ** 0.1
-    return min(1.0, max(0.0, 0.5 + math.log(max(found, 1e-6) / _NEARER) / 0.8))
-
-
-def _least_near(
-    table: Table, trees: TreeSettings, strategies: Sequence[Strategy], between: Tensor
-) -> int:
-    tried = [k for k in _NEAR if 2 * k <= len(table.z)]
-    details = [trees._replace(near=k) for k in tried]
-    at = bisect_left(
-        details,
-        True,
-        key=lambda detail: _excess(table, detail, strategies, between) <= 0,
-    )
-    return (*tried, 0)[at]
-
-
-def _drawn(
+def _nearer_to_own(
     table: Table,
-    rows: np.ndarray,
-    n: int,
-    detail: TreeSettings,
+    own_rows: np.ndarray,
+    other_rows: np.ndarray,
+    strategies: Sequence[Strategy],
+) -> Tensor:
+    """1 for each draw that is nearer to the rows it was drawn from, −1 for the others.
+
+    0 if both are as near.
+    """
+    settings = TreeSettings.from_coarseness(0.5)
+    n_draws = DRAWS_PER_ROW * len(own_rows)
+    draws = _trial_draws(table, own_rows, n_draws, settings, strategies)
+    to_others = _nearest_distances(table, draws, other_rows)
+    to_own = _nearest_distances(table, draws, own_rows)
+    return (to_others - to_own).sign()
+
+
+def _choose_trees_of_few_rows(
+    table: Table, strategies: Sequence[Strategy], row_distances: Tensor
+) -> TreeSettings:
+    """The finest trees whose draws are far enough from rows.
+
+    Draws of trees in the middle, and of the finest or the coarsest, are tried. A
+    straight line between the two says at which coarseness draws are just far enough.
+    """
+
+    def excess(coarseness: float) -> float:
+        settings = TreeSettings.from_coarseness(coarseness)
+        return _nearness_excess(table, settings, strategies, row_distances)
+
+    middle_excess = excess(0.5)
+    end = 1.0
+    if middle_excess <= 0:
+        end = 0.0
+    end_excess = excess(end)
+    coarseness = end
+    if (middle_excess <= 0) != (end_excess <= 0):
+        share = middle_excess / (middle_excess - end_excess)
+        coarseness = 0.5 + (end - 0.5) * share
+    return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.z))
+
+
+def _smallest_neighbourhood(
+    table: Table,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    row_distances: Tensor,
+) -> int:
+    """The least number of nearest rows whose draws are far enough from rows; 0 if none.
+
+    Found by bisection: more nearest rows give draws that are farther away.
+    """
+    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.z)]
+
+    def is_far_enough(k: int) -> bool:
+        with_neighbours = settings._replace(n_neighbors=k)
+        return _nearness_excess(table, with_neighbours, strategies, row_distances) <= 0
+
+    index = bisect_left(candidates, True, key=is_far_enough)
+    if index == len(candidates):
+        return 0
+    return candidates[index]
+
+
+def _neighbours_are_better(
+    table: Table, settings: TreeSettings, k: int, strategies: Sequence[Strategy]
+) -> bool:
+    """Whether a detector finds draws from nearest rows harder to tell than from trees.
+
+    Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
+    them with the other half.
+    """
+    gain = 0.0
+    columns = table.order
+    for seed in range(max(1, ROWS_COMPARED // len(table.z))):
+        rng = generator(CHOICE_SEED.child("near", seed))
+        first, second = np.array_split(rng.permutation(table.z), 2)
+        for fitted, held_out in ((first, second), (second, first)):
+            aucs = []
+            for n_neighbors in (0, k // 2):
+                trial = settings._replace(n_neighbors=n_neighbors)
+                draws = _trial_draws(table, fitted, len(held_out), trial, strategies)
+                aucs.append(_detector_auc(held_out[:, columns], draws[:, columns]))
+            auc_of_trees, auc_of_neighbours = aucs
+            gain += auc_of_trees - auc_of_neighbours
+    return gain > 0
+
+
+def _trial_draws(
+    table: Table,
+    z: np.ndarray,
+    n_draws: int,
+    settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> np.ndarray:
-    """Positions (n, d) of draws, of the first columns."""
-    z = np.zeros((n, rows.shape[1]))
-    rng = generator(_CHOICE.child("draws"))
-    for link in grow_chain(
-        table, rows, table.order[_TRIED_COLUMNS:], _CHOICE, detail, strategies
-    ):
-        z[:, link.column] = link.draw(z, rng)
-    return z
+    """Positions (n_draws, d) that a chain of rows z (n, d) draws, without constraints.
+
+    Only the first columns of a wide table are drawn; others are 0.
+    """
+    draws = np.zeros((n_draws, z.shape[1]))
+    rng = generator(CHOICE_SEED.child("draws"))
+    chain = fit_chain(
+        table,
+        z,
+        table.order[MAX_COLUMNS_COMPARED:],
+        seed=CHOICE_SEED,
+        settings=settings,
+        strategies=strategies,
+    )
+    for step in chain:
+        if isinstance(step, NeighbourModel):
+            draws[:, step.drawn_columns] = step.draw(n_draws, rng)
+        else:
+            draws[:, step.column] = step.draw(draws, rng)
+    return draws
 
 
-def _excess(
-    table: Table, detail: TreeSettings, strategies: Sequence[Strategy], between: Tensor
+def _nearness_excess(
+    table: Table,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    row_distances: Tensor,
 ) -> float:
-    """How much nearer to all rows draws are than these are to each other (`between`), and may be."""
-    new = _drawn(table, table.z, 2 * len(table.z), detail, strategies)
-    logs = [(d + _SAME).log().mean() for d in (_closest(table, new, table.z), between)]
-    return float(logs[1] - logs[0]) + math.log(_AS_FAR)
+    """How much nearer to rows draws are than they may be; positive if too near.
+
+    The difference of mean logarithms of distances: of rows to each other, which are
+    `row_distances` (n,), and of draws to rows.
+    """
+    n_draws = TRIAL_DRAWS_PER_ROW * len(table.z)
+    draws = _trial_draws(table, table.z, n_draws, settings, strategies)
+    draw_distances = _nearest_distances(table, draws, table.z)
+    mean_of_draws = (draw_distances + DISTANCE_OF_EQUAL_ROWS).log().mean()
+    mean_of_rows = (row_distances + DISTANCE_OF_EQUAL_ROWS).log().mean()
+    return float(mean_of_rows - mean_of_draws) + math.log(MIN_DISTANCE_RATIO)
 
 
-def _seen(rows: np.ndarray, draws: np.ndarray) -> float:
-    """The area under the ROC curve of boosted trees that tell draws from rows; ½ if they cannot."""
+def _detector_auc(rows: np.ndarray, draws: np.ndarray) -> float:
+    """The area under the ROC curve of boosted trees that tell draws from rows.
+
+    ½ if they cannot. The trees are small and few, to be quick.
+    """
     x = np.concatenate((rows, draws))
     y = np.repeat((0, 1), (len(rows), len(draws)))
-    size = {"max_iter": 20, "max_leaf_nodes": 8, "min_samples_leaf": 10}
-    judge = HistGradientBoostingClassifier(
-        learning_rate=0.2, early_stopping=False, **size
+    detector = HistGradientBoostingClassifier(
+        learning_rate=0.2,
+        early_stopping=False,
+        max_iter=20,
+        max_leaf_nodes=8,
+        min_samples_leaf=10,
     )
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
-    return float(cross_val_score(judge, x, y, cv=folds, scoring="roc_auc").mean())
+    return float(cross_val_score(detector, x, y, cv=folds, scoring="roc_auc").mean())
 
 
-def _closest(
-    table: Table, z: np.ndarray, rows: np.ndarray, others: bool = False
+def _nearest_distances(
+    table: Table, z: np.ndarray, rows: np.ndarray, exclude_self: bool = False
 ) -> Tensor:
-    """Distances (m,) to the closest row, or other row: Σ|xᵢ − yᵢ| of numbers, and 2 for each other level."""
-    some = table.order[:_TRIED_COLUMNS]
-    scaled = [
-        table.columns[c].is_number and len(table.columns[c].order) > _LEVELS
-        for c in some
-    ]
-    points = []
-    for at in (z[:, some], rows[:, some]):
-        x = 2 * at.astype(np.float32)
-        for i in np.flatnonzero(scaled):
-            column = table.columns[some[i]]
-            share = (column.numbers(at[:, i]) - column.values[0]) / np.ptp(
-                column.values
+    """Distances (m,) of positions z (m, d) to the nearest of rows (n, d).
+
+    A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
+    level. With `exclude_self`, rows are z, and the distance is to the nearest other
+    row.
+    """
+    columns = table.order[:MAX_COLUMNS_COMPARED]
+    max_distance = torch.tensor(
+        [
+            math.inf if _is_compared_by_range(table, c) else LEVEL_DISTANCE
+            for c in columns
+        ]
+    )
+    distances: Tensor = for_device("cpu").closest(
+        _comparable_points(table, columns, z),
+        _comparable_points(table, columns, rows),
+        max_distance,
+        exclude_self,
+    )
+    return distances
+
+
+def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> Tensor:
+    """Points (m, p) of some columns of positions z (m, d), for `_nearest_distances`.
+
+    Different levels are at least `LEVEL_DISTANCE` apart.
+    """
+    points = LEVEL_DISTANCE * z[:, columns].astype(np.float32)
+    for i, c in enumerate(columns):
+        if _is_compared_by_range(table, c):
+            column = table.columns[c]
+            share = (column.numbers(z[:, c]) - column.level_numbers[0]) / np.ptp(
+                column.level_numbers
             )
-            x[:, i] = np.where(at[:, i] >= 0, share, -0.5)  # missing
-        points.append(torch.from_numpy(x))
-    most = torch.tensor([math.inf if by_range else 2.0 for by_range in scaled])
-    found: Tensor = for_device("cpu").closest(*points, most, others)
-    return found
+            points[:, i] = np.where(z[:, c] >= 0, share, MISSING_NUMBER)
+    return torch.from_numpy(points)
+
+
+def _is_compared_by_range(table: Table, c: int) -> bool:
+    """Whether a column counts for distances by its numbers, not as levels."""
+    column = table.columns[c]
+    return column.is_number and len(column.level_codes) > MAX_LEVELS_OF_NUMBER

@@ -511,33 +511,6 @@ class Column:
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
         return self.is_category and many_rows and 2 * n_once > n
 
-    # <old names>, that the algorithms still use
-
-    cells = property(lambda self: self.encoded)
-    order = property(lambda self: self.level_codes)
-    writing = property(lambda self: self.text_format)
-    exact = property(lambda self: self.observed_only)
-    is_label = property(lambda self: self.is_binary)
-    modelled = property(lambda self: self.is_modelled)
-    base = property(lambda self: self.origin)
-    values = property(lambda self: self.level_numbers)
-    has_room = property(lambda self: self.allows_new_values)
-    free = property(lambda self: self.interpolable)
-    reveals = property(lambda self: self.discloses_rows)
-    is_free = is_interpolable
-    on_grid = round_to_grid
-    axes = features
-    quantiles = quantile_positions
-    series = decode
-    find = locate
-    places_of = encode
-
-    def between(self, ends: Any, share: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """`interpolate` between the two `ends`."""
-        return self.interpolate(ends[0], ends[1], share, other)
-
-    # </old names>
-
 
 def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Values (k,) at positions (m,), or on a line between two of them."""

@@ -1,7 +1,8 @@
-"""`TableFlow`: synthetic, conditional and imputed rows of a table with columns of any kind."""
+"""`TableFlow`: new, conditional and imputed rows of tables with columns of any kind."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,71 +14,105 @@ import torch
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, is_real, require
+from sliceflow.errors import DataError, is_int, is_real, require
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
-from sliceflow.spaces.tables.chain import LINES
-from sliceflow.spaces.tables.choosing import may_be_near
+from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.fit import FittedTable, TableAdapter, TablePlan
+from sliceflow.spaces.tables.fit import (
+    FittedTable,
+    TableAdapter,
+    TableHistory,
+    TablePlan,
+)
 from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
-from sliceflow.spaces.tables.table import Table, draw_rows, generator, grow_chain
+from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain, generator
+from sliceflow.spaces.tables.trees import TreeSettings
 
-_MIN_SCORED = 2_000  # samples that `score` draws, at least
+# `score` draws at least this many rows, so that its own noise is small where there are
+# few rows.
+MIN_ROWS_SCORED = 2_000
+
+# `columns_` is printed in lines of this many characters: in a terminal of 80, pandas
+# leaves out columns in the middle, the kind among them, if lines are longer.
+LINE_WIDTH = 79
+MIN_NOTE_WIDTH = 12
 
 
 class TableFlow(Estimator):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
-    New rows are drawn column by column, each cell given those before it, by a chain of trees
-    (`sliceflow.spaces.tables.chain`). A cell is the value of a similar row, or between two of them. Smooth
-    numbers of a small table may be drawn together, from near rows (`sliceflow.spaces.tables.near`). There
-    is no network and no training loop: a fit takes seconds. The model keeps the rows, and so does its
-    file: treat it like the table. Identifiers and personal data are made up anew.
+    This is not a flow of particles. It is a chain of one-dimensional conditional
+    transports on trees, after Knothe and Rosenblatt: new rows are drawn column by
+    column, each cell given those before it (`sliceflow.spaces.tables.chain`). A cell
+    has the value of a similar row, or one between two of them. Smooth numbers of a
+    small table may be drawn together, from near rows
+    (`sliceflow.spaces.tables.neighbours`). Sequential trees for synthetic tables are
+    known from synthpop [1]_.
+
+    There is no network and no training loop: a fit takes seconds, on the CPU. The model
+    keeps the rows, and so does its file: treat it like the table. Identifiers and
+    personal data are made up anew.
 
     Parameters
     ----------
     columns : dict or None
-        Kinds of columns that the table does not show, by name: "continuous", "integer", "boolean",
-        "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text), "identifier", "drop".
+        Kinds of columns that the table does not show, by name: "continuous", "integer",
+        "boolean", "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text),
+        "identifier", "drop".
     constraints : sequence of str
-        What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``, ``"x > 0"``
-        or ``"combinations(make, model)"``; see `sliceflow.spaces.tables.constraints`.
+        What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``,
+        ``"x > 0"`` or ``"combinations(make, model)"``; see
+        `sliceflow.spaces.tables.constraints`.
     missing : "model" or "fill"
-        "model" draws missing cells as often, and together with what, as in the table; "fill" draws none.
-    detail : (int, float), (int, float, int) or None
-        The least rows of a leaf, and what a split must gain, relative to noise: with more, trees copy
-        less. Third, from how many near rows smooth numbers of a small table without rules are drawn; 0
-        draws all from trees. None takes the finest that copy no rows, and near rows if they are better.
-    device : accepted as in other estimators; trees grow on the CPU
+        "model" draws missing cells as often, and together with what, as in the table;
+        "fill" draws none.
+    tree_settings : None, TreeSettings, or a tuple of two or three numbers
+        `min_samples_leaf`, the least rows of a leaf; `ccp_factor`, what a split must
+        gain, relative to a split of pure noise: with more of both, trees copy less; and
+        `n_neighbors`, from how many near rows smooth numbers of a small table without
+        constraints are drawn: 0, the default, draws all from trees. None takes the
+        finest trees that copy no rows, and near rows if they are better; ``plan_``
+        shows what was taken.
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
     verbose : whether to show progress
 
     Attributes
     ----------
-    columns_ : DataFrame, one row per column: its kind, share of missing cells, different values, a note
+    columns_ : DataFrame, one row per column: its kind, share of missing cells, number
+        of different values, and a note
     kinds_ : dict, the kind of every column
     plan_ : TablePlan, what the fit did; print it
-    history_ : dict of lists, one step per column; `distance` is the share of the column's impurity that
-        the columns before it leave unexplained
+    history_ : dict of lists, one entry for each step of the chain: `column`, its name;
+        `unexplained`, the share of the column's impurity that the columns before it
+        leave; and `seconds` since the fit began (not in files)
     n_features_in_, feature_names_in_ : number and names of the columns
+
+    References
+    ----------
+    .. [1] B. Nowok, G. M. Raab and C. Dibben (2016), "synthpop: Bespoke creation of
+       synthetic data in R", Journal of Statistical Software 74(11).
 
     Examples
     --------
     >>> import pandas as pd
     >>> from sliceflow import TableFlow
     >>> rng = np.random.default_rng(0)
-    >>> table = pd.DataFrame({"plan": ["basic", "gold"] * 150, "age": rng.integers(18, 80, 300)})
-    >>> table["spent"] = np.round(rng.gamma(2, 20 + (table["plan"] == "gold") * table["age"]), 2)
+    >>> table = pd.DataFrame({"age": rng.integers(18, 80, 300)})
+    >>> table["plan"] = ["basic", "gold"] * 150
+    >>> price = 20 + (table["plan"] == "gold") * table["age"]
+    >>> table["spent"] = np.round(rng.gamma(2, price), 2)
     >>> flow = TableFlow(random_state=0).fit(table)
-    >>> flow.sample(3, given={"plan": "gold", "age": (30, 40)}, random_state=0)["plan"].tolist()
+    >>> gold = flow.sample(3, given={"plan": "gold", "age": (30, 40)}, random_state=0)
+    >>> gold["plan"].tolist()
     ['gold', 'gold', 'gold']
     """
 
     _kinds = (TablePlan, FittedTable, TableRows)
+    _history_type = TableHistory
 
     def __init__(
         self,
@@ -85,94 +120,72 @@ class TableFlow(Estimator):
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         missing: str = "model",
-        detail: tuple[int, float] | tuple[int, float, int] | None = None,
-        device: str | torch.device = "auto",
+        tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.columns = columns
         self.constraints = constraints
         self.missing = missing
-        self.detail = detail
-        self.device = device
+        self.tree_settings = tree_settings
         self.random_state = random_state
         self.verbose = verbose
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
-        require(
-            self.missing in ("model", "fill"),
-            "missing",
-            self.missing,
-            "'model' or 'fill'",
+        """What reads and plans rows, for today's parameters, which are checked."""
+        is_known = self.missing in ("model", "fill")
+        require(is_known, "missing", self.missing, "'model' or 'fill'")
+        is_list = not isinstance(self.constraints, str)
+        what = "a list of expressions such as ['a <= b']"
+        require(is_list, "constraints", self.constraints, what)
+        known_rows = None
+        if like_fitted:
+            known_rows = self._known_rows()
+        return TableAdapter(
+            kinds=_checked_kinds(self.columns),
+            constraints=tuple(self.constraints),
+            known_rows=known_rows,
+            tree_settings=_checked_tree_settings(self.tree_settings),
         )
-        texts = not isinstance(self.constraints, str)
-        require(
-            texts,
-            "constraints",
-            self.constraints,
-            "a list of expressions such as ['a <= b']",
-        )
-        kinds = {} if self.columns is None else self.columns
-        ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
-        require(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
-        fine = self.detail or (1, 0)
-        ok = (
-            isinstance(fine, tuple) and len(fine) in (2, 3) and is_int((*fine, 0)[2], 0)
-        )
-        ok = ok and is_int(fine[0], 1) and is_real(fine[1], 0)
-        require(
-            ok,
-            "detail",
-            self.detail,
-            "None or numbers such as (10, 2.5) or (10, 2.5, 20)",
-        )
-        known = self._known_rows() if like_fitted else None
-        return TableAdapter(kinds, tuple(self.constraints), known, self.detail)
 
     def _store_model(self, model: Model) -> None:
+        """Replace the fitted attributes; the table of a file is read from its rows."""
         fitted: FittedTable = model.fitted
-        if fitted.table is None:
-            space = self._adapter()
-            table = Table.infer_schema(model.rows, space.kinds, space.constraints)
-            plan = fitted.plan
-            order = table.order
-            pairs = [
-                (strategy, table.columns[c])
-                for c, strategy in zip(order, plan.strategies, strict=False)
-            ]
-            fits = len(plan.strategies) == len(order) and plan.order == tuple(
-                table.names[c] for c in order
-            )
-            fits = fits and all(
-                of.has_room for strategy, of in pairs if strategy in LINES
-            )
-            fits = fits and all(
-                of.is_label for strategy, of in pairs if strategy == "per_level"
-            )
-            if not fits or (plan.near and not may_be_near(table, plan.strategies)):
+        if fitted.known_table is None:
+            adapter = self._adapter()
+            table = Table.infer_schema(model.rows, adapter.kinds, adapter.constraints)
+            if not fitted.plan.fits(table):
                 raise ValueError("the rows do not fit the plan")
-            fitted = replace(fitted, table=table)
+            fitted = replace(fitted, known_table=table)
         super()._store_model(replace(model, fitted=fitted))
-        self.n_features_in_ = len(fitted.table.names)
-        self.feature_names_in_ = np.empty(self.n_features_in_, dtype=object)
-        self.feature_names_in_[:] = fitted.table.names
+        names = fitted.table.names
+        self.n_features_in_ = len(names)
+        # Names may be tuples, of which numpy would make an array of two dimensions.
+        self.feature_names_in_ = np.empty(len(names), dtype=object)
+        self.feature_names_in_[:] = names
 
     @property
     def columns_(self) -> Any:
-        table = self._fitted_state().table
+        """A DataFrame that says what each column was taken for."""
+        table: Table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
+        for column, row in zip(table.columns, rows, strict=True):
+            if column.discloses_rows:
+                row["note"] = f"REAL VALUES in samples; {row['note']}"
         for rule in table.rules.rules:
             if rule.implied:
-                rows[rule.columns[1]]["note"] += (
-                    f", follows from {table.names[rule.columns[0]]}"
-                )
-        return pandas().DataFrame(rows)
+                source, target = rule.columns
+                note = rows[target]["note"]
+                rows[target]["note"] = f"follows from {table.names[source]}, {note}"
+        frame = pandas().DataFrame(rows)
+        frame["note"] = _shortened_notes(frame)
+        return frame
 
     @property
     def kinds_(self) -> dict[Any, str]:
-        return {
-            column.name: column.kind for column in self._fitted_state().table.columns
-        }
+        """The kind of every column, by name."""
+        table: Table = self._fitted_state().table
+        return {column.name: column.kind for column in table.columns}
 
     def sample(
         self,
@@ -187,11 +200,12 @@ class TableFlow(Estimator):
         ----------
         n : number of rows
         random_state : int, RandomState, Generator or None (new rows on every call)
-        given : what all rows must have, by column: a value, None for missing, a list of values, or a
-            range (low, high). The chain is fitted again to the rows that have it. A warning says if these
-            are few
+        given : what all rows must have, by column: a value, None for missing, a list of
+            values, or a range (low, high). The chain is fitted again to the rows that
+            have it. A warning says if these are few
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
+        n = int(n)
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         missing = self.missing == "model"
@@ -202,18 +216,25 @@ class TableFlow(Estimator):
             "draw fewer at a time",
         )
         if not given:
-            return fitted.draw(int(n), seed, missing)
-        plan = fitted.plan
-        table, rows, fixed, values = condition_on(fitted.table, given)
-        detail = plan.detail_for(missing)
-        links = [
-            *grow_chain(
-                table, rows, [*fixed], seed.child("given"), detail, plan.strategies
-            )
-        ]
-        return table.frame(
-            draw_rows(table, links, int(n), seed, fixed, missing), seed, values
+            return fitted.draw(n, seed, missing)
+        conditional = condition_on(fitted.table, given)
+        chain = fit_chain(
+            conditional.table,
+            conditional.z,
+            fixed=list(conditional.fixed),
+            seed=seed.child("given"),
+            settings=fitted.plan.tree_settings_for(missing),
+            strategies=fitted.plan.strategies,
         )
+        z = draw_rows(
+            conditional.table,
+            list(chain),
+            n,
+            seed=seed,
+            fixed=conditional.fixed,
+            missing=missing,
+        )
+        return conditional.table.frame(z, seed, conditional.values)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -223,74 +244,167 @@ class TableFlow(Estimator):
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
-        columns = fitted.columns(X)
-        n = columns.shape[1]
-        times = -(-_MIN_SCORED // n)
-        drawn = fitted.columns(fitted.draw(times * n, seed))
-        return -sliced_distance(Cloud(drawn), Cloud(columns), Seed(0))
+        rows = fitted.features(X)
+        n_rows = rows.shape[1]
+        n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
+        samples = fitted.features(fitted.draw(n_drawn, seed))
+        return -sliced_distance(Cloud(samples), Cloud(rows), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
-        """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing."""
-        columns = self._fitted_state().table.columns
-        column = next(column for column in columns if str(column.name) == name)
+        """What a text stands for in `given`, as the command line takes it.
+
+        A value; ``30..40`` is a range, ``a|b`` a list, and the empty text missing.
+        """
+        table: Table = self._fitted_state().table
+        texts = [str(column.name) for column in table.columns]
+        column = table.columns[texts.index(name)]
+        if not text:
+            return None
         if ".." in text and column.is_number:
-            return tuple(
-                find_value(column, part)[2].tolist()[0] for part in text.split("..", 1)
-            )
-        if "|" in text and text not in column.levels.astype(str).tolist():
-            return [find_value(column, part)[2].tolist()[0] for part in text.split("|")]
-        return find_value(column, text)[2].tolist()[0] if text else None
+            low, high = text.split("..", 1)
+            return _python_value(column, low), _python_value(column, high)
+        is_level = text in column.levels.astype(str).tolist()
+        if "|" in text and not is_level:
+            return [_python_value(column, part) for part in text.split("|")]
+        return _python_value(column, text)
 
     def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
-        """The table with its missing cells filled; all other cells, the index and the dtypes stay.
+        """The table with its missing cells filled; all else stays.
 
-        A filled cell is a draw given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
-        median, or the most frequent, of many is the best guess. A warning says which cells stay empty.
+        Other cells, the index and the dtypes are those of X. A filled cell is a draw
+        given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
+        median, or the most frequent, of many is the best guess. A warning says which
+        cells stay empty.
 
         Parameters
         ----------
         X : DataFrame with the columns of the fitted one, or a path; with missing cells
-        n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the cells
+        n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the
+            cells
         random_state : int, RandomState, Generator or None
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        table = self._fitted_state().table
+        n = int(n)
+        table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
         frame = as_frame(X)
         z = table.positions_of(read_frame(frame))
-        filled, left = fill(table, z, int(n), seed)
-        names = frame.columns.tolist()
-        out = [frame.copy() for _ in range(int(n))]
-        for made, part in zip(out, np.split(filled, int(n)), strict=True):
-            for c in np.flatnonzero((z < 0).any(0)).tolist():
-                holes = np.flatnonzero((z[:, c] < 0) & (part[:, c] >= 0))
-                at = names.index(table.names[c])
-                new = table.columns[c].series(part[holes, c], generator(seed))
-                made.isetitem(at, _filled(made.iloc[:, at], holes, new))
-        if empty := [
-            name for name in table.names if any(one[name].isna().any() for one in out)
-        ]:
-            why = "identifiers and columns without values cannot be filled"
-            kept = f"constraints cannot be kept in {len(np.unique(left % len(z)))} of {len(z)} rows"
-            said = f"impute left cells of {shown(empty)} empty: {kept if len(left) else why}"
-            warnings.warn(said, UserWarning, stacklevel=2)
-        return out[0] if n == 1 else out
+        filled, unfilled = fill(table, z, n, seed)
+        tables = []
+        for part in np.split(filled, n):
+            tables.append(_with_filled_cells(frame, table, z, part, seed))
+        _warn_of_empty_cells(table, tables, np.unique(unfilled % len(z)))
+        if n == 1:
+            return tables[0]
+        return tables
 
 
-def _filled(column: Any, holes: np.ndarray, new: Any) -> Any:
-    """A column with new cells. One without values takes their dtype; new categories come last."""
-    if column.isna().all():
-        return new.set_axis(holes).reindex(range(len(column))).set_axis(column.index)
-    column = column.copy()
-    if hasattr(column, "cat"):
-        known = column.cat.categories
-        column = column.cat.add_categories(
-            [value for value in new.unique() if value not in known]
-        )
-        new = new.astype(column.dtype)
+def _checked_kinds(columns: Any) -> Mapping[str, str]:
+    """The parameter `columns` as a mapping; an error if it is none."""
+    if columns is None:
+        return {}
+    is_valid = isinstance(columns, Mapping)
+    is_valid = is_valid and all(isinstance(name, str) for name in columns)
+    what = "None or a dict such as {'zip': 'category'}"
+    require(is_valid, "columns", columns, what)
+    kinds: Mapping[str, str] = columns
+    return kinds
+
+
+def _checked_tree_settings(given: Any) -> TreeSettings | None:
+    """The parameter `tree_settings`; an error if it is neither None nor numbers."""
+    if given is None:
+        return None
+    what = "None or numbers such as (10, 2.5) or (10, 2.5, 20)"
+    is_tuple = isinstance(given, tuple) and len(given) in (2, 3)
+    require(is_tuple, "tree_settings", given, what)
+    settings = TreeSettings(*given)
+    is_valid = (
+        is_int(settings.min_samples_leaf, 1)
+        and is_real(settings.ccp_factor, 0)
+        and is_int(settings.n_neighbors, 0)
+    )
+    require(is_valid, "tree_settings", given, what)
+    return settings
+
+
+def _shortened_notes(frame: Any) -> list[str]:
+    """The notes of `columns_`, as long as there is room beside the other columns."""
+    width = LINE_WIDTH - len(str(len(frame) - 1))  # of the index
+    separator = 2  # spaces before each column
+    for name in frame.columns:
+        width -= separator
+        if name != "note":
+            cells = [name, *frame[name].astype(str)]
+            width -= max(len(cell) for cell in cells)
+    width = max(MIN_NOTE_WIDTH, width)
+    notes = []
+    for note in frame["note"]:
+        if len(note) > width:
+            note = f"{note[: width - 1]}…"
+        notes.append(note)
+    return notes
+
+
+def _python_value(column: Column, text: str) -> Any:
+    """What a text stands for in a column, as an object of Python or pandas."""
+    return find_value(column, text).series.tolist()[0]
+
+
+def _with_filled_cells(
+    frame: Any, table: Table, z: np.ndarray, filled: np.ndarray, seed: Seed
+) -> Any:
+    """A copy of a DataFrame, whose positions are z (m, d), with holes filled.
+
+    `filled` (m, d) are the positions of the filled rows.
+    """
+    new_frame = frame.copy()
+    names = frame.columns.tolist()
+    for c in np.flatnonzero((z < 0).any(axis=0)).tolist():
+        holes = np.flatnonzero((z[:, c] < 0) & (filled[:, c] >= 0))
+        new_cells = table.columns[c].decode(filled[holes, c], generator(seed))
+        place = names.index(table.names[c])
+        series = _with_new_cells(new_frame.iloc[:, place], holes, new_cells)
+        new_frame.isetitem(place, series)
+    return new_frame
+
+
+def _with_new_cells(series: Any, holes: np.ndarray, new_cells: Any) -> Any:
+    """A column of a DataFrame with new cells in some rows.
+
+    A column without values takes their dtype, and new categories come last.
+    """
+    if series.isna().all():
+        cells = new_cells.set_axis(holes).reindex(range(len(series)))
+        return cells.set_axis(series.index)
+    series = series.copy()
+    if hasattr(series, "cat"):
+        known = series.cat.categories
+        new = [value for value in new_cells.unique() if value not in known]
+        series = series.cat.add_categories(new)
+        new_cells = new_cells.astype(series.dtype)
     try:
-        column.iloc[holes] = new.array
+        series.iloc[holes] = new_cells.array
     except TypeError as error:
-        fact = f"column {column.name!r} has dtype {column.dtype}, and new cells are {new.dtype}"
-        raise ValueError(f"{fact}; convert it before impute") from error
-    return column
+        fact = f"it has dtype {series.dtype}, and new cells are {new_cells.dtype}"
+        hint = "convert it before impute"
+        raise DataError(fact, hint, column=series.name) from error
+    return series
+
+
+def _warn_of_empty_cells(
+    table: Table, frames: Sequence[Any], rows_left: np.ndarray
+) -> None:
+    """Warn if cells are still missing; in `rows_left` constraints allow no filling."""
+    empty = []
+    for name in table.names:
+        if any(frame[name].isna().any() for frame in frames):
+            empty.append(name)
+    if not empty:
+        return
+    reason = "identifiers and columns without values cannot be filled"
+    if len(rows_left):
+        n_rows = len(frames[0])
+        reason = f"constraints cannot be kept in {len(rows_left)} of {n_rows} rows"
+    text = f"impute left cells of {shown(empty)} empty: {reason}"
+    warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute

@@ -1,4 +1,4 @@
-"""The fit of a table: its plan, and the chain grown column by column."""
+"""The fit of a table: its plan, its chain of models, and what a file keeps of it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,29 @@ from torch import Tensor
 
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataWarning
+from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import LINES, MOST_ROWS, Strategy, TreeSettings
-from sliceflow.spaces.tables.choosing import (
-    choose_detail,
-    choose_strategies,
-    may_be_near,
-)
+from sliceflow.spaces.tables.chain import RIDGE_SCALES, Strategy
+from sliceflow.spaces.tables.choosing import choose_tree_settings, may_use_neighbours
+from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.table import AnyLink, Table, draw_rows, grow_chain
+from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.strategies import choose_strategies
+from sliceflow.spaces.tables.table import ChainStep, Table, draw_rows, fit_chain
+from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
-_SECONDS = 1.5e-6  # for each row and column that a tree sees, on one thread
+# About what a fit takes, to tell users before it starts: seconds on one thread for each
+# cell that a tree is fitted to and each column that it sees, seconds for each cell that
+# is read, and bytes for each cell.
+SECONDS_PER_CELL_AND_PREDICTOR = 1.5e-6
+SECONDS_PER_CELL = 1e-6
+BYTES_PER_CELL = 200
+
+# About the bytes of each drawn cell. Draws read the rows of the table, too.
+BYTES_PER_DRAWN_CELL = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,188 +44,269 @@ class TablePlan(Plan):
 
     n_rows: Count
     n_columns: Count
-    order: tuple[Label, ...]  # the columns in the order in which they are drawn,
-    strategies: tuple[Strategy, ...]  # and how
-    leaf: Count  # rows of a leaf, at least,
-    cost: Annotated[
-        float, Between(0)
-    ]  # and what a split must gain, relative to one of noise
-    near: Count = 0  # rows from which smooth numbers are drawn
+    order: tuple[Label, ...]  # names of the columns, in the order of the chain
+    strategies: tuple[Strategy, ...]  # and how each is drawn
+    min_samples_leaf: Count  # see `TreeSettings`
+    ccp_factor: Annotated[float, Between(0)]
+    n_neighbors: Count = 0
     rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
     identifiers: tuple[Label, ...] = ()  # columns whose values are made up
 
     @property
     def method(self) -> str:
-        return "near rows and a chain of trees" if self.near else "chain of trees"
+        """What draws rows, in a few words."""
+        if self.n_neighbors:
+            return "near rows and a chain of trees"
+        return "chain of trees"
 
     @property
-    def detail(self) -> TreeSettings:
-        return TreeSettings(self.leaf, self.cost, self.near)
+    def tree_settings(self) -> TreeSettings:
+        """How fine trees are, as `TableFlow(tree_settings=…)` takes it."""
+        return TreeSettings(self.min_samples_leaf, self.ccp_factor, self.n_neighbors)
 
-    def detail_for(self, missing: bool) -> TreeSettings:
-        """Near rows may have missing cells: without these, trees draw all columns."""
-        return self.detail if missing else self.detail._replace(near=0)
+    def tree_settings_for(self, missing: bool) -> TreeSettings:
+        """The settings to draw rows with or without `missing` cells.
+
+        Nearest rows give their missing cells to draws, so without these trees draw all
+        columns.
+        """
+        if missing:
+            return self.tree_settings
+        return self.tree_settings._replace(n_neighbors=0)
 
     def lines(self) -> Sequence[tuple[str, object]]:
-        pairs = [*zip(self.order, self.strategies, strict=True)]
-        label = [
-            f"each level of {name} has trees of its own"
-            for name, strategy in pairs
-            if strategy == "per_level"
-        ]
-        near = (
-            f"smooth numbers from the {self.near} rows nearest to a random one"
-            if self.near
-            else ""
+        """Names and values to print; those with the value "" are left out."""
+        near_rows = ""
+        if self.n_neighbors:
+            k = self.n_neighbors
+            near_rows = f"smooth numbers from the {k} rows nearest to a random one"
+        trees = (
+            f"leaves of {self.min_samples_leaf} rows or more; "
+            f"splits worth {self.ccp_factor:g} times noise"
         )
+        on_lines = []
+        per_level = ""
+        for name, strategy in zip(self.order, self.strategies, strict=True):
+            if strategy in RIDGE_SCALES:
+                on_lines.append(name)
+            if strategy == "per_level":
+                per_level = f"each level of {name} has trees of its own"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
-            ("near rows", near),
-            (
-                "trees",
-                f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise",
-            ),
-            ("lines", shown([name for name, strategy in pairs if strategy in LINES])),
-            ("per_level", "".join(label)),
+            ("near rows", near_rows),
+            ("trees", trees),
+            ("lines", shown(on_lines)),
+            ("per_level", per_level),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
         ]
 
+    def fits(self, table: Table) -> bool:
+        """Whether a table, of the rows of a file, could have this plan."""
+        names = tuple(table.names[c] for c in table.order)
+        if self.order != names or len(self.strategies) != len(names):
+            return False
+        for c, strategy in zip(table.order, self.strategies, strict=True):
+            column = table.columns[c]
+            if strategy in RIDGE_SCALES and not column.allows_new_values:
+                return False
+            if strategy == "per_level" and not column.is_binary:
+                return False
+        return not self.n_neighbors or may_use_neighbours(table, self.strategies)
+
+
+@dataclass(frozen=True)
+class TableHistory:
+    """The history of a fit in a file, one entry for each step of the chain.
+
+    Seconds are left out: the same fit gives the same file.
+    """
+
+    column: Sequence[str]
+    unexplained: Sequence[float]
+
+    def check(self) -> None:
+        """Raise a ValueError for a damaged file."""
+        if len(self.column) != len(self.unexplained):
+            raise ValueError("the columns of a history have different lengths")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """As `TableFlow.history_`."""
+        return {"column": list(self.column), "unexplained": list(self.unexplained)}
+
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The state of a fitted table. A loaded one grows its chain again from the rows that the model keeps."""
+    """The state of a fitted table: what draws rows.
+
+    A file has the plan, the seed and the rows. The chain is fitted again from these.
+    """
 
     plan: TablePlan
     seed: Seed
-    table: Any = field(default=None, metadata={"saved": False})  # a `Table`
-    grown: tuple[AnyLink, ...] | None = field(default=None, metadata={"saved": False})
+    # None in what is read from a file, until `TableFlow` adds the table of the rows.
+    known_table: Table | None = field(default=None, metadata={"saved": False})
+    known_chain: tuple[ChainStep, ...] | None = field(
+        default=None, metadata={"saved": False}
+    )
 
     needs_rows = True
 
-    @cached_property
-    def links(self) -> tuple[AnyLink, ...]:
-        return self.grown or tuple(self.grow())
+    @property
+    def table(self) -> Table:
+        """The table that was fitted."""
+        if self.known_table is None:
+            raise ValueError("the table of a file is not known yet")
+        return self.known_table
 
-    def grow(self, missing: bool = True) -> Iterator[AnyLink]:
-        """The links of all columns."""
-        plan = self.plan
-        return grow_chain(
+    @cached_property
+    def chain(self) -> tuple[ChainStep, ...]:
+        """The chain that draws rows with missing cells."""
+        if self.known_chain is not None:
+            return self.known_chain
+        return tuple(self.fit_chain())
+
+    def fit_chain(self, missing: bool = True) -> Iterator[ChainStep]:
+        """Fit the chain that draws rows with or without `missing` cells."""
+        return fit_chain(
             self.table,
             self.table.z,
-            (),
-            self.seed,
-            plan.detail_for(missing),
-            plan.strategies,
+            fixed=(),
+            seed=self.seed,
+            settings=self.plan.tree_settings_for(missing),
+            strategies=self.plan.strategies,
         )
 
     def sample_bytes(self, n: int = 1) -> int:
-        return 64 * (n + self.plan.n_rows) * max(1, self.plan.n_columns)
+        """About how much memory it takes to draw n rows."""
+        n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
+        return BYTES_PER_DRAWN_CELL * n_cells
 
     def draw(self, n: int, seed: Seed, missing: bool = True) -> Any:
-        links = (
-            self.links if missing or not self.plan.near else tuple(self.grow(missing))
-        )
-        return self.table.frame(
-            draw_rows(self.table, links, n, seed, {}, missing), seed
-        )
+        """A DataFrame of n new rows, with or without `missing` cells."""
+        chain = self.chain
+        if not missing and self.plan.n_neighbors:
+            chain = tuple(self.fit_chain(missing=False))
+        z = draw_rows(self.table, chain, n, seed=seed, fixed={}, missing=missing)
+        return self.table.frame(z, seed)
 
-    def columns(self, X: Any) -> Tensor:
+    def features(self, X: Any) -> Tensor:
+        """Comparable coordinates (a, n) of the n rows of a DataFrame."""
         z = self.table.positions_of(read_frame(X))
-        axes = [self.table.columns[c].axes(z[:, c]) for c in self.table.order]
-        return torch.from_numpy(
-            np.vstack([of.T for of in axes] or [np.zeros((1, len(z)))])
-        )
+        axes = []
+        for c in self.table.order:
+            axes.append(self.table.columns[c].features(z[:, c]).T)
+        if not axes:
+            axes.append(np.zeros((1, len(z))))
+        return torch.from_numpy(np.vstack(axes))
 
 
 @dataclass(frozen=True)
 class TableAdapter:
-    """Tables, for one estimator: kinds of columns, constraints, known rows, and how fine trees are."""
+    """What reads and plans the rows of a `TableFlow`."""
 
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, str]  # of columns, as the user gave them
     constraints: Sequence[str]
-    known: TableRows | None = None
-    detail: tuple[int, float] | tuple[int, float, int] | None = None  # None is chosen
+    known_rows: TableRows | None = None  # rows must have the columns of these
+    tree_settings: TreeSettings | None = None  # None lets the rows choose
 
     def read(self, X: Any, y: Any) -> TableRows:
+        """The rows of a DataFrame, or of the file that a path names; y must be None."""
         if y is not None:
-            raise ValueError(
-                "a table has no y; pass it as a column of X, and given= to sample"
-            )
+            fact = "a table has no y"
+            raise DataError(fact, "pass it as a column of X, and given= to sample")
         rows = read_frame(as_frame(X))
-        return rows if self.known is None else rows.like(self.known)
+        if self.known_rows is None:
+            return rows
+        return rows.like(self.known_rows)
 
-    def plan(self, rows: TableRows, seed: Seed) -> TableJob:
+    def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
+        """Find out what the columns are and how each is drawn."""
         table = Table.infer_schema(rows, self.kinds, self.constraints)
-        d = len(table.order)
         strategies = choose_strategies(table)
-        detail = (
-            TreeSettings(*self.detail)
-            if self.detail
-            else choose_detail(table, strategies)
-        )
-        if detail.near and not may_be_near(table, strategies):  # asked for in vain
-            detail = detail._replace(near=0)
+        settings = self.tree_settings
+        if settings is None:
+            settings = choose_tree_settings(table, strategies)
+        if settings.n_neighbors and not may_use_neighbours(table, strategies):
+            settings = settings._replace(n_neighbors=0)
+        settings = settings.for_n_rows(rows.n)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
             strategies=strategies,
-            **detail.of_rows(rows.n)._asdict(),
+            min_samples_leaf=settings.min_samples_leaf,
+            ccp_factor=settings.ccp_factor,
+            n_neighbors=settings.n_neighbors,
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
-        seconds = _SECONDS * min(rows.n, MOST_ROWS) * d * (d + 1) + 1e-6 * rows.n * d
-        what = f"{rows.n} rows of {len(table.columns)} columns need"
-        plan = plan.taking(200 * rows.n * max(1, d), seconds, what, "fit fewer rows")
-        return TableJob(plan, FittedTable(plan, seed, table))
+        plan = _with_costs(plan)
+        return PlannedTable(plan, FittedTable(plan, seed, table))
+
+
+def _with_costs(plan: TablePlan) -> TablePlan:
+    """The plan with its memory and time; an error if there is too little memory."""
+    n_drawn = len(plan.order)
+    n_fitted = min(plan.n_rows, MAX_ROWS_PER_TREE)
+    # Each column sees those before it, so pairs of columns count.
+    seconds = SECONDS_PER_CELL_AND_PREDICTOR * n_fitted * n_drawn * (n_drawn + 1)
+    seconds += SECONDS_PER_CELL * plan.n_rows * n_drawn
+    nbytes = BYTES_PER_CELL * plan.n_rows * max(1, n_drawn)
+    what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+    return plan.taking(nbytes, seconds, what, "fit fewer rows")
 
 
 @dataclass(frozen=True)
-class TableJob:
+class PlannedTable:
     """A planned fit."""
 
     plan: TablePlan
-    fitted: FittedTable  # without its links
-
-    @property
-    def n_steps(self) -> int:
-        """Links of the chain: near rows draw several columns together."""
-        plan = self.plan
-        together = len(self.fitted.table.together(plan.strategies)) if plan.near else 1
-        return len(plan.order) + 1 - together
+    fitted: FittedTable  # without its chain
 
     def run(self, listeners: Sequence[events.Listener]) -> FitResult:
-        """Grow one link after the other."""
+        """Fit one step of the chain after the other, and tell the listeners of each."""
         started_at = events.now()
-        history = events.History()
-        links: list[AnyLink] = []
-        n_steps = self.n_steps
-        for k, link in enumerate(self.fitted.grow()):
-            links.append(link)
-            event = events.Event(
-                stage="columns",
-                stage_index=0,
-                step=k,
-                steps_done=k + 1,
-                steps_total=n_steps,
-                distance=torch.tensor(link.left, dtype=torch.float64),
+        chain: list[ChainStep] = []
+        history: dict[str, list[Any]] = {
+            "column": [],
+            "unexplained": [],
+            "seconds": [],
+        }
+        columns_done = 0
+        for step in self.fitted.fit_chain():
+            chain.append(step)
+            names = self._column_names(step)
+            columns_done += len(names)
+            event = ColumnEvent(
+                column=", ".join(names),
+                columns_done=columns_done,
+                columns_total=len(self.plan.order),
+                unexplained=step.unexplained,
                 seconds=events.now() - started_at,
-                particles=torch.zeros(1, 1),
-                stage_steps=n_steps,
-                measure="unexplained share",
             )
-            events.notify([history, *listeners], event)
-        fitted = replace(self.fitted, grown=tuple(links))
-        return FitResult(fitted, history.as_columns(), self._warning())
+            history["column"].append(event.column)
+            history["unexplained"].append(event.unexplained)
+            history["seconds"].append(event.seconds)
+            events.notify(listeners, event)
+        fitted = replace(self.fitted, known_chain=tuple(chain))
+        return FitResult(fitted, history, self._warning())
+
+    def _column_names(self, step: ChainStep) -> list[str]:
+        """The names of the columns that a step draws."""
+        if isinstance(step, NeighbourModel):
+            indices = step.drawn_columns
+        else:
+            indices = [step.column]
+        return [str(self.fitted.table.names[c]) for c in indices]
 
     def _warning(self) -> DataWarning | None:
         """What to say of columns whose values mostly belong to one row; or nothing."""
         columns = self.fitted.table.columns
-        names = [column.name for column in columns if column.reveals]
+        names = [column.name for column in columns if column.discloses_rows]
         if not names:
             return None
         fact = "samples contain real values, most of which belong to one row"

@@ -1,25 +1,25 @@
-"""A table that is understood: its columns, rules and positions, and new rows drawn by a chain."""
+"""A table whose columns and rules are known, and new rows that a chain draws."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
 from sliceflow.spaces.tables.chain import (
-    LINES,
-    Link,
+    RIDGE_SCALES,
+    ColumnModel,
     PerLevel,
     Strategy,
-    TreeSettings,
-    equal_columns,
-    grow,
+    find_equal_columns,
+    fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column, infer_schema
 from sliceflow.spaces.tables.constraints import (
@@ -28,14 +28,24 @@ from sliceflow.spaces.tables.constraints import (
     find_dependencies,
     parse_constraint,
 )
-from sliceflow.spaces.tables.lines import Line
-from sliceflow.spaces.tables.near import Near
+from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.ridge import RidgeLine
+from sliceflow.spaces.tables.trees import TreeSettings
 
-_ROUNDS = 60  # in which rows that break a rule are drawn anew,
-_NOT_COPIED = 5  # and in the first of which copies are, too, and rows whose lines leave their range
-_EQUAL = 0.02  # share of rows in which a number equals another one, from which on that is no accident
+# Rows that break a constraint are drawn again, at most so often. Then there is an
+# error.
+MAX_ROUNDS = 60
 
-AnyLink = Link | PerLevel | Near
+# In the first of these rounds, copies of rows that occur once are drawn again, too, and
+# rows whose regressions left the range of their column. Later, better one than none.
+MAX_ROUNDS_AGAINST_COPIES = 5
+
+# A number that equals an earlier column in more than this share of the rows does not do
+# so by accident: it is not drawn from nearest rows, which would lose that.
+MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
+
+# A step of a chain draws one column, or several.
+ChainStep = ColumnModel | PerLevel | NeighbourModel
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -45,204 +55,318 @@ def generator(seed: Seed) -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a model, understood."""
+    """The rows of a model, with what is known about them."""
 
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # what they are
     rules: Rules  # what holds between them
     z: np.ndarray  # (n, d), the positions of all cells
+    # What `columns_for_neighbours` found. Every trial of a choice asks again.
+    _neighbour_columns: dict[
+        tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
+    ] = field(default_factory=dict, init=False)
 
     @classmethod
     def infer_schema(
         cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]
     ) -> Table:
-        """A ValueError says which column, row or constraint is wrong."""
-        names = [of.name for of in rows.cells]
-        if unknown := [name for name in kinds if name not in map(str, names)]:
-            fact = f"columns names {unknown[0]!r}, which is not a column"
-            raise ValueError(f"{fact}; there are {shown(names)}")
-        codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
-        distinct = np.flatnonzero(~codes.duplicated().to_numpy())
+        """The table of rows, with given kinds of columns (by name) and constraints.
+
+        An error says which column, row or constraint is wrong.
+        """
+        names = [encoded.name for encoded in rows.columns]
+        texts = [str(name) for name in names]
+        for name, kind in kinds.items():
+            if name not in texts:
+                fact = f"names {name!r}, which is not a column"
+                hint = f"there are {shown(names)}"
+                raise ParameterError("columns", {name: kind}, fact, hint)
+        codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
+        is_repeated = pandas().DataFrame(codes).duplicated().to_numpy()
+        distinct_rows = np.flatnonzero(~is_repeated)
         columns = tuple(
-            infer_schema(of, distinct, kinds.get(str(of.name))) for of in rows.cells
+            infer_schema(encoded, distinct_rows, kinds.get(str(encoded.name)))
+            for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
-        rules = (
-            *(parse_constraint(text, columns) for text in constraints),
-            *find_dependencies(columns, z),
-        )
+        rules = [parse_constraint(text, columns) for text in constraints]
+        rules.extend(find_dependencies(columns, z))
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
         table.rules.check()
         return table
 
     def with_rules(self, more: Sequence[Rule]) -> Table:
-        """The table with more rules. Columns of which something must occur have no new values."""
-        occurs = {
-            c for rule in more if rule.needs_observed_values for c in rule.columns
-        }
-        columns = tuple(
-            replace(of, observed_only=of.exact or c in occurs)
-            for c, of in enumerate(self.columns)
-        )
+        """The table with more rules.
+
+        Columns of which only what occurs is allowed have no new values between rows.
+        """
+        only_known = set[int]()
+        for rule in more:
+            if rule.needs_observed_values:
+                only_known.update(rule.columns)
+        columns = []
+        for c, column in enumerate(self.columns):
+            columns.append(
+                replace(column, observed_only=column.observed_only or c in only_known)
+            )
         rules = Rules((*self.rules.rules, *more), columns, self.z)
-        return replace(self, columns=columns, rules=rules)
+        return replace(self, columns=tuple(columns), rules=rules)
 
     @cached_property
     def names(self) -> list[Any]:
+        """The names of all columns."""
         return [column.name for column in self.columns]
 
     @cached_property
     def order(self) -> list[int]:
-        """The columns of the chain: of two categories first, so that all others see what a label says."""
-        columns = [(c, of) for c, of in enumerate(self.columns) if of.modelled]
-        columns.sort(key=lambda pair: not pair[1].is_label)
-        return self.rules.order([c for c, _ in columns])
+        """The columns that the chain draws, in its order.
 
-    def together(
+        Categories of two levels come first, so that all others see what a label says.
+        """
+        modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
+        modelled.sort(key=lambda c: not self.columns[c].is_binary)
+        return self.rules.order(modelled)
+
+    def columns_for_neighbours(
         self, strategies: Sequence[Strategy], fixed: Sequence[int] = ()
     ) -> list[int]:
-        """Columns that near rows may draw: categories, and smooth numbers that follow from no others.
+        """Columns that can be drawn from nearest rows, but for the `fixed` ones.
 
-        None if there are no such numbers but the `fixed` ones.
+        These are categories, and smooth numbers that follow from no others. None, if
+        there is no such number.
         """
-        if (key := (tuple(strategies), tuple(fixed))) in self._found:
-            return [*self._found[key]]
-        out = list[int]()
-        order = np.array(self.order, dtype=np.int64)
+        key = (tuple(strategies), tuple(fixed))
+        if key not in self._neighbour_columns:
+            found = self._find_columns_for_neighbours(strategies, fixed)
+            self._neighbour_columns[key] = found
+        return list(self._neighbour_columns[key])
+
+    def _find_columns_for_neighbours(
+        self, strategies: Sequence[Strategy], fixed: Sequence[int]
+    ) -> list[int]:
+        found = list[int]()
         for k, (c, strategy) in enumerate(zip(self.order, strategies, strict=True)):
-            own = self.columns[c]
-            rows = self.z[self.z[:, c] >= 0]
-            follows = (
-                equal_columns(self.columns, self.z, c, np.array(out))[1] > 0
-            ).mean() > _EQUAL
-            if strategy in LINES and not follows:
-                line = Line.fit(strategy, self.columns, rows, c, order[:k])
-                follows = line is not None and line.is_exact(own, rows, c)
-            if c not in fixed and (own.is_category or (own.is_smooth and not follows)):
-                out.append(c)
-        self._found[key] = out if any(self.columns[c].is_smooth for c in out) else []
-        return [*self._found[key]]
+            if c in fixed:
+                continue
+            column = self.columns[c]
+            is_usable = column.is_category
+            if column.is_smooth:
+                is_usable = not self._follows(k, strategy, found)
+            if is_usable:
+                found.append(c)
+        if not any(self.columns[c].is_smooth for c in found):
+            return []
+        return found
+
+    def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
+        """Whether the k-th number of the chain follows exactly from columns before it.
+
+        It may equal one of the `earlier` columns in many rows, or all may be on a line.
+        """
+        c = self.order[k]
+        _, sources = find_equal_columns(self.columns, self.z, c, np.array(earlier))
+        if (sources > 0).mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
+            return True
+        scale = RIDGE_SCALES.get(strategy)
+        if scale is None:
+            return False
+        rows = self.z[self.z[:, c] >= 0]
+        before = np.array(self.order[:k], dtype=np.int64)
+        line = RidgeLine.fit(scale, self.columns, rows, c, before)
+        return line is not None and line.is_exact(rows, c)
 
     @cached_property
-    def _found(self) -> dict[tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]]:
-        """What `together` found: every trial of a choice asks again."""
-        return {}
+    def unique_rows(self) -> set[bytes]:
+        """Rows that occur once, as bytes of their positions; empty if most occur again.
 
-    @cached_property
-    def single_rows(self) -> set[bytes]:
-        """Rows that occur once, if most do: a new row that equals one of them is a copy."""
+        A new row that equals one of them is a copy.
+        """
         counts = Counter(row.tobytes() for row in self.z)
-        single = {row for row, count in counts.items() if count == 1}
-        return single if 2 * len(single) > len(self.z) else set()
+        unique = {row for row, count in counts.items() if count == 1}
+        if 2 * len(unique) <= len(self.z):
+            return set()
+        return unique
+
+    def is_copy(self, z: np.ndarray) -> np.ndarray:
+        """Which rows of positions z (m, d) copy a row that occurs once."""
+        return np.array([row.tobytes() in self.unique_rows for row in z], dtype=bool)
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
-        """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
-        pairs = zip(self.columns, rows.like(self.rows).cells, strict=True)
-        return np.column_stack([column.places_of(of) for column, of in pairs])
+        """The positions (m, d) of other rows. An error names a value that cannot be."""
+        others = rows.like(self.rows).columns
+        positions = []
+        for column, encoded in zip(self.columns, others, strict=True):
+            positions.append(column.encode(encoded))
+        return np.column_stack(positions)
 
     def frame(
         self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None
     ) -> Any:
-        """A DataFrame of positions (m, d); `given` columns have one value, a Series of one."""
-        out = []
+        """A DataFrame of rows with positions z (m, d).
+
+        `given` columns have one value in all rows, which is passed as a Series of one.
+        """
+        named_columns = []
         for c, column in enumerate(self.columns):
             if given and c in given:
-                out.append(
-                    (column.name, given[c].repeat(len(z)).reset_index(drop=True))
-                )
+                series = given[c].repeat(len(z)).reset_index(drop=True)
+                named_columns.append((column.name, series))
             elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
-                out.append((column.name, column.series(z[:, c], rng)))
-        return make_frame(self.rows, out)
+                named_columns.append((column.name, column.decode(z[:, c], rng)))
+        return make_frame(self.rows, named_columns)
 
 
-def grow_chain(  # many: rows, their order, and how trees grow
+def fit_chain(
     table: Table,
     z: np.ndarray,
     fixed: Sequence[int],
+    *,
     seed: Seed,
-    detail: TreeSettings,
+    settings: TreeSettings,
     strategies: Sequence[Strategy],
-) -> Iterator[AnyLink]:
-    """The links of a chain of rows z (n, d), but of `fixed` columns; `strategies` has all columns."""
-    pairs = [*zip(table.order, strategies, strict=True)]
-    levels = dict[float, np.ndarray]()
-    label = next(
-        (c for c, strategy in pairs if strategy == "per_level" and c not in fixed), None
-    )
+) -> Iterator[ChainStep]:
+    """Fit a chain to rows with positions z (n, d), one step after the other.
+
+    `fixed` columns are not drawn, and not seen. `strategies` has all columns of
+    `table.order`, also the fixed ones.
+    """
+    settings = settings.for_n_rows(len(z))
+    drawn = list[int]()
+    if settings.n_neighbors:
+        drawn = table.columns_for_neighbours(strategies, fixed)
+    if drawn:
+        yield NeighbourModel.fit(table.columns, z, drawn, settings.n_neighbors)
+
+    label = _per_level_label(table, strategies, fixed)
+    rows_by_level = dict[float, np.ndarray]()
     if label is not None:
-        levels = {
-            level: z[z[:, label] == level] for level in np.unique(z[:, label]).tolist()
-        }
-    detail = detail.of_rows(len(z))
-    before = list[int]()
-    if detail.near and (before := table.together(strategies, fixed)):
-        yield Near.fit(table.columns, z, before, detail.near)
-    done = {*fixed, *before}
-    for c, strategy in pairs:
-        if c not in done:
-            known = np.array(before, dtype=np.int64)
-            key = seed.child("tree", len(before)).key
-            if label is not None and label in before:
-                how = known, key, detail, strategy
-                yield PerLevel(
-                    label,
-                    {k: grow(table.columns, of, c, *how) for k, of in levels.items()},
-                )
-            else:
-                yield grow(table.columns, z, c, known, key, detail, strategy)
-            before.append(c)
+        for level in np.unique(z[:, label]).tolist():
+            rows_by_level[level] = z[z[:, label] == level]
+
+    not_in_trees = {*fixed, *drawn}
+    for c, strategy in zip(table.order, strategies, strict=True):
+        if c in not_in_trees:
+            continue
+        fit = partial(
+            fit_column_model,
+            table.columns,
+            column=c,
+            predictors=np.array(drawn, dtype=np.int64),
+            seed=seed.child("tree", len(drawn)).key,
+            settings=settings,
+            strategy=strategy,
+        )
+        if label is not None and label in drawn:
+            models = {level: fit(z=rows) for level, rows in rows_by_level.items()}
+            yield PerLevel(label, models)
+        else:
+            yield fit(z=z)
+        drawn.append(c)
 
 
-def draw_rows(  # many: what is drawn, from what, and what must hold
+def _per_level_label(
+    table: Table, strategies: Sequence[Strategy], fixed: Sequence[int]
+) -> int | None:
+    """The label of which each level has trees of its own; None if there is none."""
+    for c, strategy in zip(table.order, strategies, strict=True):
+        if strategy == "per_level" and c not in fixed:
+            return c
+    return None
+
+
+def draw_rows(
     table: Table,
-    links: Sequence[AnyLink],
+    chain: Sequence[ChainStep],
     n: int,
+    *,
     seed: Seed,
     fixed: Mapping[int, float],
     missing: bool,
 ) -> np.ndarray:
-    """Positions (n, d) of new rows that keep all rules, with the positions of `fixed` columns; or an error."""
-    columns = table.columns
-    rules = table.rules
+    """Positions (n, d) of new rows that keep all rules; an error if there are none.
+
+    `fixed` columns have these positions in all rows. Cells may be missing only if
+    `missing`.
+    """
     rng = generator(seed.child("rows"))
-    start = np.array(
-        [np.nan if of.modelled else min(len(of.order), 1) - 1.0 for of in columns]
-    )
-    start[list(fixed)] = list(fixed.values())
-    free = np.isin(np.arange(len(columns)), list(fixed), invert=True)
-    out = np.empty((n, len(columns)))
-    rest = np.arange(n)
-    for attempt in range(_ROUNDS):
-        z = np.tile(start, (len(rest), 1))
-        for link in links:
-            how = (
-                []
-                if isinstance(link, Near)
-                else [partial(rules.allowed, link.column, z, missing)]
-            )
-            z[:, link.column] = link.draw(z, rng, *how)
-        ok = rules.complete(z, free)
-        out[rest[ok]] = z[ok]
-        if attempt < _NOT_COPIED:
-            ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
-            for c in (
-                link.column
-                for link in links
-                if not isinstance(link, Near) and link.along
-            ):
-                ok &= (z[:, c] != 0) & (z[:, c] != len(columns[c].order) - 1)
-        rest = rest[~ok]
-        z = z[~ok]
-        if not len(rest):
-            return out
+    blank_row = _blank_row(table.columns, fixed)
+    is_free = np.isin(np.arange(len(table.columns)), list(fixed), invert=True)
+    positions = np.empty((n, len(table.columns)))
+    unfinished = np.arange(n)
+    for attempt in range(MAX_ROUNDS):
+        z = np.tile(blank_row, (len(unfinished), 1))
+        _draw_chain(table, chain, z, rng, missing)
+        accepted = table.rules.complete(z, is_free)
+        if attempt < MAX_ROUNDS_AGAINST_COPIES:
+            accepted[accepted] = ~table.is_copy(z[accepted])
+            accepted &= _is_inside_range(table.columns, chain, z)
+        positions[unfinished[accepted]] = z[accepted]
+        unfinished = unfinished[~accepted]
+        z = z[~accepted]
+        if not len(unfinished):
+            return positions
+    raise _no_rows_error(table.rules, z, n)
+
+
+def _draw_chain(
+    table: Table,
+    chain: Sequence[ChainStep],
+    z: np.ndarray,
+    rng: np.random.Generator,
+    missing: bool,
+) -> None:
+    """Draw the columns of a chain into positions z (m, d), in place, as rules allow."""
+    for step in chain:
+        if isinstance(step, NeighbourModel):
+            z[:, step.drawn_columns] = step.draw(len(z), rng)
+        else:
+            is_allowed = partial(table.rules.allowed, step.column, z, missing)
+            z[:, step.column] = step.draw(z, rng, is_allowed)
+
+
+def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndarray:
+    """The positions (d,) of a row before its columns are drawn; NaN for these.
+
+    Others have a `fixed` position, the only level of their column, or are missing.
+    """
+    row = np.empty(len(columns))
+    for c, column in enumerate(columns):
+        if c in fixed:
+            row[c] = fixed[c]
+        elif column.is_modelled:
+            row[c] = np.nan
+        elif len(column.level_codes):
+            row[c] = 0.0
+        else:
+            row[c] = -1.0
+    return row
+
+
+def _is_inside_range(
+    columns: Sequence[Column], chain: Sequence[ChainStep], z: np.ndarray
+) -> np.ndarray:
+    """Which rows z (m, d) have no lowest or highest value in a column along a line.
+
+    Predictions outside the range of their column were clipped to these.
+    """
+    is_inside = np.full(len(z), True)
+    for step in chain:
+        if not isinstance(step, NeighbourModel) and step.is_ridge:
+            positions = z[:, step.column]
+            highest = len(columns[step.column].level_codes) - 1
+            is_inside &= (positions != 0) & (positions != highest)
+    return is_inside
+
+
+def _no_rows_error(rules: Rules, z: np.ndarray, n: int) -> DataError:
+    """The error for rows z (m, d) of n that break a rule in every round."""
     z = np.where(np.isinf(z), np.nan, z)
-    broken = (
-        f"the constraint {rule.text!r}"
-        for rule in rules.rules
-        if rules.broken(rule, z).any()
-    )
-    fact = f"{len(rest)} of {n} rows could not keep {next(broken, 'all constraints')}"
-    raise ValueError(
-        f"{fact}; it may contradict given or another constraint: leave one out"
-    )
+    broken = "all constraints"
+    for rule in rules.rules:
+        if rules.broken(rule, z).any():
+            broken = f"the constraint {rule.text!r}"
+            break
+    fact = f"{len(z)} of {n} rows could not keep {broken}"
+    hint = "it may contradict given or another constraint: leave one out"
+    return DataError(fact, hint)

@@ -1,0 +1,34 @@
+"""What listeners of a table's fit are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ColumnEvent:
+    """A column of a table whose model was just fitted.
+
+    It has what progress bars read of any event (`sliceflow.events.ProgressEvent`). What
+    a listener returns is ignored: a chain needs all its columns.
+    """
+
+    column: str  # its name; those of several that are drawn together, with commas
+    columns_done: int
+    columns_total: int
+    unexplained: float  # share of the column's impurity that columns before it leave
+    seconds: float  # since the fit began
+
+    @property
+    def steps_done(self) -> int:
+        """The same as `columns_done`."""
+        return self.columns_done
+
+    @property
+    def steps_total(self) -> int:
+        """The same as `columns_total`."""
+        return self.columns_total
+
+    def describe(self) -> str:
+        """Such as "column age, unexplained share 0.31"."""
+        return f"column {self.column}, unexplained share {self.unexplained:.4g}"

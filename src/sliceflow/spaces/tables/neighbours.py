@@ -1,0 +1,155 @@
+"""Several columns drawn together, from the rows nearest to a random row.
+
+This is for small tables in which numbers vary smoothly together. A draw at a random row
+x, in normal scores, with the mean m of the k rows nearest to it, is
+
+    m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
+
+so that draws at all of the k rows would have their mean and covariance. Then each
+number is moved to the distribution of its column, by the one-dimensional transport from
+the distribution of such draws. Categories and missing cells are those of the random
+row. Columns count for distances by how much the other columns explain of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from sliceflow.neighbours.draws import noise_along
+from sliceflow.neighbours.search import build_search, find_nearest
+from sliceflow.spaces.tables.columns import Column
+
+# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4).
+ROW_WEIGHT = 4
+
+# Added to the variances before the covariance is inverted, so that columns that
+# determine each other can be.
+RIDGE_PENALTY = 0.01
+
+# Every column counts for distances as if the others explained at least this share of
+# it.
+MIN_EXPLAINED = 0.25
+
+# Cells of neighbours that are drawn from at a time. It limits memory.
+MAX_CELLS_PER_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourModel:
+    """The first step of a chain: it draws several columns together."""
+
+    columns: Sequence[Column]  # all columns of the table
+    drawn_columns: list[int]  # the indices of those that are drawn
+    z: np.ndarray  # (n, p), their positions
+    scores: Tensor  # (n, q), normal scores of the smooth numbers among them
+    neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
+    unexplained: float  # share of the variance of scores that is within neighbourhoods
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Sequence[Column],
+        z: np.ndarray,
+        drawn_columns: list[int],
+        k: int,
+    ) -> NeighbourModel:
+        """Find the k rows nearest to each of the rows z (n, d), by some columns."""
+        axes = [columns[c].features(z[:, c]) for c in drawn_columns]
+        points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
+        neighbours = find_nearest(build_search(points), points, min(k, len(z)))[1]
+
+        smooth_axes = []
+        for c, axis in zip(drawn_columns, axes, strict=True):
+            if columns[c].is_smooth:
+                smooth_axes.append(np.where(z[:, [c]] < 0, np.nan, axis))
+        scores = torch.from_numpy(np.hstack(smooth_axes))
+        # A missing number counts as the mean of the neighbours.
+        neighbour_means = scores[neighbours].nanmean(1)
+        scores = torch.where(scores.isnan(), neighbour_means, scores).nan_to_num()
+
+        within = scores[neighbours].var(1, correction=0).mean(0)
+        overall = scores.var(0, correction=0)
+        unexplained = float(within.sum() / (overall.sum() + 1e-12))
+        return cls(
+            columns,
+            list(drawn_columns),
+            z[:, drawn_columns],
+            scores,
+            neighbours,
+            unexplained,
+        )
+
+    def draw(self, n_draws: int, rng: np.random.Generator) -> np.ndarray:
+        """Positions (n_draws, p) of new rows, in the order of `drawn_columns`.
+
+        Numbers are moved by their ranks among the draws. So there are at least as many
+        draws as rows, and those that were not asked for are left out.
+        """
+        n_rows = len(self.z)
+        m = max(n_draws, n_rows)
+        n_rounds = math.ceil(m / n_rows)
+        rows = np.concatenate([rng.permutation(n_rows) for _ in range(n_rounds)])[:m]
+        positions = self.z[rows]
+        scores = self._draw_scores(rows, rng)
+        score_index = 0
+        for i, c in enumerate(self.drawn_columns):
+            if self.columns[c].is_smooth:
+                positions[:, i] = self._move_to_distribution(
+                    i, positions[:, i], scores[:, score_index], rng
+                )
+                score_index += 1
+        return np.asarray(positions[:n_draws])
+
+    def _draw_scores(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
+        k = self.neighbours.shape[1]
+        n_blocks = 1 + len(rows) * k * self.scores.shape[1] // MAX_CELLS_PER_BLOCK
+        row_share = math.sqrt(ROW_WEIGHT / (k + ROW_WEIGHT))  # √(1 − h²)
+        h = math.sqrt(k / (k + ROW_WEIGHT))
+        drawn = []
+        for block in np.array_split(rows, n_blocks):
+            around = self.scores[self.neighbours[block]]
+            w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
+            mean = around.mean(1)
+            towards_row = row_share * (self.scores[block] - mean)
+            noise = h * noise_along(around, w)[:, 0]
+            drawn.append((mean + towards_row + noise).numpy())
+        return np.concatenate(drawn)
+
+    def _move_to_distribution(
+        self,
+        i: int,
+        positions: np.ndarray,
+        scores: np.ndarray,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Positions (m,) with the ranks of `scores` and the distribution of column i.
+
+        Cells that are missing in `positions` stay so.
+        """
+        moved = positions.copy()
+        is_known = positions >= 0
+        own_positions = self.z[:, i]
+        known_sorted = np.sort(own_positions[own_positions >= 0])
+        ranks = rankdata(scores[is_known], method="ordinal")
+        u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
+        column = self.columns[self.drawn_columns[i]]
+        moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
+        return moved
+
+
+def _weighted_by_explained(points: np.ndarray) -> np.ndarray:
+    """Points (n, a), each axis scaled by √R², with R² as the others explain it."""
+    n_axes = points.shape[1]
+    covariance = np.atleast_2d(np.cov(points.T, ddof=0))
+    covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)
+    precision = np.linalg.inv(covariance)
+    explained = 1 - 1 / (np.diag(covariance) * np.diag(precision))
+    return np.asarray(points * np.sqrt(np.clip(explained, MIN_EXPLAINED, 1)))

@@ -1,0 +1,181 @@
+"""Decision trees whose leaves hold rows, and how fine such trees are.
+
+A tree compares distributions, not means. Its targets for a number are the normal score
+and the cosines cos(kπu) of its rank u, so differences in spread and shape count as
+well. Cost-complexity pruning removes splits that gain hardly more than a split of pure
+noise would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from sliceflow.spaces.tables.columns import Column
+
+# Rows that a tree is fitted to; all rows are in its leaves. With 15,000, samples of
+# Adult are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
+MAX_ROWS_PER_TREE = 50_000
+
+# A small table gets smaller leaves: at least so many could be filled, but no leaf has
+# fewer rows than MIN_SAMPLES_LEAF. Both are round numbers.
+MIN_LEAVES_PER_TABLE = 15
+MIN_SAMPLES_LEAF = 3
+
+# Cosines of the rank among the targets of a number. C2ST of the tables Default and
+# Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
+N_COSINES = 16
+
+# The weight of the normal score beside the cosines, so that tails count.
+NORMAL_SCORE_WEIGHT = 1.5
+
+# A category with more levels is not one target with classes, but has a target of 0 and
+# 1 for each of its most frequent levels. scikit-learn is slow with many classes.
+MAX_CLASSES = 30
+
+
+class TreeSettings(NamedTuple):
+    """How fine trees are, and whether smooth numbers are drawn from nearest rows."""
+
+    min_samples_leaf: int  # rows in a leaf, at least
+    ccp_factor: float  # what a split must gain, relative to a split of pure noise
+    n_neighbors: int = 0  # rows that smooth numbers are drawn from; 0 for trees only
+
+    @classmethod
+    def from_coarseness(cls, t: float) -> TreeSettings:
+        """Settings from the finest trees, t = 0, to the coarsest, t = 1.
+
+        Leaves have 5·4ᵗ rows or more, and a split must gain 2 + 0.75·t times what one
+        of noise would. Both ends were set with the five tables of
+        benchmarks/standard_tables.py in view.
+        """
+        return cls(min_samples_leaf=round(5 * 4**t), ccp_factor=round(2 + 0.75 * t, 2))
+
+    def for_n_rows(self, n: int) -> TreeSettings:
+        """The same settings with smaller leaves if there are few rows."""
+        limit = max(MIN_SAMPLES_LEAF, n // MIN_LEAVES_PER_TABLE)
+        return self._replace(min_samples_leaf=min(self.min_samples_leaf, limit))
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree whose leaves hold rows: those of each node are a range of `row_order`."""
+
+    nodes: Any  # the `tree_` of a fitted tree of scikit-learn
+    row_order: np.ndarray  # (n,), rows by leaf, and by their values within a leaf
+    node_start: np.ndarray  # (nodes,), where the range of each node begins
+    node_size: np.ndarray  # (nodes,), and how many rows it has
+    parent: np.ndarray  # (nodes,), the node above each node; 0 for the root
+    residual_impurity: float = 1.0  # share of the root's impurity that leaves have
+
+    @classmethod
+    def fit(
+        cls,
+        x: np.ndarray,
+        target: np.ndarray,
+        values: np.ndarray,
+        settings: TreeSettings,
+        rng: np.random.Generator,
+    ) -> Tree:
+        """Split rows by their features x (n, p), so that `target` is alike in leaves.
+
+        The target is (n,) for classes, or (n, k) for numbers; see `tree_targets`.
+        Within a leaf, rows are sorted by `values` (n,).
+        """
+        sample = sample_rows(np.arange(len(values)), rng)
+        nodes = _fit_nodes(x[sample], target[sample], settings)
+        leaf = nodes.apply(x)
+        row_order = np.lexsort((values, leaf))
+        sorted_leaf = leaf[row_order]
+        parent, subtree_end = _parents_and_subtree_ends(nodes)
+        node_start = np.searchsorted(sorted_leaf, np.arange(nodes.node_count))
+        node_end = np.searchsorted(sorted_leaf, subtree_end)
+        return cls(
+            nodes,
+            row_order,
+            node_start,
+            node_end - node_start,
+            parent,
+            _residual_impurity(nodes),
+        )
+
+    def is_leaf(self, node: np.ndarray) -> np.ndarray:
+        """Which of some nodes (m,) are leaves."""
+        return np.asarray(self.nodes.children_left[node] < 0)
+
+
+def sample_rows(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """At most as many random ones of some rows as a tree is fitted to, in order."""
+    return np.sort(rows[rng.permutation(len(rows))[:MAX_ROWS_PER_TREE]])
+
+
+def tree_targets(column: Column, values: np.ndarray) -> np.ndarray:
+    """What a tree of a column is fitted to, of values (n,) of its cells.
+
+    Of a category, classes (n,), or with very many levels one column of (n, k) for each
+    of the most frequent. Of a number, functions (n, k) of its rank.
+    """
+    if column.is_number:
+        u = (rankdata(values) - 0.5) / len(values)
+        cosines = np.cos(np.pi * np.arange(1, N_COSINES + 1) * u[:, None])
+        return np.column_stack((cosines, NORMAL_SCORE_WEIGHT * ndtri(u)))
+    levels, counts = np.unique(values, return_counts=True)
+    if len(levels) <= MAX_CLASSES:
+        return values.astype(np.int64)
+    most_frequent = levels[np.argsort(-counts, kind="stable")[:MAX_CLASSES]]
+    return np.asarray(values[:, None] == most_frequent, dtype=np.float64)
+
+
+def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> Any:
+    """The `tree_` of scikit-learn for features x (n, p) and a target (n,) or (n, k)."""
+    ccp_alpha = settings.ccp_factor / len(x) * _impurity(target)
+    estimator_type = DecisionTreeClassifier
+    if target.ndim == 2:
+        estimator_type = DecisionTreeRegressor
+    estimator = estimator_type(
+        random_state=0,
+        min_samples_leaf=settings.min_samples_leaf,
+        ccp_alpha=ccp_alpha,
+        # Half the gain saves time, and hardly a split that pruning would have kept.
+        min_impurity_decrease=ccp_alpha / 2,
+    )
+    return estimator.fit(x, target).tree_
+
+
+def _impurity(target: np.ndarray) -> float:
+    """The mean variance of a target (n, k); of classes (n,), Gini's index."""
+    if target.ndim == 2:
+        return float(target.var(axis=0).mean())
+    counts = np.unique(target, return_counts=True)[1]
+    shares = counts / len(target)
+    return float(1 - (shares**2).sum())
+
+
+def _parents_and_subtree_ends(nodes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The parent of each node, and one more than the last node below it.
+
+    scikit-learn numbers nodes depth first: what is below a left child ends where its
+    sibling begins, and what is below a right child where its parent's subtree ends.
+    """
+    parent = np.zeros(nodes.node_count, dtype=np.int64)
+    subtree_end = np.full(nodes.node_count, nodes.node_count)
+    for node in np.flatnonzero(nodes.children_left >= 0):
+        left = nodes.children_left[node]
+        right = nodes.children_right[node]
+        parent[left] = node
+        parent[right] = node
+        subtree_end[left] = right
+        subtree_end[right] = subtree_end[node]
+    return parent, subtree_end
+
+
+def _residual_impurity(nodes: Any) -> float:
+    """The impurity of all leaves together, as a share of the root's."""
+    impurity = nodes.impurity * nodes.n_node_samples
+    is_leaf = nodes.children_left < 0
+    return float(impurity[is_leaf].sum() / max(impurity[0], 1e-12))
