@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 # Endings of files that are tables.
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 
 # Cells of a text file that mean a missing value, in lower case.
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
+MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
 
 # A number as Python writes it: 12, -0.5, .5, 1e-3.
-PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+PLAIN_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
 _CURRENCIES = (
     "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|TRY|KRW"
@@ -101,7 +101,7 @@ class NumberFormat:
             bare = bare.where(well_grouped)
             bare = bare.str.replace(self.thousands, "", regex=False)
         bare = bare.str.replace(self.decimal, ".", regex=False)
-        bare = bare.where(bare.str.fullmatch(PLAIN))
+        bare = bare.where(bare.str.fullmatch(PLAIN_NUMBER))
         return np.asarray(bare.astype("float64"))
 
     def write(self, numbers: np.ndarray) -> list[str]:

@@ -19,6 +19,7 @@ from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from sklearn.base import BaseEstimator
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow
     from sliceflow.spaces.pictures.layout import Layout
@@ -82,7 +83,7 @@ class Run:
     """
 
     name: str
-    load: Callable[[], Any]
+    load: Callable[[], BaseEstimator]
     read: Callable[[], tuple[Pictures, Pictures | None]]
 
 
@@ -187,7 +188,7 @@ class Gallery:
 
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
-        """Size, classes and known part of a model, and pictures that it can complete."""
+        """Size, classes and known part of a model, and pictures to complete."""
         from sliceflow.spaces.pictures.layout import as_mask
 
         observed = None

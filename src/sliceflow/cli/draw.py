@@ -21,7 +21,7 @@ from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import check_new, load_model
 from sliceflow.cli.settings import Part, parse_kinds
 from sliceflow.errors import DataError, HintedError, ParameterError, from_tensor
-from sliceflow.number_formats import TABLES
+from sliceflow.number_formats import TABLE_ENDINGS
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
@@ -51,7 +51,7 @@ def sample(
     from sliceflow import ImageFlow, TableFlow
 
     if isinstance(model, TableFlow):
-        _check_ending(out, TABLES)
+        _check_ending(out, TABLE_ENDINGS)
         if label is not None:
             fact = "--label is for classes; this is a table"
             raise UsageError(fact, "pass --given column=value")
@@ -179,9 +179,9 @@ def _write_completions(
     completions: np.ndarray,
     layout: Layout,
 ) -> None:
-    """Write a grid: in each row a picture with its unknown part in grey, then completions.
+    """Write a grid with a row for each picture: its known part, then its completions.
 
-    `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
+    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
     """
     from sliceflow.spaces.pictures.layout import as_mask
 
@@ -205,7 +205,7 @@ def impute(
     """Fill the missing cells of a table, and leave all others as they are."""
     from sliceflow.spaces.tables.files import read_table, write_table
 
-    _check_ending(out, TABLES)
+    _check_ending(out, TABLE_ENDINGS)
     paths = [out]
     if n > 1:
         paths = [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]

@@ -28,6 +28,7 @@ from sliceflow.wording import format_bytes
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.cli.run_folder import Model
     from sliceflow.models.estimator import PreparedFit
     from sliceflow.models.ranks import Ranks
 
@@ -231,7 +232,7 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
 
 
 def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
-    """Fit, with a progress bar. Flows write checkpoints; the fit of a table is short."""
+    """Fit, with a progress bar. Flows write checkpoints; tables are fitted fast."""
     from sliceflow import TableFlow
     from sliceflow.spaces.pictures.plan import PicturePlan
 
@@ -306,7 +307,7 @@ def _explain(
 def _finish(
     settings: Settings,
     folder: RunFolder,
-    model: Any,
+    model: Model,
     train: Data,
     test: Data | None,
     output: Output,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets.sets import SETS
-from sliceflow.number_formats import TABLES
+from sliceflow.number_formats import TABLE_ENDINGS
 
 DATASET_NAMES = ("digits", *SETS)
 PICTURES = "pictures"
@@ -82,7 +82,7 @@ class Settings:
     @property
     def kind(self) -> str:
         """What is fitted: "pictures" or a "table"."""
-        if Path(self.source).suffix.lower() in TABLES:
+        if Path(self.source).suffix.lower() in TABLE_ENDINGS:
             return TABLE
         return PICTURES
 

@@ -511,11 +511,6 @@ class Column:
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
         return self.is_category and many_rows and 2 * n_once > n
 
-    # <old names>, that constraints still use
-    values = property(lambda self: self.level_numbers)
-    on_grid = round_to_grid
-    # </old names>
-
 
 def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Values (k,) at positions (m,), or on a line between two of them."""

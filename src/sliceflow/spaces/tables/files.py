@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from sliceflow.errors import DataError, duplicates
 from sliceflow.models.atomic import write_atomically
-from sliceflow.number_formats import MISSING, PLAIN, TABLES
+from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
 from sliceflow.spaces.tables.cells import pandas
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 def _binary_format(path: Path) -> str | None:
     """What pandas calls a file with this ending; None for text."""
     ending = path.suffix.lower()
-    if ending not in TABLES:
+    if ending not in TABLE_ENDINGS:
         raise DataError(
-            f"{path} is not a table: its name ends with none of {', '.join(TABLES)}"
+            f"{path} is not a table: its name ends with none of {', '.join(TABLE_ENDINGS)}"
         )
     return _BINARY_FORMATS.get(ending)
 
@@ -192,7 +192,7 @@ def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
     number_columns = [
         i
         for i, cell in enumerate(first_row)
-        if re.fullmatch(PLAIN, cell.replace(",", "."))
+        if re.fullmatch(PLAIN_NUMBER, cell.replace(",", "."))
     ]
     if not number_columns:
         return True
@@ -209,11 +209,11 @@ def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
 def _infer_type(texts: pd.Series) -> pd.Series:
     """A column of texts as booleans, numbers or texts, with missing cells."""
     texts = texts.str.strip()
-    texts = texts.mask(texts.str.lower().isin(MISSING))
+    texts = texts.mask(texts.str.lower().isin(MISSING_WORDS))
     present = texts.dropna()
     if not len(present):
         return texts.astype("float64")
-    all_plain_numbers = present.str.fullmatch(PLAIN).all()
+    all_plain_numbers = present.str.fullmatch(PLAIN_NUMBER).all()
     if present.isin(["True", "False"]).all():
         typed = present == "True"
     elif not all_plain_numbers or present.str.match(_LEADING_ZERO).any():

@@ -217,6 +217,3 @@ def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | Non
         if np.array_equal(scaled / 10.0**decimals, numbers):
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return numbers, None
-
-
-whole_numbers = integer_values_of  # the name that the algorithms still use

@@ -20,7 +20,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
-from sliceflow.spaces.tables.formats import whole_numbers
+from sliceflow.spaces.tables.formats import integer_values_of
 from sliceflow.spaces.tables.ridge import RidgeLine
 from sliceflow.spaces.tables.table import Table
 
@@ -211,7 +211,7 @@ def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
 def _bound_in_units(column: Column, value: Any, to_integer: Any) -> Any:
     """A bound as a number of the column's units, rounded into the range; or a float."""
     series = find_value(column, value).series
-    integer_values, unit = whole_numbers(
+    integer_values, unit = integer_values_of(
         series, column.encoded.value_type, column.text_format
     )
     number = Fraction(integer_values[0]) * (unit or 1)
