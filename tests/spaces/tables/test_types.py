@@ -318,6 +318,7 @@ def long_texts(n):
         (["2024-01-31", "31.1.2024"] * 30, 0, "dates not all in one format"),
         ([Decimal("NaN"), Decimal(1), Decimal("inf")] * 20, 2, "make it missing"),
         (pd.period_range("2020-01", periods=60, freq="M"), None, "to_timestamp"),
+        (pd.Categorical([("u", 1), ("v", 2)] * 30), None, "support the dtype category"),
     ],
 )
 def test_free_text_and_odd_cells_are_named_by_row_and_column(values, row, message):

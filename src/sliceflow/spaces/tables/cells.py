@@ -1,4 +1,4 @@
-"""A DataFrame as a model stores it: each column as its levels, and a code for each cell.
+"""A DataFrame as a model stores it: the levels of each column, a code for each cell.
 
 The levels of a column are its different values. The code of a cell is the number of its
 level, or −1 if the cell is missing. The column ``["b", "a", None, "b"]`` has the levels
@@ -58,7 +58,15 @@ OBJECT_OF_TEXT: dict[str, Callable[[str], Any]] = {
     "float": float,
     "bool": bool,
 }
-_OBJECT_TYPES = (str, int, float, bool, Decimal, date)
+# Types of Python objects that a column may have.
+_OBJECT_TYPES: dict[type, ValueType] = {
+    str: "str",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    Decimal: "Decimal",
+    date: "date",
+}
 
 # What pandas and numpy raise for values or dtypes that do not fit together. numpy
 # evaluates some names of dtypes as Python, hence the SyntaxError.
@@ -137,10 +145,10 @@ class EncodedColumn:
             return _VALUE_TYPES[kind]
         if self.dtype != "object" or not len(self.levels):
             return "str"
-        names = {type(value).__name__ for value in self.levels}
-        if len(names) > 1:
+        types = {type(value) for value in self.levels}
+        if len(types) > 1:
             return "float"  # integers and floats: no others may stand together
-        return names.pop()  # type: ignore[return-value]
+        return _OBJECT_TYPES[types.pop()]
 
     @property
     def missing(self) -> np.ndarray:
@@ -176,11 +184,6 @@ class EncodedColumn:
         """The value of every cell; None where it is missing."""
         values = [*self.levels.tolist(), None]
         return [values[code] for code in self.codes.tolist()]
-
-    @property
-    def form(self) -> ValueType:
-        """The name of `value_type` that the algorithms still use."""
-        return self.value_type
 
 
 def _has_cells(codes: np.ndarray, n_levels: int) -> np.ndarray:
@@ -287,11 +290,6 @@ class TableRows:
             digest.update(column.codes.tobytes())
         return {"X": digest.hexdigest()}
 
-    @property
-    def cells(self) -> tuple[EncodedColumn, ...]:
-        """The name of `columns` that the algorithms still use."""
-        return self.columns
-
 
 def make_frame(
     rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
@@ -335,7 +333,7 @@ def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
         )
     except ValueError as error:
         raise DataError(
-            f"new rows do not fit in the dtype {old_cells.dtype} of the model ({error})",
+            f"new rows do not fit in the model's dtype {old_cells.dtype} ({error})",
             "convert one of them",
             column=above.name,
         ) from error
@@ -403,18 +401,14 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     """The levels and codes of a column of a DataFrame."""
     pd = pandas()
     kind = column_kind(column)
-    if kind == "category":
-        levels = pd.Series(column.dtype.categories)
-        codes = column.cat.codes.to_numpy(np.int64)
-        if column.dtype.ordered:
-            return _encode_levels(name, codes, levels, "ordered")
-        return _encode_levels(name, codes, levels, "unordered")
     if kind == "object":
         codes, levels = _factorize_objects(column, name)
         return _encode_levels(name, codes, levels)
     if kind == "float":
         _refuse_infinities(column, name)
     try:
+        if kind == "category":
+            return _encode_categories(column, name)
         codes, levels = pd.factorize(column, sort=True)
         return _encode_levels(name, codes.astype(np.int64), pd.Series(levels))
     except _PANDAS_ERRORS as error:
@@ -424,6 +418,14 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
         raise DataError(
             f"tables do not support the dtype {column.dtype}", advice, column=name
         ) from error
+
+
+def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
+    """A column of pandas' categories. These are its levels, in their order."""
+    categories: _Categorical = "ordered" if column.dtype.ordered else "unordered"
+    levels = pandas().Series(column.dtype.categories)
+    codes = column.cat.codes.to_numpy(np.int64)
+    return _encode_levels(name, codes, levels, categories)
 
 
 def _refuse_infinities(column: pd.Series, name: Any) -> None:
@@ -442,7 +444,7 @@ def _refuse_infinities(column: pd.Series, name: Any) -> None:
 def _encode_levels(
     name: Any, codes: np.ndarray, levels: pd.Series, categorical: _Categorical = ""
 ) -> EncodedColumn:
-    """The column with these levels. One of `_PANDAS_ERRORS` if a file cannot hold them."""
+    """The column with these levels. An error of pandas if a file cannot hold them."""
     dtype = str(levels.dtype)
     dtype_of_name = str(pandas().Series([], dtype=dtype).dtype)
     if dtype_of_name != dtype or dtype == "float128":
@@ -459,11 +461,13 @@ def _encode_levels(
         numbers = levels.astype(storage).to_numpy() + storage(0)  # −0 becomes 0
         return EncodedColumn(name, dtype, codes, numbers, categorical=categorical)
     values = [_python_value(value) for value in levels.tolist()]
-    if kind == "object" and not categorical:
-        _check_object_types({type(value) for value in values})
+    types = {type(value) for value in values}
+    if not types <= set(_OBJECT_TYPES):
+        raise ValueError(f"levels of {dtype} are neither numbers, texts nor dates")
+    # Only those of categories may have different types.
+    if len(types) > 1 and types != {int, float} and not categorical:
+        raise ValueError(f"levels of {dtype} have different types")
     labels = tuple(_label_of_value(value) for value in values)
-    if any(type(label) not in (str, int, float, bool, tuple) for label in labels):
-        raise ValueError(f"levels of {dtype} are neither numbers nor texts")
     return EncodedColumn(name, dtype, codes, labels=labels, categorical=categorical)
 
 
@@ -474,12 +478,6 @@ def _check_years(times: pd.Series) -> None:
     """
     if times.min().year < 1 or times.max().year > 9999:
         raise ValueError("a year is not from 1 to 9999")
-
-
-def _check_object_types(types: set[type]) -> None:
-    """Raise a ValueError for Python objects of types that cannot be in one column."""
-    if len(types) > 1 and types != {int, float}:
-        raise ValueError("levels have different types")
 
 
 def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Series]:

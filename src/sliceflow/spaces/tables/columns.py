@@ -10,17 +10,17 @@ Each cell has several coordinates. Take a column of five prices:
 | integer value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | number        | 250, 0, NaN, 750, 0              | regressions, interpolation      |
 
-The *levels* of a column are its different values. The **position** of a cell is the rank
-of its level, from 0: levels of numbers and times ascend, those of categories descend by
-frequency. A missing cell is at −1. A position between two levels is a new value between
-them: 0.5 is the number 125, which is $3.75. New values are drawn only where they are
-plausible (`Column.interpolable`).
+The *levels* of a column are its different values. The **position** of a cell is the
+rank of its level, from 0: levels of numbers and times ascend, those of categories
+descend by frequency. A missing cell is at −1. A position between two levels is a new
+value between them: 0.5 is the number 125, which is $3.75. New values are drawn only
+where they are plausible (`Column.interpolable`).
 
 **Integer values** count a `unit`, here 1/100. The **number** of a cell counts `step`
-units from the smallest value, `origin`. The step is more than one unit if all differences
-are multiples of it, as in a column of whole hours in seconds. So numbers are a grid
-of whole numbers, and rounding a number gives a value that the column can have. Floats
-with many decimals have no unit: their numbers are the floats.
+units from the smallest value, `origin`. The step is more than one unit if all
+differences are multiples of it, as in a column of whole hours in seconds. So numbers
+are a grid of whole numbers, and rounding a number gives a value that the column can
+have. Floats with many decimals have no unit: their numbers are the floats.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ KINDS: tuple[str, ...] = get_args(UserKind)
 # New values are drawn between levels if there are more levels than this share of the
 # rows; else the values are few, such as grades, and there is nothing between them.
 _MIN_LEVELS_PER_ROW = 0.05
-# And if there are at least this many. Fewer also do not show a grid coarser than a unit.
+# And if there are at least this many. Fewer do not show a grid coarser than a unit,
+# either.
 _MIN_LEVELS = 10
 # A level with more rows than both of these is an atom, such as an income of 0: no new
 # values are drawn next to it.
@@ -331,7 +332,7 @@ class Column:
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether it has numbers of which none is frequent, and few cells are missing."""
+        """Whether it has numbers, none of them frequent, and few cells are missing."""
         counts = np.unique(self.positions, return_counts=True)[1]
         most_frequent = counts.max()
         n = counts.sum()
@@ -435,8 +436,8 @@ class Column:
             numbers[new] = self.numbers_of_integers(integers, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
-                f"{values.iloc[new[0]]!r} does not fit the column, which is {self.kind} "
-                f"({dtype})",
+                f"{values.iloc[new[0]]!r} does not fit the column, which is "
+                f"{self.kind} ({dtype})",
                 str(error),
                 column=self.name,
             ) from error
@@ -503,17 +504,12 @@ class Column:
 
     @property
     def discloses_rows(self) -> bool:
-        """Whether samples hold real values, most of which occur once and tell their row."""
+        """Whether samples hold real values, most of which belong to one row."""
         counts = np.bincount(self.encoded.codes[~self.encoded.missing])
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
         return self.is_category and many_rows and 2 * n_once > n
-
-    # <old names>, that constraints still use
-    values = property(lambda self: self.level_numbers)
-    on_grid = round_to_grid
-    # </old names>
 
 
 def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -560,7 +556,7 @@ def infer_schema(
 
 
 def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[Any, str]:
-    """The kind and the format of dates that a user gave; both empty if none is given."""
+    """The kind and the format of dates that a user gave; empty if there is none."""
     if wanted is None:
         return "", ""
     kind, _, date_format = wanted.partition(":")

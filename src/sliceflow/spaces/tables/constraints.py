@@ -2,14 +2,20 @@
 
 | expression | meaning |
 |---|---|
-| ``"start <= end"``, ``<``, ``>=``, ``>`` | one column against another, a number, or a sum |
+| ``"start <= end"``, ``<``, ``>=``, ``>`` | a column and another, a number, or a sum |
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A comparison or sum with a missing cell holds. A column that follows from another in every row is kept so
-without being asked for (`dependencies`). Names that are not words stand in backquotes:
-``"`unit price` >= 0"``. The chain draws only what the rules allow given the columns before, computes
-totals, and draws a row anew if one of its rules is broken.
+A comparison or sum with a missing cell holds. A column that follows from another in
+every row, as a country from its town, is kept so without being asked for
+(`find_dependencies`). Names that are not words stand in backquotes:
+``"`unit price` >= 0"``.
+
+Rules are about the positions z (n, d) of rows (`columns` explains positions). While
+rows are drawn column by column, NaN is a cell that is not drawn yet, and ∞ a cell of a
+sum that cannot be computed. The model draws only what the rules allow given the columns
+before (`Rules.allowed`), computes totals, and draws a row anew if it breaks a rule
+(`Rules.complete`).
 """
 
 from __future__ import annotations
@@ -21,181 +27,188 @@ from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import compress
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import numpy as np
 
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import pandas
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
-_TERM = rf"(?:{_NAME}|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))"
-_LARGE = 2**58  # whole numbers from which on Python's own are added
-_EQUAL = 1e-9  # relative error of sums of floats
-_ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
-_CHANCE = (
-    1e-9  # of a dependency between columns that have nothing to do with each other
+_NUMBER = r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_TERM = rf"(?:{_NAME}|{_NUMBER})"
+_COMBINATIONS = re.compile(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*")
+_COMPARISON = re.compile(
+    rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*"
 )
-_LOOKED_AT = 500  # rows that most pairs of columns are compared on
-_MOST_PAIRS = 300  # columns among which dependencies are looked for
+
+# Terms of a sum below this are added in 64 bits: up to 32 of them cannot overflow.
+# Python's own integers add larger ones.
+_MAX_FAST_INTEGER = 2**58
+# Relative rounding error that sums of floats may have.
+_FLOAT_TOLERANCE = 1e-9
+# A total of floats is computed with a tolerance of a step that is larger.
+_STEP_TOLERANCE = 1e-6
+# Rows per level that a column must have on average, so that others may follow from it.
+# With fewer it would be hard to tell a rule from chance.
+_MIN_ROWS_PER_LEVEL = 5
+# A dependency must be less probable than this in columns that are independent.
+_MAX_CHANCE = 1e-9
+# Rows that refute most pairs of columns, before all rows are compared.
+_ROWS_COMPARED_FIRST = 500
+# Columns among which dependencies are looked for; every pair of them is compared.
+_MAX_COLUMNS_COMPARED = 300
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One constraint: Σ weight·column ≤, < or = bound, a combination that occurs, or a list of positions.
+class LinearRule:
+    """Σ weight·column ≤, < or = bound.
 
-    Weights and bound are exact whole numbers of one `unit`; floats if it is None. A sum begins with its total.
+    Weights and bound are exact integers that count one `unit`, or floats if it is None.
+    A rule with "=" computes its first column, the total, from the others, its parts.
     """
 
-    text: str
-    relation: Literal["<=", "<", "=", "occurs", "in"]
+    text: str  # as the user wrote it
     columns: tuple[int, ...]
-    weights: tuple[Any, ...] = ()
-    bound: Any = 0
+    weights: tuple[float, ...]
+    relation: Literal["<=", "<", "="]
+    bound: float = 0
     unit: Fraction | None = None
-    implied: bool = False  # nobody asked for it
+
+    implied: ClassVar[bool] = False
+    needs_observed_values: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class CombinationRule:
+    """Only combinations of values that occur in the table."""
+
+    text: str
+    columns: tuple[int, ...]
+    implied: bool = False  # whether it was found in the table, and nobody asked for it
+
+    needs_observed_values: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class MembershipRule:
+    """A column has one of some positions, −1 for a missing cell."""
+
+    text: str
+    columns: tuple[int]
+    positions: tuple[float, ...]
+
+    implied: ClassVar[bool] = False
+    needs_observed_values: ClassVar[bool] = True
+
+
+# Columns of rules that need observed values have no new ones between them.
+Rule = LinearRule | CombinationRule | MembershipRule
+
+
+def _is_sum(rule: Rule) -> TypeGuard[LinearRule]:
+    """Whether a rule computes a total."""
+    return isinstance(rule, LinearRule) and rule.relation == "="
 
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """The rules of a table, its columns, and the positions z (n, d) of its rows, which keep them."""
+    """The rules of a table, its columns, and the positions of its rows."""
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    z: np.ndarray
-    _known: dict[tuple[int, ...], np.ndarray] = field(
+    z: np.ndarray  # (n, d), which keep the rules
+    # Combinations that occur, by their columns; each is looked up many times.
+    _combinations: dict[tuple[int, ...], np.ndarray] = field(
         default_factory=dict, init=False
-    )  # what occurs
+    )
 
     def check(self) -> None:
-        """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
-        for rule in self.totals:
-            total = self.columns[rule.columns[0]]
-            if (
-                total.unit is not None
-                and np.abs(total.values).max(initial=0) >= MAX_EXACT_FLOAT
-            ):
-                fact = f"constraint {rule.text!r}: {total.name!r} spans more than 2^53 steps, too many to add"
-                raise ValueError(f"{fact} exactly; divide the columns, or leave it out")
+        """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
+        for sum_rule in self.sums:
+            total = self.columns[sum_rule.columns[0]]
+            largest = np.abs(total.level_numbers).max(initial=0)
+            if total.unit is not None and largest >= MAX_EXACT_FLOAT:
+                raise DataError(
+                    "it spans more than 2^53 steps, too many for the constraint "
+                    f"{sum_rule.text!r} to be exact",
+                    "divide the columns, or leave it out",
+                    column=total.name,
+                )
         for rule in self.rules:
-            bad = self.broken(rule, self.z)
-            if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                own = [(c, self.columns[c]) for c in rule.columns]
-                cells = ", ".join(
-                    f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own
+            broken = self.broken(rule, self.z)
+            if broken.any():
+                row = int(np.flatnonzero(broken)[0])
+                raise DataError(
+                    f"the constraint {rule.text!r} does not hold in "
+                    f"{int(broken.sum())} rows, here with {self._cells(rule, row)}",
+                    "fix the rows, or leave it out",
+                    row,
                 )
-                fact = f"does not hold in {int(bad.sum())} rows, first in row {row} ({cells})"
-                raise ValueError(
-                    f"constraint {rule.text!r} {fact}; fix the rows, or leave it out"
-                )
+
+    def _cells(self, rule: Rule, row: int) -> str:
+        """The cells of a row of the table that a rule is about, as text."""
+        cells = []
+        for c in rule.columns:
+            column = self.columns[c]
+            value = column.levels.iloc[int(self.z[row, c])]
+            cells.append(f"{column.name}={value}")
+        return ", ".join(cells)
 
     @cached_property
-    def totals(self) -> list[Rule]:
-        """Sums in the order in which they can be computed: of sums of sums, the inner ones first."""
-        sums = {rule.columns[0]: rule for rule in self.rules if rule.relation == "="}
-        if len(sums) < sum(rule.relation == "=" for rule in self.rules):
-            raise ValueError(
-                "two constraints compute the same column; leave one of them out"
-            )
+    def sums(self) -> list[LinearRule]:
+        """Rules with "=" in the order in which they can be computed.
+
+        A total that is a part of another sum comes first.
+        """
+        by_total = dict[int, LinearRule]()
+        for rule in self.rules:
+            if _is_sum(rule):
+                total = rule.columns[0]
+                if total in by_total:
+                    raise ParameterError(
+                        "constraints",
+                        [by_total[total].text, rule.text],
+                        "compute the same column",
+                        "leave one of them out",
+                    )
+                by_total[total] = rule
+        parts = {total: rule.columns[1:] for total, rule in by_total.items()}
         try:
-            order = TopologicalSorter(
-                {c: rule.columns[1:] for c, rule in sums.items()}
-            ).static_order()
-            return [sums[c] for c in order if c in sums]
+            order = list(TopologicalSorter(parts).static_order())
         except CycleError as error:
-            text = sums[error.args[1][0]].text
-            raise ValueError(
-                f"constraint {text!r} is in a circle of sums; leave one out"
+            columns_in_circle = error.args[1]
+            raise ParameterError(
+                "constraints",
+                by_total[columns_in_circle[0]].text,
+                "is in a circle of sums",
+                "leave one out",
             ) from error
+        return [by_total[c] for c in order if c in by_total]
 
-    def order(self, wanted: Sequence[int]) -> list[int]:
-        """The columns of the chain: totals behind their parts."""
-        out = list(wanted)
-        for rule in self.totals:
+    def order(self, columns: Sequence[int]) -> list[int]:
+        """The columns in the order of drawing: totals behind their parts."""
+        order = list(columns)
+        for rule in self.sums:
             total, *parts = rule.columns
-            if total in out:
-                out.remove(total)
-                out.insert(
-                    1 + max((out.index(c) for c in parts if c in out), default=-1),
-                    total,
-                )
-        return out
+            if total in order:
+                order.remove(total)
+                places = [order.index(part) for part in parts if part in order]
+                order.insert(1 + max(places, default=-1), total)
+        return order
 
-    def _term(self, rule: Rule, c: int, z: np.ndarray) -> np.ndarray:
-        """weight·column of rows."""
-        column = self.columns[c]
-        weight = rule.weights[rule.columns.index(c)]
-        integer_values = column.integer_values_at(z[:, c])
-        if rule.unit is None:
-            integer_values = integer_values.astype(np.float64)
-        elif (
-            abs(weight)
-            * max(-int(column.integer_values[0]), int(column.integer_values[-1]))
-            >= _LARGE
-        ):
-            integer_values = integer_values.astype(object)
-        return np.asarray(weight * integer_values)
+    # Which rows keep the rules
 
-    def _left(self, rule: Rule, z: np.ndarray, without: int = -1) -> np.ndarray:
-        """Σ weight·column − bound of all columns but one."""
-        terms = (self._term(rule, c, z) for c in rule.columns if c != without)
-        return np.asarray(sum(terms, np.full(len(z), -rule.bound)))
+    def complete(self, z: np.ndarray, computable: np.ndarray) -> np.ndarray:
+        """Compute cells of sums in z (m, d), in place; which rows keep all rules (m,).
 
-    def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
-        """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
-        x = z[:, rule.columns]
-        out = np.zeros(len(z), dtype=bool)
-        if rule.relation == "in":
-            return np.asarray(~np.isnan(x) & ~np.isin(x, rule.bound))[:, 0]
-        if rule.relation == "occurs":
-            drawn = ~np.isnan(x)
-            for pattern in np.unique(drawn[drawn.any(1)], axis=0):
-                rows = (drawn == pattern).all(1)
-                out[rows] = ~self._occurs(
-                    x[rows][:, pattern], tuple(compress(rule.columns, pattern))
-                )
-            return out
-        rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
-        left = self._left(rule, z[rows])
-        if rule.relation == "=" and rule.unit is None:
-            sizes = [np.abs(self._term(rule, c, z[rows])) for c in rule.columns]
-            left = np.abs(left) > _EQUAL * np.max(sizes, axis=0)
-        out[rows] = {"=": left != 0, "<": left >= 0, "<=": left > 0}[rule.relation]
-        return out
-
-    def _compute(self, rule: Rule, c: int, z: np.ndarray, rows: np.ndarray) -> None:
-        """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
-        column = self.columns[c]
-        sign = np.sign(rule.weights[rule.columns.index(c)])
-        numbers = column.numbers_of_integers(
-            -int(sign) * self._left(rule, z[rows], without=c), rule.unit
-        )
-        settled = column.on_grid(numbers)
-        at = column.positions_of(settled)
-        near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if rule.unit is None else 0)
-        z[rows, c] = np.where(near & ~np.isnan(at), at, np.inf)
-
-    def _settle(self, z: np.ndarray, free: np.ndarray) -> None:
-        """Compute `free` cells of sums, in place: the only free one, else the total, else the last part."""
-        free = free & (z != -1)  # a cell that was drawn as missing stays
-        for alone in (True, False, True):
-            for rule in [*self.totals, *self.totals[::-1]]:
-                total, *parts = rule.columns
-                for c in (total, *parts[::-1]):
-                    others = [b for b in rule.columns if b != c]
-                    rows = free[:, c] & (
-                        (z[:, others] >= 0) & np.isfinite(z[:, others])
-                    ).all(1)
-                    rows &= ~(alone & free[:, others].any(1))
-                    if rows.any():
-                        self._compute(rule, c, z, np.flatnonzero(rows))
-                        free[np.ix_(rows, rule.columns)] = False
-
-    def complete(self, z: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Compute `free` cells of sums in place; returns which rows are whole and keep all rules."""
-        return np.asarray(self._keep(self.rules, z, free) & np.isfinite(z).all(1))
+        Only the cells in `computable` (m, d) change. A row with a cell that is still
+        not drawn, or cannot be computed, does not count as one that keeps the rules.
+        """
+        keeps_rules = self._keep(self.rules, z, computable)
+        return np.asarray(keeps_rules & np.isfinite(z).all(1))
 
     def allowed(
         self,
@@ -205,163 +218,323 @@ class Rules:
         rows: np.ndarray,
         positions: np.ndarray,
     ) -> np.ndarray:
-        """Whether a column may have these positions in some rows of z (m, d), as far as they are drawn."""
-        touched = {c}
-        ok = missing | (positions >= 0)
-        for rule in self.totals:
-            touched |= set(rule.columns) if touched & set(rule.columns) else set()
-        own = [
+        """Whether a column may have certain positions, as far as the rest is drawn.
+
+        Parameters
+        ----------
+        c : the number of the column
+        z : (m, d), all rows that are being drawn, with NaN for what is not drawn yet
+        missing : whether cells may be missing
+        rows : (k,), the numbers of the rows in question
+        positions : (k,), what the column may have there
+        """
+        allowed = missing | (positions >= 0)
+        changing = {c}  # columns that may be computed from this one
+        for rule in self.sums:
+            if changing & set(rule.columns):
+                changing |= set(rule.columns)
+        rules = [
             rule
             for rule in self.rules
-            if rule.relation != "=" and touched & set(rule.columns)
+            if not _is_sum(rule) and changing & set(rule.columns)
         ]
-        if not own and len(touched) == 1:
-            return ok
+        if not rules and len(changing) == 1:
+            return allowed
         trial = z[rows]
         trial[:, c] = positions
-        free = np.isnan(trial)
-        free[:, c] = any(c == rule.columns[0] for rule in self.totals)
-        return np.asarray(ok & self._keep(own, trial, free))
+        computable = np.isnan(trial)
+        computable[:, c] = any(c == rule.columns[0] for rule in self.sums)
+        return np.asarray(allowed & self._keep(rules, trial, computable))
 
     def _keep(
-        self, rules: Sequence[Rule], z: np.ndarray, free: np.ndarray
+        self, rules: Sequence[Rule], z: np.ndarray, computable: np.ndarray
     ) -> np.ndarray:
-        """Which rows keep rules, after `free` cells of sums are computed in place."""
-        self._settle(z, free)
-        ok = ~np.isinf(z).any(1)
+        """Compute sums in place; which rows (m,) have all sums and keep the rules."""
+        self._compute_sums(z, computable)
+        keeps_rules = ~np.isinf(z).any(1)
         for rule in rules:
-            ok[ok] = ~self.broken(rule, z[ok])
-        return np.asarray(ok)
+            keeps_rules[keeps_rules] = ~self.broken(rule, z[keeps_rules])
+        return np.asarray(keeps_rules)
 
-    def _occurs(self, x: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
-        """Whether combinations x (m, k) of these columns are in the table."""
-        if columns not in self._known:
-            self._known[columns] = (
-                pandas().DataFrame(self.z[:, columns]).drop_duplicates().to_numpy()
-            )
-        known = self._known[columns]
-        both = pandas().DataFrame(np.concatenate((known, x)))
-        number = (
-            both.groupby([*both], sort=False).ngroup().to_numpy()
-        )  # known ones come first
-        return np.asarray(number[len(known) :] < len(known))
+    def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+        """Which rows (m,) of z (m, d) break a rule, as far as they are drawn."""
+        if isinstance(rule, MembershipRule):
+            positions = z[:, rule.columns[0]]
+            is_listed = np.isin(positions, rule.positions)
+            return np.asarray(~np.isnan(positions) & ~is_listed)
+        if isinstance(rule, CombinationRule):
+            return self._broken_combinations(rule, z)
+        return self._broken_sums(rule, z)
+
+    def _broken_combinations(self, rule: CombinationRule, z: np.ndarray) -> np.ndarray:
+        """Which rows have a combination that does not occur, of what is drawn."""
+        positions = z[:, rule.columns]
+        drawn = ~np.isnan(positions)
+        broken = np.zeros(len(z), dtype=bool)
+        for pattern in np.unique(drawn[drawn.any(1)], axis=0):
+            rows = (drawn == pattern).all(1)
+            columns = tuple(compress(rule.columns, pattern))
+            broken[rows] = ~self._occurs(positions[rows][:, pattern], columns)
+        return broken
+
+    def _occurs(self, positions: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+        """Which combinations of positions (m, k) of some columns are in the table."""
+        pd = pandas()
+        if columns not in self._combinations:
+            all_rows = pd.DataFrame(self.z[:, columns])
+            self._combinations[columns] = all_rows.drop_duplicates().to_numpy()
+        known = self._combinations[columns]
+        both = pd.DataFrame(np.concatenate((known, positions)))
+        # Groups are numbered as they appear, so those of known combinations come first.
+        group = both.groupby([*both], sort=False).ngroup().to_numpy()
+        return np.asarray(group[len(known) :] < len(known))
+
+    def _broken_sums(self, rule: LinearRule, z: np.ndarray) -> np.ndarray:
+        """Which rows break a comparison or sum; those with a cell missing do not."""
+        positions = z[:, rule.columns]
+        known = (positions >= 0) & np.isfinite(positions)
+        rows = np.flatnonzero(known.all(1))
+        difference = self._difference(rule, z[rows])
+        if rule.relation == "<":
+            breaks = difference >= 0
+        elif rule.relation == "<=":
+            breaks = difference > 0
+        elif rule.unit is not None:
+            breaks = difference != 0
+        else:
+            sizes = [np.abs(self._term(rule, c, z[rows])) for c in rule.columns]
+            breaks = np.abs(difference) > _FLOAT_TOLERANCE * np.max(sizes, axis=0)
+        broken = np.zeros(len(z), dtype=bool)
+        broken[rows] = breaks
+        return broken
+
+    # Sums
+
+    def _term(self, rule: LinearRule, c: int, z: np.ndarray) -> np.ndarray:
+        """weight·column of rows (m,)."""
+        column = self.columns[c]
+        weight = rule.weights[rule.columns.index(c)]
+        values = column.integer_values_at(z[:, c])
+        if rule.unit is None:
+            values = values.astype(np.float64)
+        else:
+            lowest = int(column.integer_values[0])
+            highest = int(column.integer_values[-1])
+            if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
+                values = values.astype(object)
+        return np.asarray(weight * values)
+
+    def _difference(
+        self, rule: LinearRule, z: np.ndarray, without: int | None = None
+    ) -> np.ndarray:
+        """Σ weight·column − bound of rows (m,), of all columns but one."""
+        difference = np.full(len(z), -rule.bound)
+        for c in rule.columns:
+            if c != without:
+                difference = difference + self._term(rule, c, z)
+        return difference
+
+    def _compute_sums(self, z: np.ndarray, computable: np.ndarray) -> None:
+        """Compute cells of sums in z (m, d), in place, ∞ for those that cannot be.
+
+        First come sums in which only one cell may change. Of several, the total is
+        computed, or else the last part. Then there may be others with only one.
+        """
+        computable = computable & (z != -1)  # a cell that was drawn as missing stays
+        for only_one in (True, False, True):
+            for rule in [*self.sums, *reversed(self.sums)]:
+                self._compute_sum(rule, z, computable, only_one)
+
+    def _compute_sum(
+        self, rule: LinearRule, z: np.ndarray, computable: np.ndarray, only_one: bool
+    ) -> None:
+        """Compute a cell of one sum in each row where all others are there, in place.
+
+        With `only_one`, not in rows where others are computable, too. Cells of a sum
+        that was computed are no longer computable.
+        """
+        total, *parts = rule.columns
+        for c in (total, *reversed(parts)):
+            others = [other for other in rule.columns if other != c]
+            known = (z[:, others] >= 0) & np.isfinite(z[:, others])
+            may_compute = computable[:, c] & known.all(1)
+            if only_one:
+                may_compute &= ~computable[:, others].any(1)
+            if may_compute.any():
+                rows = np.flatnonzero(may_compute)
+                z[rows, c] = self._position_in_sum(rule, c, z[rows])
+                computable[np.ix_(may_compute, rule.columns)] = False
+
+    def _position_in_sum(self, rule: LinearRule, c: int, z: np.ndarray) -> np.ndarray:
+        """The positions (m,) of a column that follow from the other columns of a sum.
+
+        They are ∞ where the column cannot have the value.
+        """
+        column = self.columns[c]
+        sign = int(np.sign(rule.weights[rule.columns.index(c)]))
+        value = -sign * self._difference(rule, z, without=c)
+        numbers = column.numbers_of_integers(value, rule.unit)
+        on_grid = column.round_to_grid(numbers)
+        tolerance = 0.0
+        if rule.unit is None:
+            tolerance = _STEP_TOLERANCE
+        positions = column.positions_of(on_grid)
+        is_possible = (np.abs(on_grid - numbers) <= tolerance) & ~np.isnan(positions)
+        return np.where(is_possible, positions, np.inf)
 
 
-def parse(text: Any, columns: Sequence[Column]) -> Rule:
-    """The rule of an expression. A ValueError says what is wrong with it."""
-    said = text if isinstance(text, str) else ""
-    if found := re.fullmatch(
-        rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", said
-    ):
-        return Rule(
-            text,
-            "occurs",
-            _find(text, re.findall(_NAME, found[1]), columns, numeric=False),
-        )
-    found = re.fullmatch(
-        rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*", said
+def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
+    """The rule of a user's expression. A `ParameterError` says what is wrong."""
+    if isinstance(text, str):
+        combinations = _COMBINATIONS.fullmatch(text)
+        if combinations:
+            names = re.findall(_NAME, combinations[1])
+            return CombinationRule(text, _find_columns(text, names, columns))
+        comparison = _COMPARISON.fullmatch(text)
+        if comparison:
+            name, operator, right_side = comparison[1], comparison[2], comparison[3]
+            return _parse_comparison(text, name, operator, right_side, columns)
+    raise ParameterError(
+        "constraints",
+        text,
+        "cannot be read",
+        "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names "
+        "in `backquotes`",
     )
-    if not found:
-        cure = "write 'a <= b', 'x > 0', 'total = a + b' or 'combinations(a, b)', odd names in `backquotes`"
-        raise ValueError(f"constraint {text!r} cannot be read; {cure}")
-    sign = -1 if ">" in found[2] else 1
-    names = [found[1]]
+
+
+def _parse_comparison(
+    text: str, name: str, operator: str, right_side: str, columns: Sequence[Column]
+) -> LinearRule:
+    """The rule of "name operator right_side", as Σ sign·column ≤, < or = bound."""
+    sign = 1
+    if ">" in operator:  # a > b is −a < −b
+        sign = -1
+    relation: Any = operator.replace(">", "<").replace("==", "=")
+    names = [name]
     signs = [sign]
     bound = Fraction(0)
-    for minus, name, number in re.findall(rf"([+-]?)\s*{_TERM}", found[3]):
-        own = sign if minus == "-" else -sign
-        if name:
-            names = [*names, name]
-            signs = [*signs, own]
+    for minus, other_name, number in re.findall(rf"([+-]?)\s*{_TERM}", right_side):
+        sign_on_the_left = sign if minus == "-" else -sign
+        if other_name:
+            names.append(other_name)
+            signs.append(sign_on_the_left)
         else:
-            bound -= own * Fraction(number)
-    relation: Any = found[2].replace(">", "<").replace("==", "=")
-    numbers = _find(text, names, columns)
-    clocks: set[str] = {columns[c].quantity for c in numbers}
-    units: list[Any] = [columns[c].unit for c in numbers]
-    compared = relation != "=" and len(signs) == 2 and sum(signs) == 0
-    if (
-        len(clocks) > 1
-        or (bound and clocks != {"number"})
-        or (clocks == {"time"} and not compared)
-    ):
-        raise ValueError(
-            f"constraint {text!r} takes columns of different kinds; make them alike"
+            bound -= sign_on_the_left * Fraction(number)
+    numbers = _find_columns(text, names, columns, numeric=True)
+    compares_two = relation != "=" and len(signs) == 2 and sum(signs) == 0
+    _check_quantities(text, [columns[c] for c in numbers], bound, compares_two)
+
+    units = [columns[c].unit for c in numbers]
+    known_units = [unit for unit in units if unit is not None]
+    if len(known_units) < len(units):  # some are floats
+        weights = [
+            sign * float(unit or 1) for sign, unit in zip(signs, units, strict=True)
+        ]
+        return LinearRule(text, numbers, tuple(weights), relation, float(bound))
+    # The finest unit of which all columns and the bound are integers.
+    finest = min(known_units)
+    finest /= (bound / finest).denominator
+    integers = [
+        sign * int(unit / finest) for sign, unit in zip(signs, known_units, strict=True)
+    ]
+    return LinearRule(
+        text, numbers, tuple(integers), relation, int(bound / finest), finest
+    )
+
+
+def _check_quantities(
+    text: str, columns: Sequence[Column], bound: Fraction, compares_two: bool
+) -> None:
+    """Raise a `ParameterError` for quantities that do not go together.
+
+    Times can only be compared, not added, and only numbers have a bound.
+    """
+    quantities = {column.quantity for column in columns}
+    mixed = len(quantities) > 1
+    adds_times = quantities == {"time"} and not compares_two
+    compares_with_number = bound != 0 and quantities != {"number"}
+    if mixed or adds_times or compares_with_number:
+        raise ParameterError(
+            "constraints", text, "takes columns of different kinds", "make them alike"
         )
-    fine = None if None in units else min(units) / (bound / min(units)).denominator
-    kind: Any = float if fine is None else int
-    weights = (
-        sign * kind((unit or 1) / (fine or 1))
-        for sign, unit in zip(signs, units, strict=True)
-    )
-    return Rule(
-        text, relation, numbers, tuple(weights), kind(bound / (fine or 1)), fine
-    )
 
 
-def _find(
-    text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = True
+def _find_columns(
+    text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = False
 ) -> tuple[int, ...]:
-    """The numbers of the columns with these names."""
+    """The numbers of the columns with these names, of numbers or times if `numeric`."""
     known = [str(column.name) for column in columns]
     names = [name.strip("`") for name in quoted]
     for name in names:
         if name not in known:
-            raise ValueError(f"constraint {text!r}: there is no column {name!r}")
-        of = columns[known.index(name)]
-        if of.kind in ("drop", "identifier") or (
-            numeric and not of.is_number and of.unit is None
-        ):
-            said = ", not numbers" if numeric else ""
-            raise ValueError(
-                f"constraint {text!r}: column {name!r} is of kind {of.kind}{said}"
+            raise ParameterError(
+                "constraints", text, f"is wrong: there is no column {name!r}"
             )
+        column = columns[known.index(name)]
+        is_number = column.is_number or column.unit is not None  # a constant has a unit
+        if column.kind in ("drop", "identifier") or (numeric and not is_number):
+            fact = f"is wrong: column {name!r} is of kind {column.kind}"
+            if numeric:
+                fact += ", not numbers"
+            raise ParameterError("constraints", text, fact)
     if len(set(names)) < len(names):
-        raise ValueError(f"constraint {text!r} names {names[0]!r} twice")
+        raise ParameterError("constraints", text, f"names {names[0]!r} twice")
     return tuple(known.index(name) for name in names)
 
 
-def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
+def find_dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     """Columns from which others follow, such as a country from its town.
 
-    The rule must be too good for chance: if the most frequent value of the other column has a share p,
-    n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Missing cells break no rule.
+    The rule must be too good for chance: if the most frequent value of the other column
+    has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ.
+    Missing cells break no rule. z (n, d) are the positions of the rows.
     """
-    n = len(z)
-    known = np.where(z < 0, np.nan, z)
-    usable = [
-        c for c, column in enumerate(columns) if column.is_category or column.is_number
-    ]
-    levels = {}
-    share = {}
-    for c in usable[:_MOST_PAIRS]:
-        values, counts = np.unique(z[:, c], return_counts=True)
-        if 1 < len(values) <= n / _ROWS_PER_LEVEL:
-            levels[c] = len(values)
-            share[c] = float(counts.max() / n)
-    out = list[Rule]()
-    taken = set[int]()
-    for a in sorted(levels, key=lambda c: (-levels[c], c)):
-        present = np.flatnonzero(z[:, a] >= 0)
-        others = [
-            b for b in levels if b != a and b not in taken and levels[b] <= levels[a]
-        ]
-        others = [
+    n_levels = dict[int, int]()
+    largest_share = dict[int, float]()
+    usable = [c for c, of in enumerate(columns) if of.is_category or of.is_number]
+    for c in usable[:_MAX_COLUMNS_COMPARED]:
+        levels, counts = np.unique(z[:, c], return_counts=True)
+        if 1 < len(levels) <= len(z) / _MIN_ROWS_PER_LEVEL:
+            n_levels[c] = len(levels)
+            largest_share[c] = float(counts.max() / len(z))
+
+    rules = list[Rule]()
+    equivalent = set[int]()  # columns from which others of as many levels follow
+    for a in sorted(n_levels, key=lambda c: (-n_levels[c], c)):
+        rows = np.flatnonzero(z[:, a] >= 0)
+        followers = [
             b
-            for b in others
-            if (len(present) - levels[a]) * np.log(share[b]) < np.log(_CHANCE)
+            for b in n_levels
+            if b != a and b not in equivalent and n_levels[b] <= n_levels[a]
         ]
-        for rows in (present[:_LOOKED_AT], present):
-            order = rows[np.argsort(z[rows, a], kind="stable")]
-            same = np.diff(z[order, a]) == 0
-            others = [
-                b
-                for b in others
-                if not (same & (np.abs(np.diff(known[order, b])) > 0)).any()
-            ]
-        for b in others:
-            if levels[b] == levels[a]:
-                taken.add(a)
+        followers = [
+            b
+            for b in followers
+            if (len(rows) - n_levels[a]) * np.log(largest_share[b])
+            < np.log(_MAX_CHANCE)
+        ]
+        followers = _followers(z, a, followers, rows[:_ROWS_COMPARED_FIRST])
+        followers = _followers(z, a, followers, rows)
+        for b in followers:
+            if n_levels[b] == n_levels[a]:
+                equivalent.add(a)
             text = f"combinations({columns[a].name}, {columns[b].name})"
-            out.append(Rule(text, "occurs", (a, b), implied=True))
-    return out
+            rules.append(CombinationRule(text, (a, b), implied=True))
+    return rules
+
+
+def _followers(
+    z: np.ndarray, a: int, others: Sequence[int], rows: np.ndarray
+) -> list[int]:
+    """Of other columns those that have one value for each value of a, in some rows."""
+    by_a = rows[np.argsort(z[rows, a], kind="stable")]
+    same_a = np.diff(z[by_a, a]) == 0
+    followers = []
+    for b in others:
+        positions = z[by_a, b]
+        positions = np.where(positions < 0, np.nan, positions)
+        differs = np.abs(np.diff(positions)) > 0  # not next to a missing cell
+        if not (same_a & differs).any():
+            followers.append(b)
+    return followers

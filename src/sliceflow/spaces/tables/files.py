@@ -112,7 +112,7 @@ def _binary_format(path: Path) -> str | None:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file in UTF-8 or UTF-16, or else in Windows-1252, with a warning."""
+    """The text of a file in UTF-8 or UTF-16; in Windows-1252, with a warning."""
     raw = path.read_bytes()
     encoding = "utf-8-sig"
     if b"\0" in raw:  # as every Latin letter has in UTF-16
@@ -170,7 +170,7 @@ def _find_layout(path: Path, text: str) -> _Layout:
 
 
 def _find_separator(text: str) -> str:
-    """The separator that the first line with text has most often; of several, a comma."""
+    """The separator that is most frequent in the first line that is not blank."""
     for line in io.StringIO(text):
         if line.strip():
             return max(_SEPARATORS, key=line.count)

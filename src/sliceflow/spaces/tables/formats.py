@@ -207,7 +207,7 @@ def _as_narrow_integers(integers: list[int]) -> np.ndarray:
 
 
 def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | None]:
-    """Floats as integers of the last decimal that one of them needs, if these are few."""
+    """Floats as integers of their last decimal, if few decimals suffice for all."""
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
     for decimals in range(_MAX_DECIMALS + 1):
@@ -217,6 +217,3 @@ def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | Non
         if np.array_equal(scaled / 10.0**decimals, numbers):
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return numbers, None
-
-
-whole_numbers = integer_values_of  # the name that the algorithms still use

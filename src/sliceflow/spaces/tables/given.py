@@ -19,8 +19,8 @@ import numpy as np
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import pandas, shown
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import Rule
-from sliceflow.spaces.tables.formats import whole_numbers
+from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
+from sliceflow.spaces.tables.formats import integer_values_of
 from sliceflow.spaces.tables.ridge import RidgeLine
 from sliceflow.spaces.tables.table import Table
 
@@ -89,7 +89,7 @@ class _Request:
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
-        self.rules.append(Rule(text, "in", (c,), bound=sorted(positions)))
+        self.rules.append(MembershipRule(text, (c,), tuple(sorted(positions))))
 
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
@@ -203,15 +203,15 @@ def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
     lower_bound = -_bound_in_units(column, low, ceil)
     upper_bound = _bound_in_units(column, high, floor)
     return [
-        Rule(text, "<=", (c,), (-1,), lower_bound, column.unit),
-        Rule(text, "<=", (c,), (1,), upper_bound, column.unit),
+        LinearRule(text, (c,), (-1,), "<=", lower_bound, column.unit),
+        LinearRule(text, (c,), (1,), "<=", upper_bound, column.unit),
     ]
 
 
 def _bound_in_units(column: Column, value: Any, to_integer: Any) -> Any:
     """A bound as a number of the column's units, rounded into the range; or a float."""
     series = find_value(column, value).series
-    integer_values, unit = whole_numbers(
+    integer_values, unit = integer_values_of(
         series, column.encoded.value_type, column.text_format
     )
     number = Fraction(integer_values[0]) * (unit or 1)

@@ -49,7 +49,8 @@ _IDENTIFIER_COLUMN = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|ssn|iban|phone|mobile|e-?mail|passport)$"
     r"|^(id|uuid)[_\W]"
     r"|[a-z]I[dD]$"
-    r"|(account|customer|card|policy|invoice|member|patient|phone)[_\W]*(number|no|nr)$",
+    r"|(account|customer|card|policy|invoice|member|patient|phone)"
+    r"[_\W]*(number|no|nr)$",
     re.IGNORECASE,
 )
 # Names of columns of persons' names: name, last_name, "Full Name" …
@@ -151,7 +152,7 @@ def _is_hexadecimal(texts: Sequence[str]) -> bool:
 
 
 def _alphabet_of(character: str, kinds: tuple[str, ...]) -> str:
-    """The kind of characters to which one belongs; other signs only stand for themselves."""
+    """The kind of characters to which one belongs; other signs are kinds of one."""
     for kind in kinds:
         if character in kind:
             return kind

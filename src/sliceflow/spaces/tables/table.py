@@ -22,7 +22,12 @@ from sliceflow.spaces.tables.chain import (
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column, infer_schema
-from sliceflow.spaces.tables.constraints import Rule, Rules, dependencies, parse
+from sliceflow.spaces.tables.constraints import (
+    Rule,
+    Rules,
+    find_dependencies,
+    parse_constraint,
+)
 from sliceflow.spaces.tables.neighbours import NeighbourModel
 from sliceflow.spaces.tables.ridge import RidgeLine
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -83,8 +88,8 @@ class Table:
             for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
-        rules = [parse(text, columns) for text in constraints]
-        rules.extend(dependencies(columns, z))
+        rules = [parse_constraint(text, columns) for text in constraints]
+        rules.extend(find_dependencies(columns, z))
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
         table.rules.check()
         return table
@@ -96,7 +101,7 @@ class Table:
         """
         only_known = set[int]()
         for rule in more:
-            if rule.relation in ("occurs", "in"):
+            if rule.needs_observed_values:
                 only_known.update(rule.columns)
         columns = []
         for c, column in enumerate(self.columns):
