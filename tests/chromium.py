@@ -1,6 +1,7 @@
-"""Drives headless Chromium by its own protocol, over a pipe: pages, keys, the mouse, files, pictures.
+"""Drives headless Chromium by its own protocol: pages, keys, the mouse, files.
 
-Nothing is installed for it: messages are JSON, ended by a zero byte, on the file descriptors 3 and 4.
+Nothing is installed for it: messages are JSON, ended by a zero byte, through pipes that
+are the file descriptors 3 and 4 of Chromium.
 """
 
 import base64
@@ -153,7 +154,10 @@ class Page:
         self.wait("!window.old && document.readyState === 'complete'")
 
     def run(self, script):
-        """What the body of an async function returns on the page; one line needs no return."""
+        """What the body of an async function returns on the page.
+
+        One expression needs no return.
+        """
         body = script if "return" in script or ";" in script else f"return {script}"
         answer = self.send(
             "Runtime.evaluate",
@@ -191,8 +195,10 @@ class Page:
     def drag(self, id, places):
         """Drag the mouse over an element, through places in [0, 1]²."""
         box = self.run(
-            f"const e = document.getElementById({id!r}); e.scrollIntoView({{block: 'center'}});"
-            "const b = e.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]"
+            f"const element = document.getElementById({id!r});"
+            "element.scrollIntoView({block: 'center'});"
+            "const box = element.getBoundingClientRect();"
+            "return [box.left, box.top, box.width, box.height]"
         )
         kinds = ["mousePressed"] + ["mouseMoved"] * (len(places) - 1)
         for kind, (x, y) in zip(kinds, places, strict=True):

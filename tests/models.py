@@ -64,7 +64,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
         n_knots=12,
     )
     plan |= dict(
-        layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), n_summed=0
+        layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), mosaic_size=0
     )
     return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
 

@@ -17,7 +17,7 @@ from runs import class_names, name
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import MASKS
-from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.pyramid import PyramidLevel
 from sliceflow.spaces.pictures.tiles import Tiles
 
 from .common import FlowState
@@ -45,7 +45,7 @@ def directions(level: int, patch: int) -> np.ndarray:
     # The tiles in the middle, not those that hang over the border.
     inside = torch.argsort(lifted.norm(dim=0), descending=True, stable=True)
     chosen = inside[torch.linspace(0, len(inside) // 2, COLUMNS).long()]
-    up = Subspace(1, SIDE, SIDE, level, level).up(lifted[:, chosen])
+    up = PyramidLevel(1, SIDE, SIDE, level, level).extend(lifted[:, chosen])
     return up.T.reshape(COLUMNS, SIDE, SIDE).numpy()
 
 

@@ -1,73 +1,122 @@
-/* What the page says about particles and data: NN ratio and copies; and draws around rows (smoothing).
+/* What the page says about particles and data: NN ratio and copies; and draws around rows
+   (smoothing).
 
-   Formulas: docs/how-to/evaluate.md and docs/method.md. Points are laid out as in flow.js. */
+   Formulas: docs/how-to/evaluate.md and docs/method.md. Points are laid out as in
+   flow.js. */
 "use strict";
 
 const Measures = (() => {
-  /** Distance of each point to its nearest row; to its nearest other row, if the points are the rows. */
+  // The share of rows that count as copies of others.
+  const COPY_LEVEL = 0.01;
+  // With fewer neighbours a covariance says nothing.
+  const MIN_NEIGHBOURS = 3;
+  // Points whose covariance has a relative determinant below this are on a line.
+  const MIN_DETERMINANT = 1e-9;
+
+  /** The distance of each point to its nearest row.
+
+      If the points are the rows themselves, to the nearest other row. */
   function nearest(points, rows) {
-    const m = points.length / 2, n = rows.length / 2, themselves = points === rows;
-    const out = new Float64Array(m);
+    const m = points.length / 2;
+    const n = rows.length / 2;
+    const areRows = points === rows;
+    const distances = new Float64Array(m);
     for (let i = 0; i < m; i++) {
-      const x = points[i], y = points[m + i];
       let least = Infinity;
       for (let j = 0; j < n; j++) {
-        const d = (rows[j] - x) ** 2 + (rows[n + j] - y) ** 2;
-        if (d < least && !(themselves && i === j)) least = d;
+        const dx = rows[j] - points[i];
+        const dy = rows[n + j] - points[m + i];
+        const squared = dx ** 2 + dy ** 2;
+        const isItself = areRows && i === j;
+        if (squared < least && !isItself) {
+          least = squared;
+        }
       }
-      out[i] = Math.sqrt(least);
+      distances[i] = Math.sqrt(least);
     }
-    return out;
+    return distances;
   }
 
-  /** The value at a share of ascending numbers; `rank` counts from 0, and may be between two. */
-  function at(sorted, rank) {
-    const last = sorted.length - 1, position = Math.min(Math.max(rank, 0), last);
-    const i = Math.floor(position), j = Math.min(i + 1, last);
+  /** The value at a rank of ascending numbers; 0 is the first, 0.5 between two. */
+  function valueAtRank(sorted, rank) {
+    const last = sorted.length - 1;
+    const position = Math.min(Math.max(rank, 0), last);
+    const i = Math.floor(position);
+    const j = Math.min(i + 1, last);
     return sorted[i] + (position - i) * (sorted[j] - sorted[i]);
   }
 
-  const median = (values) => at(Float64Array.from(values).sort(), (values.length - 1) / 2);
-  const share = (values, test) => values.reduce((count, v) => count + test(v), 0) / values.length;
-
-  /** Median distance of samples to their nearest row, over that of rows to other rows: 1 is ideal. */
-  function ratio(made, real) {
-    return median(made) / median(real);
+  function median(values) {
+    return valueAtRank(Float64Array.from(values).sort(), (values.length - 1) / 2);
   }
 
-  /** Share of samples nearer to a row than the nearest 1 % of rows are to others: .01 is ideal. */
-  function copies(made, real) {
-    const limit = at(Float64Array.from(real).sort(), 0.01 * (real.length + 1) - 1);
-    const tied = share(real, (d) => d === limit);
-    const part = tied ? (0.01 - share(real, (d) => d < limit)) / tied : 0;
-    return share(made, (d) => d < limit) + part * share(made, (d) => d === limit);
+  /** The share of values for which a test holds. */
+  function share(values, test) {
+    let count = 0;
+    for (const value of values) {
+      if (test(value)) {
+        count++;
+      }
+    }
+    return count / values.length;
   }
 
-  // Symmetric 2×2 matrices [a, b, d] = [[a, b], [b, d]].
-  function root([a, b, d]) {
-    const s = Math.sqrt(Math.max(0, a * d - b * b)), t = Math.sqrt(a + d + 2 * s) || 1;
+  /** Median distance of samples to rows, over that of rows to other rows: 1 is ideal. */
+  function ratio(sampleDistances, rowDistances) {
+    return median(sampleDistances) / median(rowDistances);
+  }
+
+  /** Share of samples nearer to a row than the nearest 1 % of rows are to others.
+
+      .01 is ideal. Distances that are equal to the limit count in part. */
+  function copies(sampleDistances, rowDistances) {
+    const sorted = Float64Array.from(rowDistances).sort();
+    const limit = valueAtRank(sorted, COPY_LEVEL * (sorted.length + 1) - 1);
+    const isBelow = (distance) => distance < limit;
+    const isTied = (distance) => distance === limit;
+    const tiedRows = share(rowDistances, isTied);
+    let partOfTied = 0;
+    if (tiedRows > 0) {
+      partOfTied = (COPY_LEVEL - share(rowDistances, isBelow)) / tiedRows;
+    }
+    return share(sampleDistances, isBelow) + partOfTied * share(sampleDistances, isTied);
+  }
+
+  // Symmetric 2×2 matrices are [a, b, d] for [[a, b], [b, d]].
+
+  /** The symmetric square root of a positive matrix. */
+  function squareRoot([a, b, d]) {
+    const s = Math.sqrt(Math.max(0, a * d - b * b));
+    const t = Math.sqrt(a + d + 2 * s) || 1;
     return [(a + s) / t, b / t, (d + s) / t];
   }
 
   function inverse([a, b, d]) {
-    const det = a * d - b * b;
-    return [d / det, -b / det, a / det];
+    const determinant = a * d - b * b;
+    return [d / determinant, -b / determinant, a / determinant];
   }
 
-  /** A·B·A */
-  function around([a, b, d], [e, f, h]) {
-    const p = a * e + b * f, q = a * f + b * h, r = b * e + d * f, s = b * f + d * h;
-    return [p * a + q * b, p * b + q * d, r * b + s * d];
+  /** The product A·B·A. */
+  function sandwich([a, b, d], [e, f, h]) {
+    const ab00 = a * e + b * f;
+    const ab01 = a * f + b * h;
+    const ab10 = b * e + d * f;
+    const ab11 = b * f + d * h;
+    return [ab00 * a + ab01 * b, ab00 * b + ab01 * d, ab10 * b + ab11 * d];
   }
 
+  /** The mean of points, and their covariance [a, b, d]. */
   function moments(points) {
-    const n = points.length / 2, mean = [0, 0], covariance = [0, 0, 0];
+    const n = points.length / 2;
+    const mean = [0, 0];
+    const covariance = [0, 0, 0];
     for (let i = 0; i < n; i++) {
       mean[0] += points[i] / n;
       mean[1] += points[n + i] / n;
     }
     for (let i = 0; i < n; i++) {
-      const x = points[i] - mean[0], y = points[n + i] - mean[1];
+      const x = points[i] - mean[0];
+      const y = points[n + i] - mean[1];
       covariance[0] += (x * x) / n;
       covariance[1] += (x * y) / n;
       covariance[2] += (y * y) / n;
@@ -77,41 +126,76 @@ const Measures = (() => {
 
   /** About `count` draws around the rows, along each row's k nearest, itself among them.
 
-      xᵢ + h·Σⱼ wⱼ(xⱼ − x̄ᵢ) with wⱼ ~ N(0, 1/(k − 1)), then moved linearly to the rows' mean and
-      covariance. normal: gives standard normal numbers. */
-  function smoothed(rows, h, count, normal, k = 20) {
-    const n = rows.length / 2, times = Math.max(1, Math.round(count / n));
-    k = Math.min(k, n);
-    if (h <= 0 || k < 3) return rows;
-    const draws = new Float64Array(2 * n * times), m = n * times;
-    const numbers = Array.from({ length: n }, (_, j) => j), distance = new Float64Array(n);
+      xᵢ + h·Σⱼ wⱼ(xⱼ − x̄ᵢ) with wⱼ ~ N(0, 1/(k − 1)), then moved linearly to the rows'
+      mean and covariance. drawNormal: gives standard normal numbers. */
+  function smoothed(rows, h, count, drawNormal, k = 20) {
+    const n = rows.length / 2;
+    const nNeighbours = Math.min(k, n);
+    if (h <= 0 || nNeighbours < MIN_NEIGHBOURS) {
+      return rows;
+    }
+    const drawsPerRow = Math.max(1, Math.round(count / n));
+    const m = n * drawsPerRow;
+    const scale = h / Math.sqrt(nNeighbours - 1);
+    const draws = new Float64Array(2 * m);
     for (let i = 0; i < n; i++) {
-      for (let j = 0; j < n; j++) distance[j] = (rows[j] - rows[i]) ** 2 + (rows[n + j] - rows[n + i]) ** 2;
-      const near = numbers.slice().sort((a, b) => distance[a] - distance[b]).slice(0, k);
-      for (let t = 0; t < times; t++) {
-        const w = near.map(normal), mean = w.reduce((a, b) => a + b) / k;
-        let x = 0, y = 0;
-        near.forEach((j, c) => {
-          x += (w[c] - mean) * (rows[j] - rows[i]);
-          y += (w[c] - mean) * (rows[n + j] - rows[n + i]);
-        });
-        draws[i * times + t] = rows[i] + (h * x) / Math.sqrt(k - 1);
-        draws[m + i * times + t] = rows[n + i] + (h * y) / Math.sqrt(k - 1);
+      const neighbours = neighboursOf(rows, i, nNeighbours);
+      for (let t = 0; t < drawsPerRow; t++) {
+        const weights = neighbours.map(drawNormal);
+        const [dx, dy] = weightedOffset(rows, i, neighbours, weights);
+        draws[i * drawsPerRow + t] = rows[i] + scale * dx;
+        draws[m + i * drawsPerRow + t] = rows[n + i] + scale * dy;
       }
     }
-    const was = moments(rows), now = moments(draws), [a, , d] = was.covariance;
-    if (a * d - was.covariance[1] ** 2 <= 1e-9 * a * d) return draws; // points on a line
-    const half = root(now.covariance), back = inverse(half);
-    const map = around(back, root(around(half, was.covariance)));
-    for (let i = 0; i < m; i++) {
-      const x = draws[i] - now.mean[0], y = draws[m + i] - now.mean[1];
-      draws[i] = was.mean[0] + map[0] * x + map[1] * y;
-      draws[m + i] = was.mean[1] + map[1] * x + map[2] * y;
-    }
-    return draws;
+    return withMomentsOf(rows, draws);
   }
 
-  return { nearest, median, ratio, copies, moments, smoothed };
-})();
+  /** The indices of the k rows nearest to row i, itself among them. */
+  function neighboursOf(rows, i, k) {
+    const n = rows.length / 2;
+    const squared = new Float64Array(n);
+    for (let j = 0; j < n; j++) {
+      squared[j] = (rows[j] - rows[i]) ** 2 + (rows[n + j] - rows[n + i]) ** 2;
+    }
+    const indices = Array.from({ length: n }, (_, j) => j);
+    indices.sort((a, b) => squared[a] - squared[b]);
+    return indices.slice(0, k);
+  }
 
-if (typeof module !== "undefined") module.exports = Measures;
+  /** Σⱼ (wⱼ − w̄)(xⱼ − xᵢ) over the neighbours of row i. */
+  function weightedOffset(rows, i, neighbours, weights) {
+    const n = rows.length / 2;
+    const mean = weights.reduce((sum, weight) => sum + weight) / weights.length;
+    let dx = 0;
+    let dy = 0;
+    neighbours.forEach((j, c) => {
+      dx += (weights[c] - mean) * (rows[j] - rows[i]);
+      dy += (weights[c] - mean) * (rows[n + j] - rows[n + i]);
+    });
+    return [dx, dy];
+  }
+
+  /** Draws that are moved linearly to the mean and covariance of the rows. */
+  function withMomentsOf(rows, draws) {
+    const wanted = moments(rows);
+    const found = moments(draws);
+    const [a, b, d] = wanted.covariance;
+    if (a * d - b ** 2 <= MIN_DETERMINANT * a * d) {
+      return draws; // the rows are on a line
+    }
+    const root = squareRoot(found.covariance);
+    const middle = squareRoot(sandwich(root, wanted.covariance));
+    const map = sandwich(inverse(root), middle);
+    const m = draws.length / 2;
+    const moved = new Float64Array(2 * m);
+    for (let i = 0; i < m; i++) {
+      const x = draws[i] - found.mean[0];
+      const y = draws[m + i] - found.mean[1];
+      moved[i] = wanted.mean[0] + map[0] * x + map[1] * y;
+      moved[m + i] = wanted.mean[1] + map[1] * x + map[2] * y;
+    }
+    return moved;
+  }
+
+  return { nearest, median, ratio, copies, smoothed };
+})();

@@ -1,17 +1,71 @@
-/* The page: data that are painted or picked, particles that play, pause, step and go back. */
+/* The page: data that are painted or picked, particles that play, pause, step and go
+   back. */
 "use strict";
 
 (() => {
-  const find = (id) => document.getElementById(id);
-  const canvas = find("canvas"), pen = canvas.getContext("2d");
-  const REACH = 3.2; // the canvas shows [−REACH, REACH] in both coordinates
-  const MOST = 2000; // data that can be painted
-  const AXES = 2; // steps along the axes at the end
   const TAU = 2 * Math.PI;
-  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const REACH = 3.2; // the canvas shows [−REACH, REACH] in both coordinates
+  const MAX_ROWS = 2000; // that can be painted: more would be slow
+  const N_COLOURS = 4;
+  const N_AXIS_STEPS = 2; // at the end, along the axes
+  const ENTROPY_UNIT = 0.01; // of the slider
+  const MAX_MEASURED = 1000; // particles of a class: all of them would take long
+  const MIN_MEASURED_ROWS = 10; // with fewer rows the measures say nothing
+  const MILLISECONDS_BETWEEN_MEASURES = 250;
+  const MAX_FRAME_MILLISECONDS = 250; // a page in the background does not catch up
+  const BRUSH_SPREAD = 0.08;
+  const POINTS_PER_TOUCH = 3;
+  const KEYBOARD_STEP = 0.15;
+  const ARROWS = {
+    ArrowLeft: [-1, 0],
+    ArrowRight: [1, 0],
+    ArrowUp: [0, 1],
+    ArrowDown: [0, -1],
+  };
+
+  const canvas = find("canvas");
+  const pen = canvas.getContext("2d");
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+
+  let rows = []; // the data: [x, y, class]
+  // One for each colour that has rows: { colour, rows, data, size, rowDistances }. Its
+  // particles, `size` of them, flow onto `data`, which are draws around the rows.
+  let classes = [];
+  // history[k]: { points (one array for each class), distance } after k steps.
+  let history = [];
+  let shownStep = 0;
+  let isPlaying = false;
+  let stepsDue = 0; // a fraction is the way to the next step
+  let lastFrameTime = 0;
+  let lastMeasureTime = 0;
+  let brush = null; // where the keyboard paints
+  let isPainting = false; // whether the mouse is down
+  let colours = {}; // of the present scheme, light or dark
+
+  function find(id) {
+    return document.getElementById(id);
+  }
+
+  // Sliders
+
+  function valueOf(id) {
+    return Number(find(id).value);
+  }
+
+  function totalSteps() {
+    return valueOf("steps") + N_AXIS_STEPS;
+  }
+
+  /** ξ; the end of its slider is ∞. */
+  function amplifier() {
+    const value = valueOf("amplifier");
+    return value < Number(find("amplifier").max) ? value : Infinity;
+  }
+
+  // Random numbers and shapes
 
   /** A seeded source of uniform and normal numbers (mulberry32, Box and Muller). */
-  function numbers(seed) {
+  function makeRandom(seed) {
     let state = Math.imul(seed + 1, 0x9e3779b1);
     const uniform = () => {
       state = (state + 0x6d2b79f5) | 0;
@@ -19,193 +73,326 @@
       t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
       return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
     };
-    const normal = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(TAU * uniform());
+    const normal = () => {
+      const radius = Math.sqrt(-2 * Math.log(1 - uniform()));
+      return radius * Math.cos(TAU * uniform());
+    };
     return { uniform, normal };
   }
 
-  const SHAPES = {
-    moons({ uniform, normal }) {
-      const rows = [];
-      for (let i = 0; i < 400; i++) {
-        const t = Math.PI * uniform(), upper = i % 2;
-        const x = upper ? Math.cos(t) : 1 - Math.cos(t), y = upper ? Math.sin(t) : 0.5 - Math.sin(t);
-        rows.push([1.4 * (x - 0.5) + 0.08 * normal(), 1.8 * (y - 0.25) + 0.08 * normal(), 1 - upper]);
-      }
-      return rows;
-    },
-    spiral({ uniform, normal }) {
-      return Array.from({ length: 400 }, () => {
-        const t = Math.sqrt(uniform()) * 2.2 * TAU;
-        return [0.16 * t * Math.cos(t) + 0.04 * normal(), 0.16 * t * Math.sin(t) + 0.04 * normal(), 0];
-      });
-    },
-    checkerboard({ uniform }) {
-      return Array.from({ length: 600 }, () => {
-        const column = Math.floor(4 * uniform()), row = 2 * Math.floor(2 * uniform()) + (column % 2);
-        return [column - 2 + uniform(), row - 2 + uniform(), 0].map((v, i) => (i < 2 ? 1.1 * v : v));
-      });
-    },
-    digits: () => DIGITS.map(([x, y, digit]) => [x / 100, y / 100, digit]),
-    own: () => [],
-  };
-
-  let rows = []; // [x, y, class]
-  let classes = []; // { colour, rows, data, apart }, one for each colour that has rows
-  let history = []; // history[k]: { points (one array for each class), distance } after k steps
-  let at = 0; // the step shown
-  let playing = false, passed = 0, before = 0, measured = 0;
-  let brush = null; // where the keyboard paints
-
-  const value = (id) => Number(find(id).value);
-  const total = () => value("steps") + AXES;
-  const amplifier = () => (value("amplifier") < Number(find("amplifier").max) ? value("amplifier") : Infinity);
-
-  /** New particles for the present rows; their flow is at step 0. */
-  function restart() {
-    const m = value("particles"), random = numbers(1);
-    classes = [0, 1, 2, 3].map((colour) => ({ colour, own: rows.filter((r) => r[2] === colour) }))
-      .filter(({ own }) => own.length)
-      .map(({ colour, own }) => {
-        const real = Float64Array.from([...own.map((r) => r[0]), ...own.map((r) => r[1])]);
-        const size = Math.max(1, Math.round((m * own.length) / rows.length));
-        const data = Measures.smoothed(real, value("smoothing"), size, random.normal);
-        return { colour, rows: real, data, size, apart: own.length > 1 ? Measures.nearest(real, real) : [] };
-      });
-    const start = numbers(0);
-    const points = classes.map(({ size }) => Float64Array.from({ length: 2 * size }, start.normal));
-    history = [{ points, distance: NaN }];
-    at = passed = 0;
-    writeLines();
-    show();
-  }
-
-  /** A Laplace number of variance 1/n, as the engine draws the directions of n classes. */
+  /** A Laplace number of variance 1/n, as the engine draws directions of n classes. */
   function laplace(uniform, n) {
     const u = uniform() - 0.5;
     return (-Math.sign(u) * Math.log(1 - 2 * Math.abs(u))) / Math.sqrt(2 * n);
   }
 
-  /** Several clouds as one, and back. */
-  const joined = (clouds) => Float64Array.from([0, 1].flatMap((d) => clouds.flatMap((x) => [...half(x, d)])));
-  const half = (x, d) => x.subarray((d * x.length) / 2, ((d + 1) * x.length) / 2);
-  function parted(all, like) {
+  function moons({ uniform, normal }) {
+    const points = [];
+    for (let i = 0; i < 400; i++) {
+      const t = Math.PI * uniform();
+      const isUpper = i % 2 === 1;
+      const x = isUpper ? Math.cos(t) : 1 - Math.cos(t);
+      const y = isUpper ? Math.sin(t) : 0.5 - Math.sin(t);
+      const colour = isUpper ? 0 : 1;
+      points.push([
+        1.4 * (x - 0.5) + 0.08 * normal(),
+        1.8 * (y - 0.25) + 0.08 * normal(),
+        colour,
+      ]);
+    }
+    return points;
+  }
+
+  function spiral({ uniform, normal }) {
+    const points = [];
+    for (let i = 0; i < 400; i++) {
+      const t = Math.sqrt(uniform()) * 2.2 * TAU;
+      const x = 0.16 * t * Math.cos(t) + 0.04 * normal();
+      const y = 0.16 * t * Math.sin(t) + 0.04 * normal();
+      points.push([x, y, 0]);
+    }
+    return points;
+  }
+
+  function checkerboard({ uniform }) {
+    const points = [];
+    for (let i = 0; i < 600; i++) {
+      const column = Math.floor(4 * uniform());
+      const row = 2 * Math.floor(2 * uniform()) + (column % 2);
+      const x = 1.1 * (column - 2 + uniform());
+      const y = 1.1 * (row - 2 + uniform());
+      points.push([x, y, 0]);
+    }
+    return points;
+  }
+
+  function digits() {
+    return DIGITS.map(([x, y, digit]) => [x / 100, y / 100, digit]);
+  }
+
+  const SHAPES = { moons, spiral, checkerboard, digits, own: () => [] };
+
+  // The flow
+
+  /** Points [[x, y], …] in the layout of flow.js. */
+  function asArray(points) {
+    const x = points.map((point) => point[0]);
+    const y = points.map((point) => point[1]);
+    return Float64Array.from([...x, ...y]);
+  }
+
+  /** The first coordinates (d = 0) or the second ones of points. */
+  function coordinates(points, d) {
+    const n = points.length / 2;
+    return points.subarray(d * n, (d + 1) * n);
+  }
+
+  /** Several clouds of points as one. */
+  function joinClouds(clouds) {
+    const values = [];
+    for (const d of [0, 1]) {
+      for (const cloud of clouds) {
+        values.push(...coordinates(cloud, d));
+      }
+    }
+    return Float64Array.from(values);
+  }
+
+  /** One cloud as several, which have the sizes of others. */
+  function splitCloud(points, like) {
     let first = 0;
-    return like.map(({ length }) => {
-      const own = [0, 1].flatMap((d) => [...half(all, d).subarray(first, first + length / 2)]);
-      first += length / 2;
-      return Float64Array.from(own);
+    return like.map((cloud) => {
+      const after = first + cloud.length / 2;
+      const x = coordinates(points, 0).subarray(first, after);
+      const y = coordinates(points, 1).subarray(first, after);
+      first = after;
+      return Float64Array.from([...x, ...y]);
     });
   }
 
-  /** The next state; the numbers of a step depend on its number alone, so Back and Step repeat it. */
-  function advance() {
-    if (at >= total() || !classes.length) return false;
-    if (at + 1 === history.length) {
-      const random = numbers(1000 + at), angle = TAU * random.uniform();
-      const c = Math.cos(angle), s = Math.sin(angle), last = at >= value("steps");
-      const frame = last ? [1, 0, 0, 1] : [c, s, -s, c];
-      const size = last ? 1 : Flow.sizeOf(at, value("steps"));
-      const spread = last ? 0 : Math.sqrt(4 * 0.01 * value("entropy") * size);
-      const shrinkage = last ? 0 : value("shrinkage"), before = history[at].points;
-      let points, squares = 0, m = 0;
-      if (amplifier() === Infinity) {
-        points = classes.map(({ data }, i) => {
-          const moved = Flow.step(before[i], data, frame, size, shrinkage);
-          squares += (moved.distance ** 2 * moved.points.length) / 2;
-          m += moved.points.length / 2;
-          return moved.points;
-        });
-      } else { // one flow of all classes; steps along the axes ignore them, as in Python
-        const data = classes.map((one) => one.data), codes = (clouds) => clouds.flatMap((x, c) => Array(x.length / 2).fill(c));
-        const offsets = [0, 1].map(() => classes.map(() => amplifier() * laplace(random.uniform, classes.length)));
-        const condition = last || !amplifier() ? null : { points: codes(before), data: codes(data), offsets };
-        const moved = Flow.step(joined(before), joined(data), frame, size, shrinkage, condition);
-        [points, squares, m] = [parted(moved.points, before), moved.distance ** 2, 1];
+  /** The class of every point of several clouds. */
+  function classCodes(clouds) {
+    return clouds.flatMap((cloud, code) => Array(cloud.length / 2).fill(code));
+  }
+
+  /** New particles for the present rows; their flow is at step 0. */
+  function restart() {
+    const random = makeRandom(1);
+    classes = [];
+    for (let colour = 0; colour < N_COLOURS; colour++) {
+      const ofColour = rows.filter((row) => row[2] === colour);
+      if (ofColour.length) {
+        classes.push(makeClass(colour, ofColour, random));
       }
-      if (spread) points = points.map((cloud) => cloud.map((x) => x + spread * random.normal()));
-      history.push({ points, distance: Math.sqrt(squares / m) });
     }
-    at++;
+    const start = makeRandom(0);
+    const points = classes.map(({ size }) =>
+      Float64Array.from({ length: 2 * size }, start.normal),
+    );
+    history = [{ points, distance: NaN }];
+    shownStep = 0;
+    stepsDue = 0;
+    writePython();
+    show();
+  }
+
+  function makeClass(colour, ofColour, random) {
+    const real = asArray(ofColour);
+    const shareOfRows = ofColour.length / rows.length;
+    const size = Math.max(1, Math.round(valueOf("particles") * shareOfRows));
+    const data = Measures.smoothed(real, valueOf("smoothing"), size, random.normal);
+    const rowDistances = ofColour.length > 1 ? Measures.nearest(real, real) : [];
+    return { colour, rows: real, data, size, rowDistances };
+  }
+
+  /** Show the next step. Returns false at the end. */
+  function advance() {
+    if (shownStep >= totalSteps() || !classes.length) {
+      return false;
+    }
+    if (shownStep + 1 === history.length) {
+      history.push(computeStep(shownStep));
+    }
+    shownStep++;
     return true;
   }
 
-  // Pictures
+  /** The state after a step. Its random numbers depend on its index alone, so that Back
+      and Step repeat it. */
+  function computeStep(index) {
+    const random = makeRandom(1000 + index);
+    const angle = TAU * random.uniform();
+    const isAxisStep = index >= valueOf("steps");
+    const options = { frame: [1, 0, 0, 1], size: 1, shrinkage: 0, isAxisStep };
+    let noise = 0; // its standard deviation
+    if (!isAxisStep) {
+      const c = Math.cos(angle);
+      const s = Math.sin(angle);
+      options.frame = [c, s, -s, c];
+      options.size = Flow.sizeOf(index, valueOf("steps"));
+      options.shrinkage = valueOf("shrinkage");
+      noise = Math.sqrt(4 * ENTROPY_UNIT * valueOf("entropy") * options.size);
+    }
+    const before = history[index].points;
+    const isPerClass = amplifier() === Infinity;
+    const state = isPerClass
+      ? moveEachClass(before, options)
+      : moveTogether(before, options, random);
+    if (noise > 0) {
+      state.points = state.points.map((cloud) =>
+        cloud.map((x) => x + noise * random.normal()),
+      );
+    }
+    return state;
+  }
 
-  let colours = {};
+  /** A step of one flow for each class: ξ = ∞. */
+  function moveEachClass(before, { frame, size, shrinkage }) {
+    let squares = 0;
+    let count = 0;
+    const points = classes.map(({ data }, i) => {
+      const moved = Flow.step(before[i], data, frame, size, shrinkage);
+      const m = moved.points.length / 2;
+      squares += m * moved.distance ** 2;
+      count += m;
+      return moved.points;
+    });
+    return { points, distance: Math.sqrt(squares / count) };
+  }
+
+  /** A step of one flow of all classes. Axis steps ignore them, as in Python. */
+  function moveTogether(before, { frame, size, shrinkage, isAxisStep }, random) {
+    const data = classes.map((one) => one.data);
+    const drawOffsets = () =>
+      classes.map(() => amplifier() * laplace(random.uniform, classes.length));
+    const offsets = [drawOffsets(), drawOffsets()];
+    let condition = null;
+    if (!isAxisStep && amplifier() > 0) {
+      condition = { points: classCodes(before), data: classCodes(data), offsets };
+    }
+    const all = joinClouds(before);
+    const moved = Flow.step(all, joinClouds(data), frame, size, shrinkage, condition);
+    return { points: splitCloud(moved.points, before), distance: moved.distance };
+  }
+
+  // The picture
+
   function readColours() {
     const style = getComputedStyle(document.documentElement);
-    colours = Object.fromEntries(["c0", "c1", "c2", "c3", "soft"].map((c) => [c, style.getPropertyValue("--" + c)]));
+    for (const name of ["c0", "c1", "c2", "c3", "soft"]) {
+      colours[name] = style.getPropertyValue(`--${name}`);
+    }
   }
 
-  function fit() {
+  /** Give the canvas as many pixels as it has on the screen. */
+  function fitCanvas() {
     const side = Math.round(canvas.clientWidth * devicePixelRatio);
-    if (side && canvas.width !== side) canvas.width = canvas.height = side;
+    if (side && canvas.width !== side) {
+      canvas.width = side;
+      canvas.height = side;
+    }
   }
 
-  /** Draw step `at`, or a share of the way to it from the step before. */
-  function draw(part = 1) {
-    const side = canvas.width, unit = side / (2 * REACH), dot = Math.max(1.3, side / 330);
-    const place = (x, y) => [side / 2 + unit * x, side / 2 - unit * y];
+  /** Where a point is on the canvas, in pixels. */
+  function toPixels(x, y) {
+    const side = canvas.width;
+    const unit = side / (2 * REACH);
+    return [side / 2 + unit * x, side / 2 - unit * y];
+  }
+
+  /** Add a circle to the path of the pen. */
+  function addCircle(x, y, radius) {
+    const [u, v] = toPixels(x, y);
+    pen.moveTo(u + radius, v);
+    pen.arc(u, v, radius, 0, TAU);
+  }
+
+  /** Draw the shown step, or a share of the way to it from the step before. */
+  function draw(share = 1) {
+    const side = canvas.width;
+    const radius = Math.max(1.3, side / 330);
     pen.clearRect(0, 0, side, side);
     pen.lineWidth = Math.max(1, side / 700);
-    for (const { colour, rows: own } of classes) {
-      const n = own.length / 2;
-      pen.beginPath();
-      for (let i = 0; i < n; i++) {
-        const [x, y] = place(own[i], own[n + i]);
-        pen.moveTo(x + 1.7 * dot, y);
-        pen.arc(x, y, 1.7 * dot, 0, TAU);
-      }
-      pen.globalAlpha = 0.55;
-      pen.strokeStyle = colours["c" + colour];
-      pen.stroke();
+    pen.globalAlpha = 0.55;
+    for (const { colour, rows: real } of classes) {
+      drawRings(real, 1.7 * radius, colours[`c${colour}`]);
     }
-    const now = history[at], old = history[at - 1] || now;
-    classes.forEach(({ colour }, c) => {
-      const a = old.points[c], b = now.points[c], m = b.length / 2;
-      pen.beginPath();
-      for (let i = 0; i < m; i++) {
-        const [x, y] = place(a[i] + part * (b[i] - a[i]), a[m + i] + part * (b[m + i] - a[m + i]));
-        pen.moveTo(x + dot, y);
-        pen.arc(x, y, dot, 0, TAU);
-      }
-      pen.globalAlpha = 0.8;
-      pen.fillStyle = colours["c" + colour];
-      pen.fill();
+    pen.globalAlpha = 0.8;
+    const now = history[shownStep];
+    const before = history[shownStep - 1] || now;
+    classes.forEach(({ colour }, i) => {
+      const from = before.points[i];
+      const points = now.points[i].map((x, k) => from[k] + share * (x - from[k]));
+      drawDots(points, radius, colours[`c${colour}`]);
     });
     pen.globalAlpha = 1;
     if (brush && document.activeElement === canvas) {
-      const [x, y] = place(...brush);
+      const [u, v] = toPixels(...brush);
       pen.strokeStyle = colours.soft;
-      pen.strokeRect(x - 6 * dot, y - 6 * dot, 12 * dot, 12 * dot);
+      pen.strokeRect(u - 6 * radius, v - 6 * radius, 12 * radius, 12 * radius);
     }
   }
 
-  // Numbers
+  function drawRings(points, radius, colour) {
+    traceCircles(points, radius);
+    pen.strokeStyle = colour;
+    pen.stroke();
+  }
+
+  function drawDots(points, radius, colour) {
+    traceCircles(points, radius);
+    pen.fillStyle = colour;
+    pen.fill();
+  }
+
+  function traceCircles(points, radius) {
+    const n = points.length / 2;
+    pen.beginPath();
+    for (let i = 0; i < n; i++) {
+      addCircle(points[i], points[n + i], radius);
+    }
+  }
+
+  // The numbers
 
   function measure() {
-    find("number").textContent = `${at} of ${total()}`;
-    const { points, distance } = history[at];
+    const { points, distance } = history[shownStep];
+    find("number").textContent = `${shownStep} of ${totalSteps()}`;
     find("distance").textContent = Number.isNaN(distance) ? "–" : distance.toFixed(3);
-    const made = [], real = [];
-    classes.forEach(({ rows: own, apart }, c) => {
-      if (!apart.length) return;
-      // Some hundreds of particles tell it: all of them would take long.
-      const p = points[c], m = p.length / 2, each = Math.ceil(m / 1000);
-      const some = Array.from({ length: Math.ceil(m / each) }, (_, i) => i * each);
-      made.push(...Measures.nearest(Float64Array.from([...some.map((i) => p[i]), ...some.map((i) => p[m + i])]), own));
-      real.push(...apart);
+    const sampleDistances = [];
+    const rowDistances = [];
+    classes.forEach((one, i) => {
+      if (one.rowDistances.length) {
+        sampleDistances.push(...Measures.nearest(someOf(points[i]), one.rows));
+        rowDistances.push(...one.rowDistances);
+      }
     });
-    const enough = real.length >= 10 && Measures.median(real) > 0;
-    find("ratio").textContent = enough ? Measures.ratio(made, real).toFixed(2) : "–";
-    find("copies").textContent = enough ? Measures.copies(made, real).toFixed(2) : "–";
+    let ratio = "–";
+    let copies = "–";
+    if (rowDistances.length >= MIN_MEASURED_ROWS && Measures.median(rowDistances) > 0) {
+      ratio = Measures.ratio(sampleDistances, rowDistances).toFixed(2);
+      copies = Measures.copies(sampleDistances, rowDistances).toFixed(2);
+    }
+    find("ratio").textContent = ratio;
+    find("copies").textContent = copies;
+  }
+
+  /** At most a thousand of the points, at equal distances. */
+  function someOf(points) {
+    const m = points.length / 2;
+    const stride = Math.ceil(m / MAX_MEASURED);
+    const chosen = [];
+    for (let i = 0; i < m; i += stride) {
+      chosen.push([points[i], points[m + i]]);
+    }
+    return asArray(chosen);
   }
 
   function show() {
     measure();
     draw();
-    find("back").disabled = at === 0;
-    find("step").disabled = at >= total() || !classes.length;
+    find("back").disabled = shownStep === 0;
+    find("step").disabled = shownStep >= totalSteps() || !classes.length;
     find("play").disabled = !classes.length;
   }
 
@@ -213,188 +400,297 @@
     find("status").textContent = text;
   }
 
-  const summary = () => `Step ${find("number").textContent}, distance ${find("distance").textContent}.`;
+  function describeStep() {
+    const number = find("number").textContent;
+    const distance = find("distance").textContent;
+    return `Step ${number}, distance ${distance}.`;
+  }
 
-  // Time
+  // Playing
 
+  /** Draw a frame of the animation; `time` is in milliseconds. */
   function tick(time) {
-    if (!playing) return;
-    passed += (Math.min(time - before, 250) / 1000) * value("rate");
-    before = time;
-    let more = true;
-    for (; passed >= 1 && more; passed--) more = advance();
-    if (!more || at >= total()) {
+    if (!isPlaying) {
+      return;
+    }
+    const elapsed = Math.min(time - lastFrameTime, MAX_FRAME_MILLISECONDS);
+    lastFrameTime = time;
+    stepsDue += (elapsed / 1000) * valueOf("rate");
+    let hasAdvanced = true;
+    while (stepsDue >= 1 && hasAdvanced) {
+      hasAdvanced = advance();
+      stepsDue--;
+    }
+    if (!hasAdvanced || shownStep >= totalSteps()) {
       pause("The flow is done.");
       return;
     }
-    draw(calm.matches || at === 0 ? 1 : passed);
-    if (time - measured > 250) {
-      measured = time;
+    const isSmooth = !reducedMotion.matches && shownStep > 0;
+    draw(isSmooth ? stepsDue : 1);
+    if (time - lastMeasureTime > MILLISECONDS_BETWEEN_MEASURES) {
+      lastMeasureTime = time;
       measure();
-      find("back").disabled = at === 0;
+      find("back").disabled = shownStep === 0;
     }
     requestAnimationFrame(tick);
   }
 
   function play() {
-    if (at >= total()) restart();
-    playing = true;
+    if (shownStep >= totalSteps()) {
+      restart();
+    }
+    isPlaying = true;
     find("play").textContent = "Pause";
     find("step").disabled = false;
     say("Playing.");
-    before = performance.now();
+    lastFrameTime = performance.now();
     advance();
     requestAnimationFrame(tick);
   }
 
-  function pause(why = "Paused.") {
-    playing = false;
-    passed = 0;
+  function pause(reason = "Paused.") {
+    isPlaying = false;
+    stepsDue = 0;
     find("play").textContent = "Play";
     show();
-    say(`${why} ${summary()}`);
+    say(`${reason} ${describeStep()}`);
   }
 
-  // Data
+  function pauseIfPlaying() {
+    if (isPlaying) {
+      pause();
+    }
+  }
 
-  function pick(shape) {
-    rows = SHAPES[shape](numbers(7));
-    find("shape").value = shape;
-    if (playing && !rows.length) pause();
+  // The data
+
+  function pickShape(name) {
+    rows = SHAPES[name](makeRandom(7));
+    find("shape").value = name;
+    if (!rows.length) {
+      pauseIfPlaying();
+    }
     restart();
     say(rows.length ? `${rows.length} data.` : "No data: paint some.");
   }
 
-  /** Some points around a place of the canvas. */
-  function paint(x, y) {
-    if (rows.length >= MOST) {
-      say(`${MOST} data are the most that this page takes.`);
-      return;
-    }
-    const { normal } = numbers(rows.length), colour = Number(document.querySelector("[name=colour]:checked").value);
-    const inside = (v) => Math.min(REACH, Math.max(-REACH, v));
-    for (let i = 0; i < 3; i++) rows.push([inside(x + 0.08 * normal()), inside(y + 0.08 * normal()), colour]);
-    find("shape").value = "own";
-    restart();
-    if (!playing) say(`${rows.length} data.`);
+  function clampToCanvas(value) {
+    return Math.min(REACH, Math.max(-REACH, value));
   }
 
+  /** Add some rows around a place. */
+  function paint(x, y) {
+    if (rows.length >= MAX_ROWS) {
+      say(`${MAX_ROWS} data are the most that this page takes.`);
+      return;
+    }
+    const { normal } = makeRandom(rows.length);
+    const colour = Number(document.querySelector("[name=colour]:checked").value);
+    for (let i = 0; i < POINTS_PER_TOUCH; i++) {
+      const u = clampToCanvas(x + BRUSH_SPREAD * normal());
+      const v = clampToCanvas(y + BRUSH_SPREAD * normal());
+      rows.push([u, v, colour]);
+    }
+    find("shape").value = "own";
+    restart();
+    if (!isPlaying) {
+      say(`${rows.length} data.`);
+    }
+  }
+
+  /** The place under the mouse. */
   function placeOf(event) {
     const box = canvas.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width, y = (event.clientY - box.top) / box.height;
+    const x = (event.clientX - box.left) / box.width;
+    const y = (event.clientY - box.top) / box.height;
     return [REACH * (2 * x - 1), REACH * (1 - 2 * y)];
   }
 
-  let painting = false;
+  function moveBrush([dx, dy]) {
+    const x = clampToCanvas(brush[0] + KEYBOARD_STEP * dx);
+    const y = clampToCanvas(brush[1] + KEYBOARD_STEP * dy);
+    brush = [x, y];
+  }
+
+  function drawIfPaused() {
+    if (!isPlaying) {
+      draw();
+    }
+  }
+
   canvas.addEventListener("pointerdown", (event) => {
-    if (event.button || !event.isPrimary) return;
-    painting = true;
+    if (event.button || !event.isPrimary) {
+      return;
+    }
+    isPainting = true;
     brush = null;
     paint(...placeOf(event));
   });
-  canvas.addEventListener("pointermove", (event) => painting && event.isPrimary && paint(...placeOf(event)));
-  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (painting = false));
-  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+  canvas.addEventListener("pointermove", (event) => {
+    if (isPainting && event.isPrimary) {
+      paint(...placeOf(event));
+    }
+  });
+  for (const kind of ["pointerup", "pointercancel"]) {
+    addEventListener(kind, () => {
+      isPainting = false;
+    });
+  }
   canvas.addEventListener("keydown", (event) => {
     const arrow = ARROWS[event.key];
-    if (!arrow && event.key !== "Enter") return;
+    if (!arrow && event.key !== "Enter") {
+      return;
+    }
     event.preventDefault();
     brush = brush || [0, 0];
-    if (arrow) brush = brush.map((v, i) => Math.min(REACH, Math.max(-REACH, v + 0.15 * arrow[i])));
-    else paint(...brush);
-    if (!playing) draw();
+    if (arrow) {
+      moveBrush(arrow);
+    } else {
+      paint(...brush);
+    }
+    drawIfPaused();
   });
   canvas.addEventListener("focus", () => {
-    if (canvas.matches(":focus-visible")) brush = brush || [0, 0];
-    if (!playing) draw();
+    if (canvas.matches(":focus-visible")) {
+      brush = brush || [0, 0];
+    }
+    drawIfPaused();
   });
-  canvas.addEventListener("blur", () => playing || draw());
+  canvas.addEventListener("blur", drawIfPaused);
 
   // Python
 
+  /** A number with three decimals at most. */
+  function rounded(value) {
+    return Number(value.toFixed(3));
+  }
+
+  /** A list of Python over several lines of some 100 characters. */
+  function wrapList(items) {
+    const wrapped = items.join(", ").replace(/(.{80,100}?,) /g, "$1\n    ");
+    return `np.array([\n    ${wrapped}\n])`;
+  }
+
   /** Python lines that fit the same data in the same way. */
-  function lines() {
-    const several = classes.length > 1, number = (v) => Number(v.toFixed(3));
-    const wrapped = (items) => items.join(", ").replace(/(.{80,100}?,) /g, "$1\n    ");
-    const options = [["smoothing", value("smoothing")], ["shrinkage", value("shrinkage")]].map(([k, v]) => `${k}=${v}`);
-    return [
-      ...(several ? ["import math", ""] : []),
-      "import numpy as np",
-      "from sliceflow import SlicedWassersteinFlow, VectorOptions",
-      "",
-      `X = np.array([\n    ${wrapped(rows.map(([x, y]) => `[${number(x)}, ${number(y)}]`))}\n])`,
-      ...(several ? [`y = np.array([\n    ${wrapped(rows.map((r) => r[2]))}\n])`] : []),
-      "flow = SlicedWassersteinFlow(",
-      `    n_particles=${value("particles")},`,
-      `    n_steps=${value("steps")},`,
-      ...(several ? [`    amplifier=${amplifier() === Infinity ? "math.inf" : amplifier()},`] : []),
-      `    entropy=${number(value("entropy") / 100)},`,
-      "    standardize=False,",
-      `    options=VectorOptions(${options.join(", ")}),`,
-      "    random_state=0,",
-      `).fit(X${several ? ", y" : ""})`,
-      "particles = flow.particles_  # what the page shows at the end",
-      "new = flow.sample(1000, random_state=1)",
-      "",
-    ].join("\n");
+  function pythonLines() {
+    const hasClasses = classes.length > 1;
+    const xi = amplifier() === Infinity ? "math.inf" : amplifier();
+    const options = `smoothing=${valueOf("smoothing")}, shrinkage=${valueOf("shrinkage")}`;
+    const lines = [];
+    if (hasClasses) {
+      lines.push("import math", "");
+    }
+    lines.push("import numpy as np");
+    lines.push("from sliceflow import SlicedWassersteinFlow, VectorOptions", "");
+    const points = rows.map(([x, y]) => `[${rounded(x)}, ${rounded(y)}]`);
+    lines.push(`X = ${wrapList(points)}`);
+    if (hasClasses) {
+      lines.push(`y = ${wrapList(rows.map((row) => row[2]))}`);
+    }
+    lines.push("flow = SlicedWassersteinFlow(");
+    lines.push(`    n_particles=${valueOf("particles")},`);
+    lines.push(`    n_steps=${valueOf("steps")},`);
+    if (hasClasses) {
+      lines.push(`    amplifier=${xi},`);
+    }
+    lines.push(`    entropy=${rounded(ENTROPY_UNIT * valueOf("entropy"))},`);
+    lines.push("    standardize=False,");
+    lines.push(`    options=VectorOptions(${options}),`);
+    lines.push("    random_state=0,");
+    lines.push(hasClasses ? ").fit(X, y)" : ").fit(X)");
+    lines.push("particles = flow.particles_  # what the page shows at the end");
+    lines.push("new = flow.sample(1000, random_state=1)", "");
+    return lines.join("\n");
   }
 
-  find("python").addEventListener("toggle", writeLines);
-  function writeLines() {
-    if (find("python").open) find("lines").textContent = lines();
+  function writePython() {
+    if (find("python").open) {
+      find("lines").textContent = pythonLines();
+    }
   }
-  find("copy").addEventListener("click", () =>
-    navigator.clipboard.writeText(lines()).then(() => say("Copied."), () => say("The browser does not allow to copy: select the lines.")));
 
-  /** For other scripts of a page: what is shown, and the steps that led to it. */
+  find("python").addEventListener("toggle", writePython);
+  find("copy").addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(pythonLines());
+      say("Copied.");
+    } catch {
+      say("The browser does not allow to copy: select the lines.");
+    }
+  });
+
+  // For other scripts and for tests: what is shown, and the steps that led to it.
   window.Play = {
-    lines,
-    shown: () => ({ rows, colours: classes.map((c) => c.colour), steps: history.slice(0, at + 1), reach: REACH }),
+    shown: () => ({
+      rows,
+      colours: classes.map((one) => one.colour),
+      steps: history.slice(0, shownStep + 1),
+    }),
   };
 
   // Controls
 
-  find("play").addEventListener("click", () => (playing ? pause() : play()));
+  find("play").addEventListener("click", () => {
+    if (isPlaying) {
+      pause();
+    } else {
+      play();
+    }
+  });
   find("step").addEventListener("click", () => {
-    if (playing) pause();
+    pauseIfPlaying();
     advance();
     show();
-    say(summary());
+    say(describeStep());
   });
   find("back").addEventListener("click", () => {
-    if (playing) pause();
-    at = Math.max(0, at - 1);
+    pauseIfPlaying();
+    shownStep = Math.max(0, shownStep - 1);
     show();
-    say(summary());
+    say(describeStep());
   });
   find("reset").addEventListener("click", () => {
-    if (playing) pause();
+    pauseIfPlaying();
     restart();
     say("At step 0.");
   });
-  find("clear").addEventListener("click", () => pick("own"));
-  find("shape").addEventListener("change", (event) => pick(event.target.value));
-  for (const slider of document.querySelectorAll("[type=range]")) {
+  find("clear").addEventListener("click", () => pickShape("own"));
+  find("shape").addEventListener("change", (event) => pickShape(event.target.value));
+
+  /** Show the value of a slider beside it. */
+  function showValue(slider) {
+    const isInfinite = slider.id === "amplifier" && amplifier() === Infinity;
     const output = document.querySelector(`output[for=${slider.id}]`);
-    const tell = () => (output.textContent = slider.id === "amplifier" && amplifier() === Infinity ? "∞" : slider.value);
-    tell();
+    output.textContent = isInfinite ? "∞" : slider.value;
+  }
+
+  for (const slider of document.querySelectorAll(".controls [type=range]")) {
+    showValue(slider);
     slider.addEventListener("input", () => {
-      tell();
-      if (slider.id !== "rate") restart();
+      showValue(slider);
+      if (slider.id !== "rate") {
+        restart();
+      }
     });
   }
 
-  const redraw = () => {
-    fit();
+  function redraw() {
+    fitCanvas();
     readColours();
-    if (!playing) draw();
-  };
+    drawIfPaused();
+  }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  fit();
+  fitCanvas();
   readColours();
-  pick("moons");
+  pickShape("moons");
   new ResizeObserver(redraw).observe(canvas);
-  if (!calm.matches) play();
-  if (location.protocol === "file:") // there the other pages are not built
-    for (const link of document.querySelectorAll("a[href^='../']")) link.href = link.getAttribute("href").replace(/html$/, "md");
+  if (!reducedMotion.matches) {
+    play();
+  }
+  if (location.protocol === "file:") {
+    // There the other pages are not built.
+    for (const link of document.querySelectorAll("a[href^='../']")) {
+      link.href = link.getAttribute("href").replace(/html$/, "md");
+    }
+  }
 })();

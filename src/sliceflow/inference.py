@@ -19,7 +19,7 @@ from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int, require
 from sliceflow.metrics.calibration import Calibration, calibration
-from sliceflow.neighbours.local import LocalRows
+from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.rows import Units
 
 __all__ = ["Posterior", "load", "posterior"]
@@ -50,7 +50,7 @@ class Posterior:
         self.default_x: np.ndarray | None = None
         self._units = Units.fit_to(theta, standardize=True)
         self._given = ContinuousCondition.fit_to(x)
-        self._local = LocalRows.fit_to(self._units.encode(theta), self._given.encode(x))
+        self._local = LocalSampler.fit(self._units.encode(theta), self._given.encode(x))
 
     def __repr__(self) -> str:
         n, d = self.theta.shape
@@ -160,7 +160,7 @@ class Posterior:
         require(n >= 1, "n_samples", n, "at least 1")
         rng = np.random.default_rng(random_state)
         y = self._given.encode(x0)
-        self._local.warn_of_far(y, "x", stacklevel=3)
+        self._local.warn_if_far(y, "x", stacklevel=3)
         out = np.empty((len(x0), n, self.theta.shape[1]))
         for first in range(0, len(x0), _AT_ONCE):
             part = slice(first, min(first + _AT_ONCE, len(x0)))
@@ -188,7 +188,7 @@ class Posterior:
 
     def _ask(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
         """n samples (q, n, d) at each of the encoded observations y (q, l), also beyond the bounds."""
-        made, _ = self._local.draw(y, n, Seed(int(rng.integers(2**31))).child(0, n))
+        made, _ = self._local.sample(y, n, Seed(int(rng.integers(2**31))).child(0, n))
         return self._units.decode(made.flatten(0, 1).T).view(made.shape).numpy()
 
 

@@ -1,4 +1,4 @@
-"""The page without a server: its engine moves particles as ours does, and a browser can use it."""
+"""The page without a server: it moves particles as the engine does, and can be used."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def rows(n, kind):
 
 
 def ours(particles, data, seed, kappa=0.0, **conditions):
-    """Start, data, and for every step its frame, size, the positions and the distance after it."""
+    """A flow of the engine: start, data, and what every step did."""
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
     stages += [Stage("axis", Axis(), 2, Sorted(), exact=True)]
     flow = Flow(stages, Seed(seed), **conditions)
@@ -85,7 +85,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
 def test_the_page_moves_particles_as_the_engine_does(computed):
     sizes = [(200, 200), (300, 170), (90, 250), (150, 40), (5, 2), (3, 1), (1, 7)]
     settings = [(m, n, kind, 0) for m, n in sizes for kind in ("ring", "gaps")]
-    # Two of these particles meet up to rounding: the last bit says whether they are tied.
+    # Two of these particles meet up to rounding: the last bit says if they are tied.
     settings.remove((150, 40, "gaps", 0))
     settings += [(300, 170, "ring", 3.0)]
     cases = [
@@ -102,7 +102,8 @@ def test_the_page_moves_particles_as_the_engine_does(computed):
         worst = Math.max(worst, ...points.map((x, i) => Math.abs(x - step.points[i])));
         far = Math.max(far, Math.abs(moved.distance - step.distance));
       }}
-      const wrong = steps.slice(0, 20).map(({{ size }}, k) => Math.abs(size - Flow.sizeOf(k, 20)));
+      const wrong = steps.slice(0, 20).map(
+        ({{ size }}, k) => Math.abs(size - Flow.sizeOf(k, 20)));
       return [worst, far, steps.length, steps.length === 22 ? Math.max(...wrong) : 0];
     }});"""
     for setting, (worst, far, n_steps, sizes) in zip(
@@ -132,7 +133,8 @@ def test_classes_that_share_maps_move_as_in_the_engine(computed):
       data = Float64Array.from(data);
       for (const step of steps) {{
         const condition = {{ points: codes, data: codes, offsets: step.offsets }};
-        points = Flow.step(points, data, step.frame, step.size, step.shrinkage, condition).points;
+        const {{ frame, size, shrinkage }} = step;
+        points = Flow.step(points, data, frame, size, shrinkage, condition).points;
         worst = Math.max(worst, ...points.map((x, i) => Math.abs(x - step.points[i])));
       }}
       return worst;
@@ -165,8 +167,12 @@ def test_the_page_measures_copies_as_we_do(computed):
         samples = rng.normal(size=(500, 2))
         samples[:200] = train[rng.integers(0, n, 200)]
         cases.append((train, samples))
+    lists = [
+        [train.T.ravel().tolist(), samples.T.ravel().tolist()]
+        for train, samples in cases
+    ]
     found = computed(f"""
-    return {json.dumps([[x.T.ravel().tolist() for x in case] for case in cases])}.map((lists) => {{
+    return {json.dumps(lists)}.map((lists) => {{
       const [rows, points] = lists.map((list) => Float64Array.from(list));
       const made = Measures.nearest(points, rows), real = Measures.nearest(rows, rows);
       return [Measures.ratio(made, real), Measures.copies(made, real)];
@@ -186,8 +192,11 @@ def test_smoothed_data_are_new_and_keep_mean_and_covariance(computed):
     let next = 0;
     const normal = () => list[next++ % list.length];
     const line = Float64Array.from([0, 1, 2, 3, 0, 1, 2, 3]);
-    return [Measures.smoothed(rows, 0.5, 450, normal), Measures.smoothed(rows, 0, 450, normal),
-            Measures.smoothed(line, 0.5, 4, normal)].map((points) => [...points]);""")
+    return [
+      Measures.smoothed(rows, 0.5, 450, normal),
+      Measures.smoothed(rows, 0, 450, normal),
+      Measures.smoothed(line, 0.5, 4, normal),
+    ].map((points) => [...points]);""")
     made = torch.tensor(draws, dtype=torch.float64).view(2, 450)
     assert torch.allclose(made.mean(1), data.mean(1))
     assert torch.allclose(torch.cov(made, correction=0), torch.cov(data, correction=0))
@@ -206,7 +215,8 @@ def test_the_page_is_small_and_needs_nothing_from_elsewhere():
 
 
 USED = """
-const find = (id) => document.getElementById(id), number = (id) => parseFloat(find(id).textContent);
+const find = (id) => document.getElementById(id);
+const number = (id) => parseFloat(find(id).textContent);
 const points = () => find("canvas").toDataURL();
 const set = (id, value) => {
   find(id).value = value;
@@ -241,8 +251,9 @@ class TestUse:
         find("play").click();
         const paused = number("number"), text = find("play").textContent;
         await pause(200);
-        return { first, last: number("distance"), stayed: number("number") === paused, text,
-                 status: find("status").textContent };""")
+        const stayed = number("number") === paused;
+        const status = find("status").textContent;
+        return { first, last: number("distance"), stayed, text, status };""")
         assert found["last"] < 0.3 * found["first"]
         assert found["stayed"]
         assert found["text"] == "Play"
@@ -258,7 +269,8 @@ class TestUse:
         find("step").click();
         const again = points() === pictures[3];
         find("reset").click();
-        return [back, again, points() === pictures[0], new Set(pictures).size, number("number")];""")
+        const first = points() === pictures[0];
+        return [back, again, first, new Set(pictures).size, number("number")];""")
         assert found == [True, True, True, 4, 0]
 
     def test_data_are_painted_with_the_pointer_and_with_the_keyboard(self, used):
@@ -281,7 +293,8 @@ class TestUse:
           find("canvas").dispatchEvent(new KeyboardEvent("keydown", { key }));
         const typed = find("status").textContent;
         for (let i = 0; i < 12; i++) find("step").click();
-        return { off, none, painted, typed, shape: find("shape").value, ratio: number("ratio") };""")
+        const shape = find("shape").value;
+        return { off, none, painted, typed, shape, ratio: number("ratio") };""")
         assert found.pop("ratio") < 14
         assert found == {
             "off": True,
@@ -297,17 +310,20 @@ class TestUse:
         for (const xi of [0, 20]) {
           set("amplifier", xi); set("steps", 60);
           while (!find("step").disabled) find("step").click();
-          const { steps, rows, colours } = Play.shown(), points = steps.at(-1).points[0];
+          const { steps, rows, colours } = Play.shown();
+          const points = steps.at(-1).points[0];
           const m = points.length / 2;
-          let wrong = 0;  // particles of the upper moon whose nearest datum is of the lower one
+          let wrong = 0;  // particles of one moon whose nearest datum is of the other
           for (let i = 0; i < m; i++) {
             const far = ([x, y]) => (x - points[i]) ** 2 + (y - points[m + i]) ** 2;
-            const near = rows.reduce((best, row) => (far(row) < far(best) ? row : best));
+            const nearer = (best, row) => (far(row) < far(best) ? row : best);
+            const near = rows.reduce(nearer);
             wrong += near[2] !== colours[0];
           }
           strays.push(wrong / m);
         }
-        return [...strays, document.querySelector("output[for=amplifier]").textContent];""")
+        const output = document.querySelector("output[for=amplifier]");
+        return [...strays, output.textContent];""")
         ignored, apart, text = found
         assert ignored > 0.3
         assert apart < 0.05
@@ -328,8 +344,12 @@ class TestUse:
         find("python").open = true;
         await pause(100);
         const all = Play.shown().steps.at(-1).points;
-        const part = (x, d) => [...x.subarray((d * x.length) / 2, ((d + 1) * x.length) / 2)];
-        return [find("lines").textContent, [0, 1].map((d) => all.flatMap((x) => part(x, d)))];""")
+        const part = (x, d) => {{
+          const n = x.length / 2;
+          return [...x.subarray(d * n, (d + 1) * n)];
+        }};
+        const joined = [0, 1].map((d) => all.flatMap((x) => part(x, d)));
+        return [find("lines").textContent, joined];""")
         shown = np.array(points).T
         made = []
         for seed in (0, 1):

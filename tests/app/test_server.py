@@ -1,4 +1,4 @@
-"""`sliceflow play` without a browser: who is answered, what is refused, and what the tabs are told."""
+"""`sliceflow play` without a browser: who is answered, and what the tabs are told."""
 
 import base64
 import http.client

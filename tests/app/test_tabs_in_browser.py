@@ -1,4 +1,4 @@
-"""`sliceflow play` in Chromium: every tab with the mouse and with the keyboard, wide and narrow."""
+"""`sliceflow play` in Chromium: every tab, with the mouse and with the keyboard."""
 
 import threading
 from importlib.util import find_spec
@@ -61,7 +61,9 @@ def set_to(page, id, value):
     page.run(f"""
     const node = document.getElementById({id!r});
     node.value = {value!r};
-    for (const kind of ["input", "change"]) node.dispatchEvent(new Event(kind, {{ bubbles: true }}));
+    for (const kind of ["input", "change"]) {{
+      node.dispatchEvent(new Event(kind, {{ bubbles: true }}));
+    }}
     return null;""")
 
 
@@ -155,9 +157,9 @@ class TestTable:
         ready(page, "table")
         page.choose("csv", tmp_path / "people.csv")
         says(page, "table-status", "people.csv: 140 rows. Correct")
-        page.run(
-            "document.querySelector('[data-column=visits]').value = 'category'; return null"
-        )
+        page.run("""
+        document.querySelector('[data-column=visits]').value = 'category';
+        return null;""")
         set_to(page, "constraints", "age >= 20")
         page.click("fit")
         page.wait("!document.getElementById('working').hidden")
@@ -168,9 +170,8 @@ class TestTable:
             page.run("return document.querySelector('[data-column=visits]').value")
             == "category"
         )
-        page.wait(
-            "document.getElementById('report').contentDocument.body.innerText.includes('Measures')"
-        )
+        report = "document.getElementById('report').contentDocument.body.innerText"
+        page.wait(f"{report}.includes('Measures')")
         if find_spec("axe_core_python"):
             assert page.accessible() == []
         page.resize(360, 900)

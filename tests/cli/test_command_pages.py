@@ -1,4 +1,4 @@
-"""The pages of docs/commands: their commands and flags exist, and every flag is on its page."""
+"""The pages of docs/commands: their commands and flags exist, and all are there."""
 
 import importlib.util
 import re

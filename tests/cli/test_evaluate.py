@@ -1,4 +1,4 @@
-"""`sliceflow evaluate`, and the report: what is measured against what, and what the page shows."""
+"""`sliceflow evaluate`: what is measured against what, and what the report shows."""
 
 import json
 import re

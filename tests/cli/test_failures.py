@@ -1,4 +1,4 @@
-"""Errors at the command line: one line and a hint, an exit code, and nothing left behind."""
+"""Errors at the command line: a line, a hint, an exit code, nothing left behind."""
 
 import ast
 import shutil
@@ -289,7 +289,10 @@ def test_a_warning_suggests_a_flag(capsys, monkeypatch):
     assert said == "warning: column 'a': is known; pass --column 'a=identifier'\n"
 
 
-RAISED_BY = {  # the command whose errors a module writes; `as_command_error` looks at the flags itself
+# The command whose errors a module writes. `as_command_error` looks at flags itself, and
+# `draw` is of several commands.
+RAISED_BY = {
+    "grids": "inpaint",
     "settings": "fit",
     "run_folder": "fit",
     "data": "fit",

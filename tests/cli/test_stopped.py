@@ -37,7 +37,7 @@ POSIX = pytest.mark.skipif(
 
 
 def started(words, before=(), sign="checkpoint/*"):
-    """A fit in a process of its own, after its first checkpoint, or another sign in its folder."""
+    """A fit in a process of its own, when a sign of it is in its folder."""
     run = words[words.index("--out") + 1]
     process = subprocess.Popen(
         [*before, *command(*words)],
@@ -270,7 +270,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
 def test_a_run_that_was_killed_later_is_finished_by_resume(
     kind, moment, digits_run, table_run, people, tmp_path, monkeypatch
 ):
-    """`save` stands for any moment before the model is there: then the fit starts again."""
+    """`save` stands for any moment before the model is there: it is fitted again."""
 
     class Killed(BaseException):
         pass

@@ -21,7 +21,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import LevelFlow
-from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.pyramid import PyramidLevel
 from sliceflow.spaces.pictures.schedules import PictureStage
 
 SAME = dict(rtol=0, atol=1e-9)
@@ -236,7 +236,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     listeners = [lambda event: seen.append(event.particles.clone())]
     simulate(flow, particles, target, Noise(Seed(4)), listeners=listeners)
 
-    subspace = Subspace(channels, *full, *level)
+    subspace = PyramidLevel(channels, *full, *level)
     start = columns(x)
     seed = flow.seed.child("level", 0, "frame", 0)
     for k in range(n_steps):
@@ -249,6 +249,6 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         x = np.where(known, x, moved)  # what is observed is the rest of y
         whole = seen[k]
         if not observed:  # coefficients: what a level does not see stays
-            whole = start + subspace.up(whole - subspace.down(start))
+            whole = start + subspace.extend(whole - subspace.restrict(start))
         assert np.allclose(whole.T.numpy(), x, **SAME)
     assert np.allclose(particles.x.T.numpy(), x, **SAME)

@@ -8,7 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import ALL, Batches, Target, divide, divide_per_class
+from sliceflow.engine.batches import (
+    ALL_COLUMNS,
+    Batches,
+    Target,
+    divide,
+    divide_per_class,
+)
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal
@@ -19,22 +25,24 @@ from sliceflow.engine.transports import Histogram
 
 def pair(batches, turn):
     """The columns of particles and of data."""
-    batch = batches.at(turn)
+    batch = batches.batch(turn)
     return batch.particles, batch.data
 
 
 def test_small_clouds_are_looked_at_whole():
     labels = torch.arange(60) % 3
     for max_samples in (None, 60, 1000):
-        assert divide(60, 40, max_samples, None, None, Seed(0)).at(5) == ALL
-        assert divide(60, 60, max_samples, labels, labels, Seed(0)).at(5) == ALL
+        assert divide(60, 40, max_samples, None, None, Seed(0)).batch(5) == ALL_COLUMNS
+        assert (
+            divide(60, 60, max_samples, labels, labels, Seed(0)).batch(5) == ALL_COLUMNS
+        )
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     codes_p = torch.tensor([0, 0, 0, 1])
     codes_q = torch.tensor([0, 1, 1, 2])
     batches = divide(4, 4, None, codes_p, codes_q, Seed(0))
-    assert batches.at(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
+    assert batches.batch(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
@@ -113,7 +121,7 @@ def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samp
     codes = codes[0], codes[1][batches.order]
     assert bool((codes[1].diff() >= 0).all())
     if max(map(len, codes)) <= max_samples:
-        batch = batches.at(3)
+        batch = batches.batch(3)
         assert (batch.particles, batch.data) == (None, None)
         assert batch.class_slices == tuple(
             ClassSlices.from_codes(own, 5) for own in codes
@@ -127,7 +135,7 @@ def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samp
             assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
         for columns, own, class_slices in zip(
-            pair(batches, step), codes, batches.at(step).class_slices, strict=True
+            pair(batches, step), codes, batches.batch(step).class_slices, strict=True
         ):
             assert class_slices == ClassSlices.from_codes(own[columns], 5)
             assert bool((own[columns].diff() >= 0).all())
@@ -168,8 +176,8 @@ def test_classes_apart_are_one_flow_for_each_class():
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
-            of_class = step.table.values[3 * c : 3 * c + 3]
-            assert torch.allclose(of_class, single.table.values, atol=1e-6)
+            of_class = step.map.values[3 * c : 3 * c + 3]
+            assert torch.allclose(of_class, single.map.values, atol=1e-6)
 
 
 # Targets

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.compact import at_bends, map_bytes, thin_grid, thinned
+from sliceflow.engine.compact import at_bends, map_bytes, thin, thin_grid
 from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 
@@ -36,7 +36,7 @@ def grids(draw):
     elif shape == "nowhere to go":
         z_q = z_p
     z_p, z_q = (torch.from_numpy(scale * z).to(dtype) for z in (z_p, z_q))
-    return Histogram(n_bins).fit(z_p, z_q).table
+    return Histogram(n_bins).fit(z_p, z_q).map
 
 
 @st.composite
@@ -58,18 +58,18 @@ def bent(n_bins=64, rows=20, seed=0):
     )
     q = torch.randn(rows, 4000, generator=rng)
     q += torch.sign(torch.randn(rows, 4000, generator=rng)) * 2  # two hills: maps bend
-    return Histogram(n_bins).fit(p, q).table, p
+    return Histogram(n_bins).fit(p, q).map, p
 
 
 @given(table=kept())
 def test_displacements_are_straight_between_knots_and_maps_ascend(table):
     """Map by map, as the docstring says it."""
-    grid = table.grid()
+    grid = table.to_grid()
     edges = np.arange(table.n_bins + 1)
     assert grid.values.dtype == table.dtype
     for row, (lo, hi) in enumerate(zip(table.lo, table.hi, strict=True)):
         d = np.interp(
-            edges, table.at[row], table.levels[row].double() * 2.0**table.exponent
+            edges, table.edges[row], table.levels[row].double() * 2.0**table.exponent
         )
         values = float(lo) + float(hi - lo) * edges / table.n_bins + d
         wanted = np.maximum.accumulate(values)
@@ -82,18 +82,20 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(table, share, seed):
     still = (
         torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
     )
-    table = replace(table, levels=torch.where(still[:, None], 0, table.levels)).plain()
-    some = table.moving()
+    table = replace(
+        table, levels=torch.where(still[:, None], 0, table.levels)
+    ).with_standard_still_maps()
+    some = table.without_still_maps()
     moving = table.levels.any(1)
     assert (len(some.lo), some.n_maps) == (int(moving.sum()), len(table.lo))
     some.check()
-    again = some.whole()
+    again = some.with_still_maps()
     assert all(
         torch.equal(getattr(table, name), getattr(again, name))
-        for name in ("lo", "hi", "at", "levels")
+        for name in ("lo", "hi", "edges", "levels")
     )
     z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
-    assert bool((some.grid().displace(z)[~moving].abs() < 1e-6).all())
+    assert bool((some.to_grid().displace(z)[~moving].abs() < 1e-6).all())
 
 
 def test_knots_at_bends_are_better_than_even_ones():
@@ -103,16 +105,16 @@ def test_knots_at_bends_are_better_than_even_ones():
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(at_bends(table, 13, reach=16.0).grid())
+    few = error(at_bends(table, 13, reach=16.0).to_grid())
     plain = error(thin_grid(table, 12))
     assert few < plain / 2
-    assert error(at_bends(table, 33, reach=16.0).grid()) < few / 1.5
+    assert error(at_bends(table, 33, reach=16.0).to_grid()) < few / 1.5
 
 
 def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
     """Lines through the map itself would cut its corners: images would shrink, at every step."""
     table, p = bent()
-    image = p + at_bends(table, 8, reach=16.0).grid().displace(p)
+    image = p + at_bends(table, 8, reach=16.0).to_grid().displace(p)
     wanted = p + table.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
@@ -120,12 +122,12 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     table, p = bent(256)
-    assert thinned(table, 12, 8.0, shared=False).at.shape == (20, 12)
-    assert thinned(table, 12, 8.0, shared=True).at.shape == (20, 96)
-    assert isinstance(thinned(table, 256, 8.0, shared=False), GridMap)
-    assert isinstance(thinned(table, 12, None, shared=False), GridMap)
-    knots = Sorted().fit(p, p + 1).table
-    assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
+    assert thin(table, 12, 8.0, shared=False).edges.shape == (20, 12)
+    assert thin(table, 12, 8.0, shared=True).edges.shape == (20, 96)
+    assert isinstance(thin(table, 256, 8.0, shared=False), GridMap)
+    assert isinstance(thin(table, 12, None, shared=False), GridMap)
+    knots = Sorted().fit(p, p + 1).map
+    assert thin(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
@@ -133,7 +135,7 @@ def test_kept_maps_have_rigid_tails(seed, shift):
     """Beyond the ¼√M-th particle: one shift, inside the data's range; unchanged in between."""
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
-    table = Histogram(256).fit(z_p, z_q + shift).table
+    table = Histogram(256).fit(z_p, z_q + shift).map
     kept = thin_grid(table, 256)
     edge = torch.lerp(
         table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double()
@@ -165,8 +167,7 @@ def test_thinned_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     plain, tails = (
-        thinned(KnotMap(knots, values), 100, None, False, tails)
-        for tails in (False, True)
+        thin(KnotMap(knots, values), 100, None, False, tails) for tails in (False, True)
     )
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
@@ -187,6 +188,6 @@ def test_thinned_maps_keep_their_tails_if_asked():
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    table = thinned(transport.fit(*z).table, n_knots, 8.0, shared)
+    table = thin(transport.fit(*z).map, n_knots, 8.0, shared)
     parts = [part for part in vars(table).values() if isinstance(part, torch.Tensor)]
     assert sum(part.nbytes for part in parts) == 3 * map_bytes(n_knots, n_bins, shared)

@@ -56,7 +56,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
     flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
-    class_slices = []
+    results = []
     for _ in range(2):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
@@ -64,16 +64,16 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         after = [t for t in (data.x, particles.y, data.y) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
-        class_slices.append(particles.x)
-    assert torch.equal(*class_slices)
+        results.append(particles.x)
+    assert torch.equal(*results)
     start, data = clouds(condition)
-    error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, class_slices[0])]
+    error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, results[0])]
     assert error[1] < 0.5 * error[0]
     if isinstance(frame, Axis) and isinstance(transport, Interpolated):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation again.
     replay(flow, model, start, Noise(Seed(5)))
-    assert torch.allclose(start.x, class_slices[0], atol=1e-9)
+    assert torch.allclose(start.x, results[0], atol=1e-9)
 
 
 def test_a_translation_is_solved_in_one_orthogonal_step():
@@ -158,7 +158,7 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
     noise = Noise(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
-    monkeypatch.setattr("sliceflow.engine.flow._NUMBERS", 1)
+    monkeypatch.setattr("sliceflow.engine.flow._NUMBERS_PER_DRAW", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
 
 
@@ -168,10 +168,10 @@ class Rotated:
 
     u: torch.Tensor
 
-    def down(self, x):
+    def restrict(self, x):
         return self.u.T @ x
 
-    def up(self, coordinates):
+    def extend(self, coordinates):
         return self.u @ coordinates
 
     def finish(self, x):
@@ -182,7 +182,7 @@ def test_a_stage_moves_particles_in_its_own_space():
     """What the space does not see stays, and the model does the same to the same particles."""
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
-        Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, space=Rotated(u)),
+        Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, subspace=Rotated(u)),
         Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
     ]
     flow = Flow(stages, Seed(0))

@@ -36,7 +36,7 @@ def test_without_signal_hardly_anything_moves(transport):
     z_q = normal(50, 600, seed=1)
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, 3.0)
-    before, after = (fit.table.displace(z_p).square().mean() for fit in (free, less))
+    before, after = (fit.map.displace(z_p).square().mean() for fit in (free, less))
     assert after < 0.15 * before
     assert less.moving < 0.5
     assert free.moving is None
@@ -51,7 +51,7 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     z_q = scale * normal(3, 400, seed=1) + shift
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, kappa, distinct=0.5)
-    wanted, found = (fit.table.displace(z_p) for fit in (free, less))
+    wanted, found = (fit.map.displace(z_p) for fit in (free, less))
     at = wanted.abs().argmax(1, keepdim=True)  # where it is largest
     factor = (found.gather(1, at) / wanted.gather(1, at))[:, 0]
     noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
@@ -81,11 +81,11 @@ def test_every_class_has_its_own_noise():
     codes = torch.tensor([0] * 30 + [1] * 300)
     bins = Histogram(32, max_samples=None)
     rates = noise_rates(330, 330, codes, codes, n_classes=2)
-    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).table
+    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).map
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
     ):
-        alone = shrunk(bins, own, other, 3.0).table
+        alone = shrunk(bins, own, other, 3.0).map
         assert torch.allclose(table.values[2 * c : 2 * c + 2], alone.values)
 
 
@@ -123,7 +123,7 @@ def test_a_flow_between_equal_distributions_ends_early():
         flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))
         particles = Cloud(x.clone())
         simulate(
-            flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), run=run
+            flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), state=run
         )
-        assert least <= run.done <= max_samples
-        assert run.done + run.spared == 200
+        assert least <= run.steps_done <= max_samples
+        assert run.steps_done + run.steps_skipped == 200

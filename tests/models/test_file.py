@@ -173,7 +173,7 @@ class Own(frames.Orthogonal):
             "its samples may not stay finite",
         ),
         (
-            dict(model=(ModelStep(0, 0, steps()[0].table, 1.01 * torch.eye(5, 7)),)),
+            dict(model=(ModelStep(0, 0, steps()[0].map, 1.01 * torch.eye(5, 7)),)),
             "not orthonormal",
         ),
         (

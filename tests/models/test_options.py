@@ -226,6 +226,10 @@ def test_plans_of_the_preset_are_the_papers():
     plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(
         PICTURES, EVEN_AND_ODD
     )
-    assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
+    assert (plan.method, plan.patch_basis, plan.mosaic_size) == (
+        "CSWF ξ=10",
+        "random",
+        0,
+    )
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert {stage.n_steps for stage in plan.stages} == {300}

@@ -69,7 +69,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
     for found in ranks.run(fit):
         for name in ("lo", "hi", "values"):
-            assert torch.equal(getattr(found.table, name), getattr(alone.table, name))
+            assert torch.equal(getattr(found.map, name), getattr(alone.map, name))
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
@@ -86,7 +86,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
     z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
 
     def fit(r):
-        batch = (here, away)[r].at(0)
+        batch = (here, away)[r].batch(0)
         data = z_q[:, 2 * r : 2 * r + 2]
         data = data if batch.data is None else data[:, batch.data]
         return SharedHistogram(Histogram(8), ranks).fit(
@@ -94,7 +94,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         )
 
     for found in ranks.run(fit):
-        assert float(found.table.values.max()) < 7
+        assert float(found.map.values.max()) < 7
 
 
 def test_one_rank_is_a_plain_fit_and_several_count():
@@ -109,7 +109,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     assert first == replace(
         stages[0].transport,
         transport=SharedHistogram(Histogram(32), several),
-        total=several.sum,
+        sum_over_ranks=several.sum,
     )
     assert last.histogram.n_bins == 4096
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import local
-from sliceflow.neighbours.local import LocalRows
+from sliceflow.neighbours.local import LocalSampler
 
 
 def heteroscedastic(n, rng):
@@ -42,16 +42,16 @@ def norms(n, seed=0):
 @pytest.fixture(scope="module")
 def modes():
     rows = bimodal(2_000, np.random.default_rng(0))
-    return rows, LocalRows.fit_to(*rows)
+    return rows, LocalSampler.fit(*rows)
 
 
 @pytest.mark.parametrize(
     ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
 )
 def test_intervals_cover_as_often_as_they_say(problem, cdf):
-    local = LocalRows.fit_to(*problem(2_000, np.random.default_rng(0)))
+    local = LocalSampler.fit(*problem(2_000, np.random.default_rng(0)))
     y = np.linspace(-0.95, 0.95, 40)
-    samples = local.draw(y[:, None], 500, Seed(0))[0].numpy()[..., 0]
+    samples = local.sample(y[:, None], 500, Seed(0))[0].numpy()[..., 0]
     for share in (0.5, 0.9):
         low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
@@ -59,14 +59,13 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf):
 
 def test_two_modes_stay_apart_and_draws_know_their_row(modes):
     (x, y), local = modes
-    samples = local.draw([[0.8]], 2_000, Seed(0))[0][0, :, 0]
+    samples = local.sample([[0.8]], 2_000, Seed(0))[0][0, :, 0]
     assert float((samples.abs() < 1.3).double().mean()) < 0.01
     assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
-    draws, rows = local.draw(y[:5], 70, Seed(0))
-    assert torch.equal(draws, local.draw(y[:5], 70, Seed(0))[0])
-    assert (
-        (draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)
-    ).double().mean() > 0.99
+    draws, rows = local.sample(y[:5], 70, Seed(0))
+    assert torch.equal(draws, local.sample(y[:5], 70, Seed(0))[0])
+    same_mode = (draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)
+    assert same_mode.double().mean() > 0.99
 
 
 @pytest.mark.parametrize("d", [1, 2, 6])
@@ -75,26 +74,21 @@ def test_samples_are_new(d):
     rng = np.random.default_rng(d)
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
-    local = LocalRows.fit_to(x, y, k=300)
-    rows = local.adjusted(y[:20]).x
-    samples = local.draw(y[:20], 200, Seed(0))[0]
-    apart = (
-        torch.cdist(rows, rows)
-        .topk(2, dim=2, largest=False)
-        .values[..., 1]
-        .log()
-        .mean(1)
-    )
-    ratio = torch.exp(torch.cdist(samples, rows).amin(2).log().mean(1) - apart)
+    local = LocalSampler.fit(x, y, k=300)
+    rows = local.neighbourhoods(y[:20]).x
+    samples = local.sample(y[:20], 200, Seed(0))[0]
+    between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
+    to_rows = torch.cdist(samples, rows).amin(2)
+    ratio = torch.exp(to_rows.log().mean(1) - between_rows.log().mean(1))
     assert 0.78 < float(ratio.median()) < 1.15
 
 
 def test_heavy_tails_do_not_hide_the_rest():
     """x is log y plus noise: rows near y₀ in standard deviations of y would be nearly all rows."""
     z = Seed(0).normal(2_000, 1)
-    local = LocalRows.fit_to(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
+    local = LocalSampler.fit(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
     y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))
-    samples = local.draw(y0, 1_000, Seed(0))[0][..., 0].numpy()
+    samples = local.sample(y0, 1_000, Seed(0))[0][..., 0].numpy()
     assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
     assert np.abs(samples.std(1) - 0.1).max() < 0.04
     assert "normal scores of 1 heavy-tailed" in local.description
@@ -102,24 +96,20 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     x, y = norms(400)
-    local = LocalRows.fit_to(x, y)
+    local = LocalSampler.fit(x, y)
     assert local.settings.n_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
-    columns = LocalRows.fit_to(x, y, k=local.settings.k)
+    columns = LocalSampler.fit(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
-    ours, theirs = (
-        float(
-            (one.draw(y0, 50, Seed(0))[0][..., 0].mean(1) - length)
-            .square()
-            .mean()
-            .sqrt()
-        )
-        for one in (local, columns)
-    )
-    assert ours < 0.8 * theirs
+
+    def error(sampler):
+        samples, _ = sampler.sample(y0, 50, Seed(0))
+        return float((samples[..., 0].mean(1) - length).square().mean().sqrt())
+
+    assert error(local) < 0.8 * error(columns)
     y = Seed(0).normal(500, 5)
-    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
+    plain = LocalSampler.fit(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
@@ -137,63 +127,63 @@ COLUMNS = {
 def test_columns_of_any_kind_work(y):
     noise = 0.1 * Seed(0).normal(len(y), 1).numpy()
     x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
-    local = LocalRows.fit_to(x, y)
+    local = LocalSampler.fit(x, y)
     local.check()
-    samples = local.draw(y[:3], 500, Seed(0))[0]
+    samples = local.sample(y[:3], 500, Seed(0))[0]
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
     assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
 def test_few_rows_work(n):
-    local = LocalRows.fit_to(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
-    assert bool(torch.isfinite(local.draw([[0.0], [5.0]], 10, Seed(0))[0]).all())
+    local = LocalSampler.fit(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
+    assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))[0]).all())
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
     x = Seed(0).normal(500, 2)
     y = Seed(1).normal(500, 1)
-    local = LocalRows.fit_to(x, y)
+    local = LocalSampler.fit(x, y)
     y0 = [[0.0], [1.0], [-1.0]]
-    first = local.draw(y0, 50, Seed(7))[0]
-    assert torch.equal(first, LocalRows.fit_to(x, y).draw(y0, 50, Seed(7))[0])
+    first = local.sample(y0, 50, Seed(7))[0]
+    assert torch.equal(first, LocalSampler.fit(x, y).sample(y0, 50, Seed(7))[0])
     assert torch.equal(
-        first, LocalRows(local.x, local.y, local.settings).draw(y0, 50, Seed(7))[0]
+        first, LocalSampler(local.x, local.y, local.settings).sample(y0, 50, Seed(7))[0]
     )
-    assert not torch.equal(first, local.draw(y0, 50, Seed(8))[0])
-    assert torch.allclose(first[:1], local.draw(y0[:1], 50, Seed(7))[0], atol=1e-8)
+    assert not torch.equal(first, local.sample(y0, 50, Seed(8))[0])
+    assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7))[0], atol=1e-8)
 
 
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
-    found = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    found = LocalSampler.fit(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
     y0 = [[0.0], [0.0], [1.0]]
-    whole = found.draw(y0, 40, Seed(7))[0]
-    monkeypatch.setattr(
-        local, "_NUMBERS", local.NEAR * 2 * 40
-    )  # a condition at a time,
-    assert torch.allclose(found.draw(y0, 40, Seed(7))[0], whole, atol=1e-8)
-    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 8)  # and eight of its draws
-    assert len(torch.unique(found.draw(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
+    whole = found.sample(y0, 40, Seed(7))[0]
+    # A condition at a time,
+    monkeypatch.setattr(local, "_MAX_NUMBERS", local.N_NOISE_ROWS * 2 * 40)
+    assert torch.allclose(found.sample(y0, 40, Seed(7))[0], whole, atol=1e-8)
+    # and eight of its draws.
+    monkeypatch.setattr(local, "_MAX_NUMBERS", local.N_NOISE_ROWS * 2 * 8)
+    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
 
 
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
     """Rows 0, 1, …, 99: the tenth neighbour is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
-    local = LocalRows.fit_to(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
+    local = LocalSampler.fit(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
-        local.warn_of_far([[99 + 8.9], [50.5]], "y", 1)
+        local.warn_if_far([[99 + 8.9], [50.5]], "y", 1)
     reach = f"{9 / unit:.3g}"
     far = f"{9.5 / unit:.3g}"
     numbers = torch.tensor([4, 6])
     with pytest.warns(
         UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: "
     ) as found:
-        local.warn_of_far([[50.5], [-9.5]], "y", 1, numbers)
+        local.warn_if_far([[50.5], [-9.5]], "y", 1, numbers)
     assert found[0].filename == __file__
 
 
-SOUND = LocalRows.fit_to(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
+SOUND = LocalSampler.fit(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from sliceflow import metrics
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import smoothing
-from sliceflow.neighbours.smoothing import choose_smoothing, find_groups
+from sliceflow.neighbours.smoothing import choose_smoothing, find_class_neighbours
 
 
 @pytest.mark.parametrize("h", [0.3, 1.0, 2.0])
 def test_draws_keep_mean_and_covariance(h, rng):
     x = torch.from_numpy(rng.normal(3, 2, size=(300, 4)) @ rng.normal(size=(4, 4)))
-    (group,) = find_groups(x, None, 20)
+    (group,) = find_class_neighbours(x, None, 20)
     draws = group.draw(h, 50, Seed(0)).flatten(0, 1)
     assert torch.allclose(draws.mean(0), x.mean(0))
     assert torch.allclose(
@@ -27,9 +27,8 @@ def test_draws_keep_mean_and_covariance(h, rng):
 
 
 def test_draws_of_many_columns_keep_the_variances():
-    (group,) = find_groups(
-        Seed(0).normal(30, 300) * torch.linspace(0.1, 9, 300), None, 10
-    )
+    x = Seed(0).normal(30, 300) * torch.linspace(0.1, 9, 300)
+    (group,) = find_class_neighbours(x, None, 10)
     draws = group.draw(1.0, 5, Seed(0)).flatten(0, 1)
     assert torch.allclose(draws.var(0, correction=0), group.x.var(0, correction=0))
 
@@ -37,7 +36,9 @@ def test_draws_of_many_columns_keep_the_variances():
 def test_draws_follow_a_curve():
     """Along a circle the draws stay near it: neighbours spread along, hardly across."""
     angle = torch.linspace(0, 6.283, 200, dtype=torch.float64)
-    (group,) = find_groups(torch.stack((angle.cos(), angle.sin()), 1), None, 10)
+    (group,) = find_class_neighbours(
+        torch.stack((angle.cos(), angle.sin()), 1), None, 10
+    )
     draws = group.draw(1.0, 20, Seed(0)).flatten(0, 1)
     assert float((draws.norm(dim=1) - 1).abs().quantile(0.99)) < 0.05
     assert float(torch.cdist(draws, group.x).amin(1).median()) > 0.005
@@ -48,26 +49,24 @@ def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
     rng = np.random.default_rng(n + 100 * k)
     x = torch.from_numpy(rng.normal(size=(n, 2)))
     codes = torch.from_numpy(rng.integers(n_classes, size=n))
-    groups = find_groups(x, codes, k)
-    assert torch.cat([g.numbers for g in groups]).sort().values.tolist() == list(
-        range(n)
-    )
+    groups = find_class_neighbours(x, codes, k)
+    indices = torch.cat([group.indices for group in groups])
+    assert indices.sort().values.tolist() == list(range(n))
     for group in groups:
-        assert codes[group.numbers].unique().numel() == 1
-        far = torch.cdist(group.x, group.x)
-        found = far.gather(1, group.near).sort(1).values
-        assert torch.allclose(
-            found, far.sort(1).values[:, : min(k, len(group.x))], atol=1e-7
-        )
+        assert codes[group.indices].unique().numel() == 1
+        distances = torch.cdist(group.x, group.x)
+        found = distances.gather(1, group.neighbours).sort(1).values
+        nearest = distances.sort(1).values[:, : min(k, len(group.x))]
+        assert torch.allclose(found, nearest, atol=1e-7)
 
 
 def test_neighbours_have_like_conditions_and_parts_in_memory_change_no_bit(monkeypatch):
     x = Seed(0).normal(60, 2)
     codes = 100.0 * (torch.arange(60)[:, None] % 2)
-    (group,) = find_groups(x, codes, 10)
-    assert (codes[group.near] == codes[:, None]).all()
+    (group,) = find_class_neighbours(x, codes, 10)
+    assert (codes[group.neighbours] == codes[:, None]).all()
     whole = group.draw(1.0, 3, Seed(0))
-    monkeypatch.setattr(smoothing, "_NUMBERS", 100)
+    monkeypatch.setattr(smoothing, "_MAX_NUMBERS", 100)
     assert torch.allclose(group.draw(1.0, 3, Seed(0)), whole, atol=1e-12)
 
 
@@ -79,7 +78,7 @@ def test_odd_rows_have_a_strength_and_finite_draws(pairs, n_classes):
     """Duplicates, constant columns, fewer rows than neighbours, classes of one row."""
     x = torch.tensor(pairs, dtype=torch.float64)
     codes = torch.arange(len(x)).clamp(max=n_classes) if n_classes else None
-    groups = find_groups(x, codes, 20)
+    groups = find_class_neighbours(x, codes, 20)
     h = choose_smoothing(groups)
     assert 0 <= h <= 2
     for group in groups:
@@ -95,7 +94,7 @@ def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(
     n, d, labels
 ):
     x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, d)))
-    groups = find_groups(x, torch.arange(n) % 3 if labels else None, 20)
+    groups = find_class_neighbours(x, torch.arange(n) % 3 if labels else None, 20)
     h = choose_smoothing(groups)
     ratios = []
     for group in groups:

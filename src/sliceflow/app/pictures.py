@@ -19,6 +19,7 @@ from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from sklearn.base import BaseEstimator
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow
     from sliceflow.spaces.pictures.layout import Layout
@@ -82,7 +83,7 @@ class Run:
     """
 
     name: str
-    load: Callable[[], Any]
+    load: Callable[[], BaseEstimator]
     read: Callable[[], tuple[Pictures, Pictures | None]]
 
 
@@ -187,12 +188,12 @@ class Gallery:
 
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
-        """Size, classes and known part of a model, and pictures that it can complete."""
-        from sliceflow.spaces.pictures.layout import part_of
+        """Size, classes and known part of a model, and pictures to complete."""
+        from sliceflow.spaces.pictures.layout import as_mask
 
         observed = None
         if run.model.observed is not None:
-            observed = part_of(run.model.observed, run.layout).astype(int).tolist()
+            observed = as_mask(run.model.observed, run.layout).astype(int).tolist()
         examples: list[str] = []
         data = run.train if run.test is None else run.test
         if data is not None:

@@ -164,7 +164,8 @@ class PlayServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection, unless there are too many.
 
-        Then the oldest one that is not being answered is closed; if all are, the new one.
+        Then the oldest one that is not being answered is closed; if all are, the new
+        one.
         """
         with self._lock:
             if len(self._is_busy) >= MAX_CONNECTIONS:

@@ -235,7 +235,7 @@ class TableTab:
         self._begin({"state": "reading", "name": name}, "read", str(self._path))
 
     def _take_message(self, kind: str, value: Any) -> None:
-        """Change the state by what the process has sent: a stage, a result, an error."""
+        """Change the state by what the process sent: a stage, a result, an error."""
         if kind == "stage":
             self._state = self._state | {"stage": value, "text": _STAGES[value]}
         elif kind == "read":

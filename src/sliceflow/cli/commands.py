@@ -32,7 +32,8 @@ app = typer.Typer(
 _ARGUMENTS = {
     "evaluate.run": "A run folder.",
     "source": f"{', '.join(DATASET_NAMES)}; a folder of pictures (subfolders are "
-    "classes); an .npy or .npz file of pictures; a table (.csv, .tsv, .parquet, .xlsx).",
+    "classes); an .npy or .npz file of pictures; "
+    "a table (.csv, .tsv, .parquet, .xlsx).",
     "run": "A run folder, or a .sliceflow file.",
     "runs": "Run folders, or .sliceflow files; default: those of pictures in runs/.",
     "picture": "A picture, a folder of pictures, an .npy or .npz file.",
@@ -40,7 +41,8 @@ _ARGUMENTS = {
 }
 # Help for flags, by name; "impute.run" is the flag --run of impute alone.
 _FLAGS = {
-    "impute.run": "A run of a table, or a .sliceflow file; default: fit the table itself.",
+    "impute.run": "A run of a table, or a .sliceflow file; "
+    "default: fit the table itself.",
     "out": "File or folder to write.",
     "fit.out": "Run folder; default: runs/NAME.",
     "quality": "draft, standard, best, or the number of steps per stage.",

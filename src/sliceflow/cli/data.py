@@ -36,7 +36,9 @@ _DATASET_HINTS = {
     datasets.MissingSetError: (
         "name the folder above the set with --data-root, or set SLICEFLOW_DATA"
     ),
-    datasets.DatasetError: "pass a folder of pictures, an .npy or .npz file, or a table",
+    datasets.DatasetError: (
+        "pass a folder of pictures, an .npy or .npz file, or a table"
+    ),
 }
 
 

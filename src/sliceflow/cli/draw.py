@@ -179,15 +179,15 @@ def _write_completions(
     completions: np.ndarray,
     layout: Layout,
 ) -> None:
-    """Write a grid: in each row a picture with its unknown part in grey, then completions.
+    """Write a grid with a row for each picture: its known part, then its completions.
 
-    `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
+    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
     """
-    from sliceflow.spaces.pictures.layout import part_of
+    from sliceflow.spaces.pictures.layout import as_mask
 
     grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy
-    hidden[:, ~part_of(known, layout)] = grey
+    hidden[:, ~as_mask(known, layout)] = grey
     rows = np.concatenate((hidden[:, None], completions), axis=1)
     write_image(out, make_grid(as_bytes(rows, layout.n_pixel_values)), optimize=True)
 

@@ -250,7 +250,7 @@ def _not_measured(n_held_out: int) -> Result:
     return Result({"numbers": [], "details": {}, "verdict": "", "note": note}, note)
 
 
-def _pairs_to_keep(pairs: list[Any], train: Data) -> list[Any]:
+def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:
     """The worst pairs of columns, which come first, and those of the heat maps."""
     in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []

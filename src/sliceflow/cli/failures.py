@@ -184,7 +184,10 @@ def advice_with_flags(problem: DataProblem) -> str:
 
 
 def join_advice(hint: str, verb: str, choices: list[str]) -> str:
-    """Such as "fix the cells, or pass --column 'a=category'"; either part may be empty."""
+    """Such as "fix the cells, or pass --column 'a=category'".
+
+    Either part may be empty.
+    """
     parts = []
     if hint:
         parts.append(hint)
@@ -243,8 +246,8 @@ def _print_line(kind: str, text: str) -> None:
 def _signals_as_interrupt() -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt.
 
-    SIGINT is ignored in the background of scripts, unless a process asks for it. Signals
-    with a handler of their own, as SIGHUP under nohup, keep it.
+    SIGINT is ignored in the background of scripts, unless a process asks for it.
+    Signals with a handler of their own, as SIGHUP under nohup, keep it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers

@@ -28,6 +28,7 @@ from sliceflow.wording import format_bytes
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.cli.run_folder import Model
     from sliceflow.models.estimator import PreparedFit
     from sliceflow.models.ranks import Ranks
 
@@ -43,7 +44,7 @@ class _Job:
     train: Data
     test: Data | None
     estimator: ImageFlow | TableFlow
-    prepared: PreparedFit
+    prepared: PreparedFit[Any, Any]
     ranks: Ranks | None
     started_at: float
 
@@ -231,8 +232,9 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
 
 
 def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
-    """Fit, with a progress bar. Flows write checkpoints; the fit of a table is short."""
+    """Fit, with a progress bar. Flows write checkpoints; tables are fitted fast."""
     from sliceflow import TableFlow
+    from sliceflow.spaces.pictures.plan import PicturePlan
 
     model = job.estimator
     if isinstance(model, TableFlow):
@@ -240,9 +242,11 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
+    plan = job.prepared.plan
+    stages = plan.stages if isinstance(plan, PicturePlan) else ()
     model.fit(
         job.prepared,
-        listeners=progress_bars(output, job.prepared.plan.stages),
+        listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=job.settings.checkpoint_every,
     )
@@ -303,7 +307,7 @@ def _explain(
 def _finish(
     settings: Settings,
     folder: RunFolder,
-    model: Any,
+    model: Model,
     train: Data,
     test: Data | None,
     output: Output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -75,7 +75,11 @@ def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) ->
     """Write arrays and labels as .npz."""
     if labels is not None:
         arrays["labels"] = labels
-    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+
+    def save(file: BinaryIO) -> None:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    write_atomically(path, save)
 
 
 def write_image(path: Path, image: Image, kind: str = "PNG", **options: Any) -> None:

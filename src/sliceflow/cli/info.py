@@ -105,7 +105,7 @@ def _keeps_rows(model: Model) -> bool:
     if isinstance(model, TableFlow) or model.keep_rows:
         return True
     if isinstance(model, ImageFlow):
-        return bool(model.plan_.n_summed)  # mosaics are made of training pictures
+        return bool(model.plan_.mosaic_size)  # mosaics are made of training pictures
     return bool(model.plan_.neighbours)  # local conditions look for rows
 
 

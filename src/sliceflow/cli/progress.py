@@ -68,9 +68,9 @@ class Clock:
     """How much of the work is done, and how long the rest takes.
 
     Later steps of pictures see more pixels, so work is not the number of steps. The
-    clock starts after the first step of this process, which compiles, and with the first
-    stage that costs half of what the dearest one does. It forecasts only after a tenth
-    of the work, and only while the pace is steady.
+    clock starts after the first step of this process, which compiles, and with the
+    first stage that costs half of what the dearest one does. It forecasts only after a
+    tenth of the work, and only while the pace is steady.
 
     Parameters
     ----------
@@ -96,7 +96,8 @@ class Clock:
                 done = self._work_before[event.stage_index] + cost * (event.step + 1)
                 self.share = done / self._work_before[-1]
             if 2 * cost < max(self._costs):
-                self._moments.clear()  # small pictures do not tell the pace of large ones
+                # Small pictures do not tell the pace of large ones.
+                self._moments.clear()
         self._moments.append(_Moment(time.monotonic(), self.share))
 
     def seconds_left(self) -> float | None:

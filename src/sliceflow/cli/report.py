@@ -13,15 +13,17 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Data
 from sliceflow.cli.grids import arrange_by_class, make_grid
-from sliceflow.cli.settings import PICTURES
 from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
     from sliceflow.cli.evaluate import Samples
-    from sliceflow.cli.run_folder import Model
+
+# Two columns, and their association in held-out rows and in samples.
+Pair = tuple[str, str, float, float]
 
 # What fits on a page that people look at.
 MAX_HEAT_MAP_COLUMNS = 30
@@ -44,7 +46,7 @@ _PLOTTED_QUANTILES = (0.005, 0.995)
 def render(
     config: JsonObject,
     measures: JsonObject,
-    model: Model,
+    model: ImageFlow | TableFlow,
     train: Data,
     samples: Samples,
     animation: Path | None = None,
@@ -61,6 +63,8 @@ def render(
     """
     from jinja2 import Environment, FileSystemLoader
 
+    from sliceflow import TableFlow
+
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -69,12 +73,12 @@ def render(
     )
     environment.filters["number"] = _format_number
     environment.filters["seconds"] = format_duration
-    if train.kind == PICTURES:
-        noun = "pictures"
-        content = _describe_pictures(model, train, samples)
-    else:
+    if isinstance(model, TableFlow):
         noun = "rows"
         content = _describe_columns(model, train, samples.x)
+    else:
+        noun = "pictures"
+        content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
         title=f"{train.name}: new {noun}",
@@ -95,12 +99,12 @@ def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _describe_pictures(model: Any, train: Data, samples: Samples) -> dict[str, Any]:
+def _describe_pictures(model: ImageFlow, train: Data, samples: Samples) -> JsonObject:
     """A grid of samples for each class, or one of all, and a grid of neighbours."""
     from sliceflow import metrics
 
     rows, names = arrange_by_class(samples.x, samples.labels)
-    content: dict[str, Any] = {"n_classes": len(names), "classes": []}
+    content: JsonObject = {"n_classes": len(names), "classes": []}
     for name, row in zip(names[:_MAX_CLASSES], rows, strict=False):
         alt = f"{len(row)} samples of class {name}"
         content["classes"].append((name, _embed(_grid(row[None], train), alt)))
@@ -121,7 +125,7 @@ def _grid(pictures: np.ndarray, data: Data) -> Image:
     return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GREY)
 
 
-def _describe_columns(model: Any, train: Data, new: Any) -> dict[str, Any]:
+def _describe_columns(model: TableFlow, train: Data, new: Any) -> JsonObject:
     """The first rows of samples, and a small plot for every column."""
     real = train.fitted_rows
     names = [name for name in real.columns if name in new]
@@ -138,7 +142,7 @@ def _describe_columns(model: Any, train: Data, new: Any) -> dict[str, Any]:
     return {"names": names, "rows": rows, "plots": plots, "identifiers": identifiers}
 
 
-def _heat_maps(pairs: list[Any], columns: list[str]) -> list[dict[str, Any]]:
+def _heat_maps(pairs: list[Pair], columns: list[str]) -> list[JsonObject]:
     """Associations of held-out rows, of samples, and their difference.
 
     `pairs` are (one column, another, association in held-out rows, in samples).
@@ -166,13 +170,13 @@ def _heat_maps(pairs: list[Any], columns: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _heat_map(title: str, names: list[str], values: np.ndarray) -> dict[str, Any]:
+def _heat_map(title: str, names: list[str], values: np.ndarray) -> JsonObject:
     """A heat map for the template; its cells are numbers from 0 to 1."""
     cells = values.clip(0, 1).round(3).tolist()
     return {"title": title, "names": names, "cells": cells}
 
 
-def _plot_column(name: str, real: Any, new: Any) -> dict[str, Any]:
+def _plot_column(name: str, real: Any, new: Any) -> JsonObject:
     """Bars for the template: shares of real and of new cells, side by side."""
     from sliceflow.metrics.tables import as_numbers
 
@@ -246,7 +250,7 @@ def _shorten(value: object) -> str:
     return str(value).removesuffix(" 00:00:00").removesuffix(".0")
 
 
-def _embed_animation(animation: Path) -> dict[str, Any]:
+def _embed_animation(animation: Path) -> JsonObject:
     """An animation for the template, and its last frame for reduced motion."""
     from PIL import Image, ImageSequence
 

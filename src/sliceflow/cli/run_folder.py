@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from sliceflow.app.server import JsonObject
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.models.atomic import write_atomically
 
@@ -133,7 +134,7 @@ class RunFolder:
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
-    def begin(self, config: dict[str, Any], *, replace: bool) -> None:
+    def begin(self, config: JsonObject, *, replace: bool) -> None:
         """Write what is being fitted.
 
         With `replace` first remove the files of an earlier run, and nothing else.
@@ -152,14 +153,14 @@ class RunFolder:
         if "model.sliceflow" not in self.files:
             (self / "config.json").unlink(missing_ok=True)
 
-    def write_json(self, name: str, value: dict[str, Any]) -> None:
+    def write_json(self, name: str, value: JsonObject) -> None:
         self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, whole or not at all."""
         write_atomically(self / name, lambda file: file.write(text.encode()))
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> JsonObject:
         """The object in a JSON file of the run."""
         try:
             value = json.loads((self / name).read_text(encoding="utf-8"))

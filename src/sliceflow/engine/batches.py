@@ -1,11 +1,12 @@
 """Batches: which particles and data a step is fitted to.
 
-A map fitted to some tens of thousands of columns is nearly as good as one fitted to all, and moves them
-all. The columns are divided once into batches that take turns. In every batch each condition has as
-many data as particles: a surplus of one class would be transported across the gap to another.
+A map fitted to some tens of thousands of columns is nearly as good as one fitted to all
+of them, and it moves all particles. The columns are divided once into batches that take
+turns. In every batch each condition has as many data as particles: a surplus of one
+class would be transported across the gap to another.
 
-Batches are contiguous columns, which a GPU reads at full speed. So particles must be in random order,
-and data in the `order` that `divide` returns.
+Most batches are contiguous columns, which a GPU reads at full speed. So particles must be
+in random order, and data in the `order` that `divide` returns.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,86 +27,100 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-_ROUNDS = 4  # batches of data for each batch of labelled particles
+# How often each batch of labelled particles meets other data before the first ones come
+# again. Every round stores the numbers of its columns.
+_ROUNDS = 4
+# Batches of more columns than this have a multiple of `_ALIGNMENT` columns, because a
+# GPU reads aligned addresses faster. For small ones, too many columns would be left out.
+_MIN_ALIGNED = 256
+_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
 class Batch:
     """What one step is fitted to."""
 
-    # particles, data: columns of the clouds; None is all of them
-    particles: Indices = None
-    data: Indices = None
+    particles: Indices = None  # columns of the particles; None is all of them
+    data: Indices = None  # columns of the data; None is all of them
     weights: Tensor | None = None  # of these data; None if all count alike
-    # the classes of these particles and data, if every class has its own maps
+    # The slices of the classes in these particles and in these data, if every class has
+    # its own maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
     codes: Tensor | None = None  # conditions of all data
 
 
-ALL = Batch()
+ALL_COLUMNS = Batch()
 
 
 @dataclass(frozen=True)
 class Batches:
     """The batches of successive steps, which take turns."""
 
-    # particles, data: columns of each batch; None is all columns every time
+    # The columns of each batch; None if all columns are used every time.
     particles: Sequence[Indices] | None = None
     data: Sequence[Indices] | None = None
-    order: Tensor | None = (
-        None  # that the data's columns must have; None leaves them unchanged
-    )
-    weights: Tensor | None = (
-        None  # of the data that are used, if those are always the same
-    )
-    # the classes of each batch, if every class has its own maps
+    # The order that the data's columns must be brought into; None leaves them.
+    order: Tensor | None = None
+    # The weights of the data that are used, if these are the same in all batches.
+    weights: Tensor | None = None
+    # The slices of the classes in each batch, if every class has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def at(self, turn: int, codes: Tensor | None = None) -> Batch:
-        """The batch of a step; `codes` are the conditions of all data."""
-        p, q = (
-            None if of is None else of[turn % len(of)]
-            for of in (self.particles, self.data)
-        )
-        class_slices = (
-            None
-            if self.class_slices is None
-            else self.class_slices[turn % len(self.class_slices)]
-        )
-        return Batch(p, q, self.weights, class_slices, codes)
+    def batch(self, steps_before: int, codes: Tensor | None = None) -> Batch:
+        """The batch of the step after `steps_before`; `codes` are those of all data."""
+        particles: Indices = None
+        data: Indices = None
+        class_slices = None
+        if self.particles is not None:
+            particles = self.particles[steps_before % len(self.particles)]
+        if self.data is not None:
+            data = self.data[steps_before % len(self.data)]
+        if self.class_slices is not None:
+            class_slices = self.class_slices[steps_before % len(self.class_slices)]
+        return Batch(particles, data, self.weights, class_slices, codes)
 
 
 @dataclass
 class Target:
-    """What a flow moves particles onto: the data of every step, and the columns that it looks at."""
+    """What a flow moves particles onto: the data of each step, and the batches."""
 
-    # the data for a stage and a step, by their numbers, in the `order` of the batches
+    # draw(stage index, step index): the data of a step in the `order` of the batches.
     draw: Callable[[int, int], Cloud]
-    batches: Batches = Batches()  # the columns that steps look at
-    every_step: bool = (
-        False  # draw the data anew for every step, not only for every stage
-    )
+    batches: Batches = Batches()
+    # Draw the data anew for every step, not only for every stage.
+    every_step: bool = False
+    # The stage index and step index of the data drawn last, and these data.
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
-    def from_cloud(cls, data: Cloud, batches: Batches = Batches()) -> Target:  # noqa: B008, frozen
-        """The same data for all steps."""
+    def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
+        """The same data for all steps; without `batches`, all of them each time."""
+        if batches is None:
+            batches = Batches()
         ordered = data.part(batches.order)
-        return cls(lambda stage, step: ordered, batches)
+        return cls(lambda stage_index, step_index: ordered, batches)
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
-        """The data of a step, in the space of its stage, and what the step looks at."""
-        key = (step.number, step.k if self.every_step else 0)
+        """The data of a step, in the subspace of its stage, and the batch to fit to."""
+        data = self._data(step)
+        batch = self.batches.batch(step.steps_before, data.y)
+        if step.flow.per_class and batch.class_slices is None:  # all columns
+            slices_p = step.particles.class_slices
+            slices_q = data.class_slices
+            assert slices_p is not None, "particles with maps per class have slices"
+            assert slices_q is not None, "data with maps per class have slices"
+            batch = replace(batch, class_slices=(slices_p, slices_q))
+        return data, batch
+
+    def _data(self, step: Step) -> Cloud:
+        """The data of a step in the subspace of its stage; drawn only if they change."""
+        key = (step.stage_index, step.index if self.every_step else 0)
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = None  # frees the memory first
             data = self.draw(*key)
-            self._drawn = key, replace(data, x=step.stage.space.down(data.x))
-        data = self._drawn[1]
-        batch = self.batches.at(step.turn, data.y)
-        if step.flow.per_class and batch.class_slices is None:  # of whole clouds
-            class_slices: Any = step.particles.class_slices, data.class_slices
-            batch = replace(batch, class_slices=class_slices)
-        return data, batch
+            restricted = replace(data, x=step.stage.subspace.restrict(data.x))
+            self._drawn = (key, restricted)
+        return self._drawn[1]
 
 
 def divide(
@@ -117,30 +132,33 @@ def divide(
     seed: Seed,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """Batches of at most `max_samples` of m particles and of n data, by their conditions if they have any."""
+    """Batches of at most `max_samples` of m particles and of n data.
+
+    If particles and data have conditions, `codes_p` and `codes_q`, every batch has as
+    many data as particles of each condition.
+    """
     if max_samples is None or max(m, n) <= max_samples:
         return weighted_batches(codes_q, codes_p, slice(None), device)
-    p = _parts(m, max_samples)
-    groups = (
-        None if codes_p is None or codes_q is None else row_groups(codes_q, codes_p)
-    )
+    parts_p = _equal_parts(m, max_samples)
+    groups = None
+    if codes_p is not None and codes_q is not None:
+        groups = row_groups(codes_q, codes_p)
     order = seed.child("order").permutation(n)
-    q: list[Indices]
+    data: list[Indices] = []
     if groups is None:
-        parts = _parts(n, max_samples)
-        # Every batch of particles meets every batch of data.
-        q = [
-            parts[(b + turn) % len(parts)]
-            for turn in range(len(parts))
-            for b in range(len(p))
-        ]
+        parts_q = _equal_parts(n, max_samples)
+        for turn in range(len(parts_q)):  # all pairs of parts meet
+            for b in range(len(parts_p)):
+                data.append(parts_q[(b + turn) % len(parts_q)])
     else:
-        groups_q, groups_p = (g.cpu() for g in groups)
-        order = order[
-            torch.argsort(groups_q[order], stable=True)
-        ]  # group by group, at random within
-        q = [columns.to(device) for columns in _partners(p, groups_p, groups_q)]
-    return Batches(p if len(p) > 1 else None, q, order.to(device))
+        groups_q = groups[0].cpu()
+        groups_p = groups[1].cpu()
+        # Group by group, at random within each.
+        order = order[torch.argsort(groups_q[order], stable=True)]
+        for columns in _matching_data(parts_p, groups_p, groups_q):
+            data.append(columns.to(device))
+    particles = parts_p if len(parts_p) > 1 else None
+    return Batches(particles, data, order.to(device))
 
 
 def divide_per_class(
@@ -150,96 +168,108 @@ def divide_per_class(
     n_classes: int,
     seed: Seed,
 ) -> Batches:
-    """The same if every class has its own maps, and the particles are sorted by class."""
+    """Batches for classes that have their own maps; the particles are sorted by class.
+
+    Every batch has an equal share of each class.
+    """
     m = len(codes_p)
     n = len(codes_q)
-    all_runs = [
-        ClassSlices.from_codes(codes, n_classes) for codes in (codes_p, codes_q)
-    ]
+    slices_p = ClassSlices.from_codes(codes_p, n_classes)
+    slices_q = ClassSlices.from_codes(codes_q, n_classes)
     if max_samples is None or max(m, n) <= max_samples:
-        return Batches(
-            order=torch.argsort(codes_q, stable=True),
-            class_slices=[(all_runs[0], all_runs[1])],
-        )
+        order = torch.argsort(codes_q, stable=True)
+        return Batches(order=order, class_slices=[(slices_p, slices_q)])
     order = seed.child("order").permutation(n).to(codes_q.device)
-    order = order[
-        torch.argsort(codes_q[order], stable=True)
-    ]  # class by class, at random within
-    (p, of_p), (q, of_q) = (
-        even_parts(class_slices, max_samples, codes_q.device)
-        for class_slices in all_runs
-    )
-    turns = range(math.lcm(len(p), len(q)))
-    class_slices = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
-    return Batches(p, q, order, class_slices=class_slices)
+    # Class by class, at random within each.
+    order = order[torch.argsort(codes_q[order], stable=True)]
+    device = codes_q.device
+    columns_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
+    columns_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
+    class_slices = []
+    for turn in range(math.lcm(len(columns_p), len(columns_q))):
+        part_p = slices_of_parts_p[turn % len(columns_p)]
+        part_q = slices_of_parts_q[turn % len(columns_q)]
+        class_slices.append((part_p, part_q))
+    return Batches(columns_p, columns_q, order, class_slices=class_slices)
 
 
 def even_parts(
     class_slices: ClassSlices, max_samples: int, device: torch.device
 ) -> tuple[list[Tensor], list[ClassSlices]]:
-    """All columns in parts of about `max_samples`, each with an equal share of every class."""
-    count = -(-class_slices.starts[-1] // max_samples)
+    """All columns in parts of about `max_samples`, with an equal share of every class.
+
+    Returns the columns of each part, and the slices of the classes in it.
+    """
+    n_parts = math.ceil(class_slices.starts[-1] / max_samples)
     columns = []
-    of = []
-    for b in range(count):
-        ends = [
-            (
-                first + (end - first) * b // count,
-                first + (end - first) * (b + 1) // count,
-            )
-            for first, end in pairwise(class_slices.starts)
-        ]
-        columns.append(torch.cat([torch.arange(*pair, device=device) for pair in ends]))
-        of.append(
-            ClassSlices(
-                tuple(accumulate((end - first for first, end in ends), initial=0))
-            )
-        )
-    return columns, of
+    slices_of_parts = []
+    for b in range(n_parts):
+        ranges = []
+        for in_class in class_slices.slices:
+            size = in_class.stop - in_class.start
+            first = in_class.start + size * b // n_parts
+            end = in_class.start + size * (b + 1) // n_parts
+            ranges.append(torch.arange(first, end, device=device))
+        columns.append(torch.cat(ranges))
+        sizes = (len(numbers) for numbers in ranges)
+        slices_of_parts.append(ClassSlices(tuple(accumulate(sizes, initial=0))))
+    return columns, slices_of_parts
 
 
 def weighted_batches(
     codes_q: Tensor | None,
     codes_p: Tensor | None,
-    here: Tensor | slice,
+    shard: Tensor | slice,
     device: torch.device | str,
 ) -> Batches:
-    """All columns, the data weighted to the particles' shares and without those of weight 0.
+    """One batch of all columns, with data weighted to the particles' shares.
 
-    Codes are those of all ranks, and the data those that are `here`, on this rank.
+    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of all
+    ranks; the data are those of this rank, its `shard` of all.
     """
-    weights = (
-        None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
-    )
+    weights = None
+    if codes_q is not None and codes_p is not None:
+        weights = row_weights(codes_q, codes_p)
     if weights is None:
         return Batches()
-    own = weights[here]
-    used = torch.nonzero(own)[:, 0]
+    weights = weights[shard]
+    used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
-    data = None if len(used) == len(own) else [used.to(device)]
-    return Batches(data=data, weights=own[used].to(device))
+    data = None if len(used) == len(weights) else [used.to(device)]
+    return Batches(data=data, weights=weights[used].to(device))
 
 
-def _parts(n: int, max_samples: int) -> list[slice]:
-    """0..n-1 in as few equal parts of at most `max_samples` as possible; a remainder is left out."""
-    count = -(-n // max_samples)
-    size = n // count
-    if count > 1 and size > 256:
-        size -= size % 16  # aligned addresses are faster on GPUs
-    return [slice(b * size, (b + 1) * size) for b in range(count)]
+def _equal_parts(n: int, max_samples: int) -> list[slice]:
+    """0 to n − 1 in as few equal parts of at most `max_samples` as possible.
+
+    A remainder that fills no part is left out.
+    """
+    n_parts = math.ceil(n / max_samples)
+    size = n // n_parts
+    if n_parts > 1 and size > _MIN_ALIGNED:
+        size -= size % _ALIGNMENT
+    return [slice(b * size, (b + 1) * size) for b in range(n_parts)]
 
 
-def _partners(batches: list[slice], groups_p: Tensor, groups_q: Tensor) -> list[Tensor]:
-    """For every batch of particles, in turn, data (sorted by group) of the same conditions."""
+def _matching_data(
+    batches: list[slice], groups_p: Tensor, groups_q: Tensor
+) -> list[Tensor]:
+    """For every batch of particles, in turn, as many data of the same conditions.
+
+    Groups are numbers of conditions, as `row_groups` gives them. The columns of the data
+    are numbered as they are once sorted by group.
+    """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
-    size = torch.bincount(groups_q, minlength=n_groups)
-    start = size.cumsum(0) - size
-    out = []
+    group_size = torch.bincount(groups_q, minlength=n_groups)
+    group_start = group_size.cumsum(0) - group_size
+    columns = []
     for turn in range(_ROUNDS * len(batches)):
         group = groups_p[batches[turn % len(batches)]].sort().values
-        group = group[size[group] > 0]  # a condition without data has no partners
-        rank = torch.arange(len(group)) - torch.searchsorted(group, group)
-        share = torch.bincount(group, minlength=n_groups)
-        out.append((start[group] + (rank + turn * share[group]) % size[group]).int())
-    return out
+        group = group[group_size[group] > 0]  # conditions that the data have
+        rank_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
+        # A group's next particles take the data after those of the last turn.
+        taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
+        in_group = (rank_in_group + turn * taken_per_turn) % group_size[group]
+        columns.append((group_start[group] + in_group).int())
+    return columns

@@ -1,8 +1,9 @@
 """Clouds: particles and data as columns, with their conditions.
 
-With a finite ξ a class shifts the projections, and a direction has one map for all classes. With ξ = ∞
-each class has its own maps, with the same directions. Columns are then sorted, so that a class is a run
-of columns, and tables have C·h rows, class by class.
+With a finite ξ a class shifts the projections, and a direction has one map for all
+classes. With ξ = ∞ each class has its own maps along the same directions. Columns are
+then sorted by class, so that each class is a slice of the columns, and the maps have C·h
+rows: those of the h directions for the first class, then for the second, and so on.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Indices = slice | Tensor | None  # some columns of a cloud; None is all of them
 
 @dataclass(frozen=True)
 class ClassSlices:
-    """Class c has the columns from starts[c] to starts[c + 1]."""
+    """Which columns belong to each class: c has those from starts[c] to starts[c + 1]."""
 
     starts: tuple[int, ...]
 
     @classmethod
     def from_codes(cls, codes: Tensor, n_classes: int) -> ClassSlices:
-        """The runs of class numbers, once these are sorted."""
+        """The slices of points with these class numbers (n,), once they are sorted."""
         sizes = torch.bincount(codes, minlength=n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
 
@@ -36,14 +37,17 @@ class ClassSlices:
         return len(self.starts) - 1
 
     @property
+    def slices(self) -> list[slice]:
+        """The columns of each class."""
+        return [slice(first, end) for first, end in pairwise(self.starts)]
+
+    @property
     def empty(self) -> list[int]:
         """The classes without columns."""
-        return [
-            c for c, (first, end) in enumerate(pairwise(self.starts)) if first == end
-        ]
+        return [c for c, part in enumerate(self.slices) if part.start == part.stop]
 
     def part(self, columns: slice) -> ClassSlices:
-        """The runs of a slice of the columns."""
+        """The slices of the classes within a slice of the columns."""
         first = columns.start
         end = min(columns.stop, self.starts[-1])
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
@@ -51,9 +55,10 @@ class ClassSlices:
 
 @dataclass
 class Cloud:
-    """Points with their conditions: x (d, n) moves, y (n codes, or None) does not.
+    """Points with their conditions: x (d, n) moves, y does not.
 
-    If each class has its own maps, the points are sorted by class, and `class_slices` has their ranges.
+    y are class numbers (n,), continuous conditions (n, l), or None. If each class has its
+    own maps, the points are sorted by class, and `class_slices` says where they are.
     """
 
     x: Tensor
@@ -61,64 +66,77 @@ class Cloud:
     class_slices: ClassSlices | None = None
 
     def part(self, columns: Indices) -> Cloud:
-        """Some of the points; a slice gives a view."""
+        """Some of the points; a slice gives a view.
+
+        A choice by numbers, unlike a slice, has no `class_slices`.
+        """
         if columns is None:
             return self
-        class_slices = (
-            self.class_slices.part(columns)
-            if self.class_slices and isinstance(columns, slice)
-            else None
-        )
-        return Cloud(
-            self.x[:, columns],
-            None if self.y is None else self.y[columns],
-            class_slices,
-        )
+        y = None if self.y is None else self.y[columns]
+        class_slices = None
+        if self.class_slices is not None and isinstance(columns, slice):
+            class_slices = self.class_slices.part(columns)
+        return Cloud(self.x[:, columns], y, class_slices)
 
 
 def sort_by_class(
     codes: Tensor, n_classes: int
 ) -> tuple[Tensor, Tensor, Tensor, ClassSlices]:
-    """Class numbers (n,) sorted, the order that sorts them, its inverse, and the runs."""
-    codes, order = codes.sort(stable=True)
-    return codes, order, order.argsort(), ClassSlices.from_codes(codes, n_classes)
+    """Class numbers (n,) sorted, the order that sorts them, its inverse, the slices."""
+    sorted_codes, order = codes.sort(stable=True)
+    class_slices = ClassSlices.from_codes(sorted_codes, n_classes)
+    return sorted_codes, order, order.argsort(), class_slices
 
 
 def sliced_distance(
-    samples: Cloud, rows: Cloud, seed: Seed, n_directions: int = 100
+    samples: Cloud, data: Cloud, seed: Seed, n_directions: int = 100
 ) -> float:
-    """SW₂ over random directions, by the samples' quantiles at the rows' own levels.
+    """The sliced Wasserstein distance SW₂ between samples (d, M) and data (d, N).
 
-    Rows of a class are compared with samples of that class, rows with continuous y as pairs (x, y).
+    It is the root of the mean of W₂² over random unit vectors drawn from `seed`. W₂
+    compares the sorted projections of the data with the quantiles of the samples'
+    projections at the same levels (k + ½)/N, so M and N may differ.
+
+    If both clouds have classes, the data of a class are compared with samples of that
+    class only. If both have continuous conditions y (n, l), pairs (x, y) are compared:
+    projections of y along random vectors of length about 1 are added to those of x.
     """
-    theta = seed.normal(n_directions, len(rows.x), dtype=rows.x.dtype)
-    theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.x.device)
-    z = theta @ samples.x
-    target = theta @ rows.x
-    pairs = [(z, target)]
-    if rows.y is not None and samples.y is not None:
-        y_p, y_q = (y.to(z.device) for y in (samples.y, rows.y))
-        if y_q.dim() == 1:
-            pairs = [(z[:, y_p == c], target[:, y_q == c]) for c in torch.unique(y_q)]
-        else:
-            width = y_q.shape[1]
-            theta_y = seed.child("y").normal(n_directions, width).to(
-                z.device
-            ) / math.sqrt(width)
-            shifts = ((theta_y @ y.double().T).to(z.dtype) for y in (y_p, y_q))
-            pairs = [(z + next(shifts), target + next(shifts))]
-    squares = [
-        (_quantiles(a, b.shape[1]) - b.sort(1).values).square() for a, b in pairs
-    ]
-    return float(torch.cat(squares, dim=1).mean().sqrt())
+    theta = seed.normal(n_directions, len(data.x), dtype=data.x.dtype)
+    theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
+    z_p = theta @ samples.x
+    z_q = theta @ data.x
+    if data.y is None or samples.y is None:
+        squares = _squared_gaps(z_p, z_q)
+        return float(squares.mean().sqrt())
+    y_p = samples.y.to(z_p.device)
+    y_q = data.y.to(z_p.device)
+    if y_q.dim() == 1:
+        parts = [
+            _squared_gaps(z_p[:, y_p == c], z_q[:, y_q == c]) for c in torch.unique(y_q)
+        ]
+        return float(torch.cat(parts, dim=1).mean().sqrt())
+    width = y_q.shape[1]
+    theta_y = seed.child("y").normal(n_directions, width) / math.sqrt(width)
+    theta_y = theta_y.to(z_p.device)
+    shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
+    shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)
+    squares = _squared_gaps(z_p + shift_p, z_q + shift_q)
+    return float(squares.mean().sqrt())
+
+
+def _squared_gaps(z_p: Tensor, z_q: Tensor) -> Tensor:
+    """Squared distances (h, N) from z_q (h, N) to the quantiles of z_p (h, M), sorted."""
+    quantiles = _quantiles(z_p, z_q.shape[1])
+    return (quantiles - z_q.sort(dim=1).values).square()
 
 
 def _quantiles(z: Tensor, n: int) -> Tensor:
-    """Quantiles of z (h, m) at the levels of n sorted values: (h, n)."""
-    z, m = torch.sort(z, dim=1).values, z.shape[1]
-    position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(
-        0, m - 1
-    )
+    """Quantiles (h, n) of z (h, m) at the levels (k + ½)/n, linear between its values."""
+    m = z.shape[1]
+    ordered = torch.sort(z, dim=1).values
+    position = (torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5
+    position = position.clamp(0, m - 1)
     i = position.floor().long().clamp(max=max(m - 2, 0))
-    f = (position - i).to(z.dtype)
-    return z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
+    low = ordered[:, i]
+    high = ordered[:, (i + 1).clamp(max=m - 1)]
+    return low + (position - i).to(z.dtype) * (high - low)

@@ -1,8 +1,10 @@
-"""Compact tables: the maps of a step in few bytes each, as models keep them.
+"""What a model stores of maps: few knots, and few bytes for each.
 
-A map is kept as its displacement D(z) = T(z) − z: piecewise linear through a few knots, which are where
-the map bends, and rounded to whole steps. `at_bends` makes such a table from a grid. To move particles,
-it is turned into a grid again.
+Sorted maps become averages over cells of particles (`thin_knots`). Maps on a grid keep
+some of its edges (`thin_grid`), or become a `CompactMap`: the displacement
+D(z) = T(z) − z is piecewise linear through a few knots, which are where the map bends
+(`at_bends`), and is rounded to whole steps. To move particles, a `CompactMap` is turned
+into a grid again.
 """
 
 from __future__ import annotations
@@ -15,35 +17,51 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.transports import GridMap, KnotMap, TransportMap
+from sliceflow.engine.transports import (
+    GridMap,
+    KnotMap,
+    TransportMap,
+    join_classes,
+)
 from sliceflow.fields import FLOATS, Array, Between, Count
 
-MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
-MOST_BINS = (1 << 16) - 1
-_STEPS = (
-    kernels.MOST_LEVEL // 4
-)  # steps of rounding in the reach of a map: far below its noise
-_ARRAYS = ("lo", "hi", "at", "levels")
-_ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
-JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
-_SHARED = 8  # times as many knots of a map that classes share
+# Knots of a compact map: its two ends, and as many as a byte can count.
+MAX_KNOTS = 257
+# Bins of a compact map: the number of an edge fits into 16 bits.
+MAX_BINS = (1 << 16) - 1
+# Rounding steps in the reach of a map. Far below the noise of any map, and displacements
+# up to four times the reach still fit into an int16.
+_STEPS_IN_REACH = kernels.MAX_LEVEL // 4
+# How far products of stored directions may be from those of orthonormal ones.
+_ORTHONORMAL_TOL = 1e-3
+# Jumps between atoms that a model resolves in each map, with three knots each.
+MAX_JUMPS = 64
+# An atom is a value that at least one in so many particles moves to.
+_ATOM_ONE_IN = 200
+# Maps that classes share, or of sorted particles, have this many times as many knots:
+# they bend more often.
+_MORE_KNOTS_IF_SHARED = 8
+# Beyond this many times the width of a map's range, everything moves to its end.
+_FAR_BEYOND = 16
 
 
 @dataclass(frozen=True)
 class CompactMap:
-    """Maps through K knots on the edges of a uniform grid of `n_bins` bins over [lo, hi], both (h,).
+    """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
 
-    Knot k of a map is at edge `at[:, k]` and moves by ``levels[:, k] · 2**exponent``, both (h, K). D is
-    linear between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
-    grid's values. If `numbers` (h,) is not None, these are only some of `n_all` maps, by their numbers,
-    and the others move nothing.
+    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
+    ``levels[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first knot
+    is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
+
+    Maps that move nothing can be left out: then `numbers` (h,) are the row numbers of
+    the maps that are stored, among `n_all`. Otherwise `numbers` is None.
     """
 
     lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
     hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    at: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
+    edges: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
     levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
-    n_bins: Annotated[int, Between(1, MOST_BINS)]
+    n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None = (
@@ -52,249 +70,341 @@ class CompactMap:
     n_all: Count = 0
 
     def check(self) -> None:
-        at = self.at
-        k = self.at.shape[1]
-        if not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
-            raise ValueError(f"compact maps have {k} knots of {self.dtype}")
-        ends = bool((at[:, 0] == 0).all() and (at[:, -1] == self.n_bins).all())
-        if not ends or not bool((at[:, :-1] < at[:, 1:]).all()):
+        """Raise a ValueError if these maps cannot be applied."""
+        self._check_edges()
+        self._check_numbers()
+        self._check_range()
+
+    def _check_edges(self) -> None:
+        edges = self.edges
+        n_knots = edges.shape[1]
+        if not 2 <= n_knots <= MAX_KNOTS or self.dtype not in FLOATS:
+            raise ValueError(f"compact maps have {n_knots} knots of {self.dtype}")
+        from_first = bool((edges[:, 0] == 0).all())
+        to_last = bool((edges[:, -1] == self.n_bins).all())
+        ascend = bool((edges[:, :-1] < edges[:, 1:]).all())
+        if not (from_first and to_last and ascend):
             raise ValueError(
                 f"compact maps have knots that do not ascend from 0 to {self.n_bins}"
             )
-        if self.numbers is not None and len(self.numbers):
-            ascend = bool((self.numbers[:-1] < self.numbers[1:]).all())
-            if not ascend or int(self.numbers[-1]) >= self.n_all:
-                raise ValueError(
-                    f"compact maps have numbers that do not ascend below {self.n_all}"
-                )
+
+    def _check_numbers(self) -> None:
+        if self.numbers is None or len(self.numbers) == 0:
+            return
+        ascend = bool((self.numbers[:-1] < self.numbers[1:]).all())
+        if not ascend or int(self.numbers[-1]) >= self.n_all:
+            raise ValueError(
+                f"compact maps have numbers that do not ascend below {self.n_all}"
+            )
+
+    def _check_range(self) -> None:
         if not bool((self.lo <= self.hi).all()):
             raise ValueError("compact maps have ranges that end before they begin")
-        farthest = (
-            max(-float(self.lo.amin()), float(self.hi.amax())) if len(self.lo) else 0.0
-        )
-        if not farthest + 2.0 ** (self.exponent + 15) < torch.finfo(self.dtype).max / 4:
+        farthest = 0.0
+        if len(self.lo):
+            farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
+        farthest += 2.0 ** (self.exponent + 15)  # levels are below 2¹⁵
+        if not farthest < torch.finfo(self.dtype).max / 4:
             raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
     @property
     def n_maps(self) -> int:
-        """The number of maps, also of those that move nothing."""
+        """The number of maps, also of those that are left out."""
         return len(self.lo) if self.numbers is None else self.n_all
 
-    def grid(self) -> GridMap:
-        """The same maps on their whole grid, made to ascend: the same bits on every device."""
-        maps = self.whole()
-        form = (self.n_bins, self.exponent, self.dtype)
-        through = kernels.for_tensor(maps.lo).through_knots
-        return GridMap(
-            maps.lo, maps.hi, through(maps.lo, maps.hi, maps.at, maps.levels, *form)
-        )
+    def to_grid(self) -> GridMap:
+        """The same maps on their whole grid, made to ascend.
 
-    def whole(self) -> CompactMap:
+        The bits are the same on every device.
+        """
+        maps = self.with_still_maps()
+        values = kernels.for_tensor(maps.lo).through_knots(
+            maps.lo,
+            maps.hi,
+            maps.edges,
+            maps.levels,
+            self.n_bins,
+            self.exponent,
+            self.dtype,
+        )
+        return GridMap(maps.lo, maps.hi, values)
+
+    def with_still_maps(self) -> CompactMap:
         """The same with all maps. This does not wait for a GPU."""
         if self.numbers is None:
             return self
-        parts = {}
-        for name in _ARRAYS:
-            part = getattr(self, name)
-            parts[name] = part.new_zeros(self.n_all, *part.shape[1:]).index_copy_(
-                0, self.numbers, part
-            )
-        return replace(self, **parts, numbers=None, n_all=0).plain()
+        numbers = self.numbers
 
-    def moving(self) -> CompactMap:
+        def zeros_elsewhere(stored: Tensor) -> Tensor:
+            all_rows = stored.new_zeros(self.n_all, *stored.shape[1:])
+            return all_rows.index_copy_(0, numbers, stored)
+
+        return replace(
+            self,
+            lo=zeros_elsewhere(self.lo),
+            hi=zeros_elsewhere(self.hi),
+            edges=zeros_elsewhere(self.edges),
+            levels=zeros_elsewhere(self.levels),
+            numbers=None,
+            n_all=0,
+        ).with_standard_still_maps()
+
+    def without_still_maps(self) -> CompactMap:
         """The same without the maps that move nothing."""
         if self.numbers is not None:
             return self
-        numbers = self.levels.any(1).nonzero()[:, 0]
-        parts = {name: getattr(self, name)[numbers] for name in _ARRAYS}
-        return replace(self, **parts, numbers=numbers, n_all=len(self.lo))
-
-    def plain(self) -> CompactMap:
-        """The same; maps that move nothing, which models do not keep, are on [−1, 1], with even knots."""
-        moving = self.levels.any(1)
-        k = self.at.shape[1]
-        even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
-        lo, hi = (
-            torch.where(moving, end, to)
-            for end, to in ((self.lo, -1.0), (self.hi, 1.0))
+        moving = self.levels.any(1).nonzero()[:, 0]
+        return replace(
+            self,
+            lo=self.lo[moving],
+            hi=self.hi[moving],
+            edges=self.edges[moving],
+            levels=self.levels[moving],
+            numbers=moving,
+            n_all=len(self.lo),
         )
-        at = torch.where(moving[:, None], self.at, even.to(self.at.dtype))
-        return replace(self, lo=lo, hi=hi, at=at)
+
+    def with_standard_still_maps(self) -> CompactMap:
+        """The same, where maps that move nothing have the range [−1, 1] and even knots.
+
+        So they need not be stored, and come back as they were.
+        """
+        moving = self.levels.any(1)
+        n_knots = self.edges.shape[1]
+        even = torch.arange(n_knots, device=self.edges.device)
+        even = (even * self.n_bins // (n_knots - 1)).to(self.edges.dtype)
+        return replace(
+            self,
+            lo=torch.where(moving, self.lo, -1.0),
+            hi=torch.where(moving, self.hi, 1.0),
+            edges=torch.where(moving[:, None], self.edges, even),
+        )
 
 
 @dataclass(frozen=True)
 class ModelStep:
-    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
+    """One step of a model: step number `step` of stage number `stage`, and its maps.
 
-    If it is None, the frame is drawn again from its position: step `step` of stage number `stage`.
+    `theta` (h, d) are the directions if they were fitted. If it is None, the frame is
+    drawn again from the numbers of the stage and the step.
     """
 
     stage: Count
     step: Count
-    table: KnotMap | GridMap | CompactMap
+    map: KnotMap | GridMap | CompactMap
     theta: Annotated[Tensor, Array("h d", FLOATS)] | None = None
 
     def check(self) -> None:
-        if self.theta is None:
+        """Raise a ValueError if the directions are not orthonormal."""
+        theta = self.theta
+        if theta is None:
             return
-        one = torch.eye(
-            len(self.theta), dtype=self.theta.dtype, device=self.theta.device
-        )
-        if not bool(((self.theta @ self.theta.T - one).abs() < _ORTHONORMAL).all()):
+        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        deviation = (theta @ theta.T - identity).abs()
+        if not bool((deviation < _ORTHONORMAL_TOL).all()):
             raise ValueError("the fitted directions of a step are not orthonormal")
 
-    def moving(self) -> ModelStep:
+    def without_still_maps(self) -> ModelStep:
         """The same without the maps that move nothing, if they can be left out."""
-        table = self.table
-        return (
-            replace(self, table=table.moving())
-            if isinstance(table, CompactMap)
-            else self
-        )
+        if isinstance(self.map, CompactMap):
+            return replace(self, map=self.map.without_still_maps())
+        return self
 
-    def maps(self) -> KnotMap | GridMap:
+    def expanded(self) -> TransportMap:
         """The maps as they move particles."""
-        return self.table.grid() if isinstance(self.table, CompactMap) else self.table
+        if isinstance(self.map, CompactMap):
+            return self.map.to_grid()
+        return self.map
 
 
-def thinned(
-    table: TransportMap,
+def thin(
+    transport_map: TransportMap,
     n_knots: int,
     reach: float | None,
     shared: bool,
     tails: bool = False,
 ) -> TransportMap | CompactMap:
-    """What a model keeps of a table: `n_knots` knots of each map, where it bends.
+    """What a model stores of fitted maps: about `n_knots` knots of each, where it bends.
 
-    Maps that classes share, or of sorted particles, keep eight times as many. Where it is unknown how
-    far values can move (`reach`), knots are spaced evenly. `tails` keeps those of sorted particles.
+    Parameters
+    ----------
+    transport_map : the maps as they were fitted
+    n_knots : knots of each map. Maps that classes share, and those of sorted particles,
+        get eight times as many
+    reach : how far a value can move. If it is unknown, None, knots are spaced evenly
+    shared : whether classes share the maps
+    tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
-    if isinstance(table, KnotMap):
-        if tails:
-            return _flat_beyond(thin_knots(table, n_knots, tails))
-        return thin_knots(table, n_knots * (1 if reach is None else _SHARED))
+    if isinstance(transport_map, KnotMap):
+        if reach is not None and not tails:
+            n_knots *= _MORE_KNOTS_IF_SHARED
+        return _thin_sorted(transport_map, n_knots, tails)
     if reach is None:
-        return thin_grid(table, n_knots)
-    n_knots *= _SHARED if shared else 1
-    if n_knots >= table.values.shape[1] - 1:
-        return thin_grid(table, n_knots)
-    return at_bends(table, min(max(2, n_knots), MOST_KNOTS), reach)
+        return thin_grid(transport_map, n_knots)
+    if shared:
+        n_knots *= _MORE_KNOTS_IF_SHARED
+    n_bins = transport_map.values.shape[1] - 1
+    if n_knots >= n_bins:
+        return thin_grid(transport_map, n_knots)
+    return at_bends(transport_map, min(max(2, n_knots), MAX_KNOTS), reach)
 
 
-def thin_grid(table: GridMap, n_knots: int) -> GridMap:
+def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
+    """The most memory that one map of `thin` takes; `n_bins` is None for sorted ones."""
+    if n_knots == 0:
+        return 0
+    if n_bins is None:
+        # Positions before and after, 4 bytes each.
+        return 8 * _MORE_KNOTS_IF_SHARED * n_knots
+    if shared:
+        n_knots *= _MORE_KNOTS_IF_SHARED
+    if n_knots >= n_bins:
+        return 4 * n_bins + 20  # values on the whole grid, and the range
+    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, levels, range
+
+
+def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
     """Keep every k-th edge, where k divides the number of bins, and smooth the tails."""
-    values = table.values
-    n_bins = table.values.shape[1] - 1
-    stride = next(
-        k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots
-    )
-    if table.counts is not None:
-        steady = kernels.for_tensor(values).steady_tails
-        values = steady(table.lo, table.hi, values, table.counts)
-    return GridMap(table.lo, table.hi, values[:, ::stride].contiguous())
+    values = grid.values
+    n_bins = values.shape[1] - 1
+    stride = 1
+    while n_bins % stride != 0 or n_bins // stride > n_knots:
+        stride += 1
+    if grid.counts is not None:
+        steady_tails = kernels.for_tensor(values).steady_tails
+        values = steady_tails(grid.lo, grid.hi, values, grid.counts)
+    return GridMap(grid.lo, grid.hi, values[:, ::stride].contiguous())
 
 
-def thin_knots(table: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
-    """Average over `n_knots` cells of equal mass: particles' sampling noise would push fresh ones away.
+def at_bends(grid: GridMap, n_knots: int, reach: float) -> CompactMap:
+    """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
-    With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends, to
-    resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles beside
-    the jump are cells of their own: hardly any fresh particle ends up between the atoms.
+    A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p,
+    the mean square of this error is least if the density of the knots is proportional to
+    (p·D″²)^⅕. The lines are then fitted to all particles between them. Displacements are
+    rounded to about 8,000 steps in `reach`.
     """
-    size = table.knots.shape[1]
+    n_bins = grid.values.shape[1] - 1
+    counts = grid.counts
+    if counts is None:
+        counts = torch.ones((len(grid.lo), n_bins), device=grid.lo.device)
+    exponent = math.frexp(reach / _STEPS_IN_REACH)[1]
+    lo, hi, edges, levels = kernels.for_tensor(grid.values).at_bends(
+        grid.lo, grid.hi, grid.values, counts, n_knots, exponent
+    )
+    compact = CompactMap(lo, hi, edges, levels, n_bins, exponent, grid.values.dtype)
+    return compact.with_standard_still_maps()
+
+
+def _thin_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
+    """Sorted maps with fewer knots; if each class has its own maps, class by class."""
+    if knot_map.knots_per_class is None:
+        thin_map = thin_knots(knot_map, n_knots, tails)
+        return _flat_far_beyond(thin_map) if tails else thin_map
+    maps = [
+        None if one is None else _thin_sorted(one, n_knots, tails)
+        for one in knot_map.split_classes()
+    ]
+    return join_classes(maps, len(knot_map.knots) // len(maps), knot_map.knots)
+
+
+def thin_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
+    """Average over `n_knots` cells with equal numbers of particles.
+
+    The sampling noise of single particles would push fresh ones away.
+
+    With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
+    the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and
+    1, the two particles beside the jump are cells of their own: hardly any fresh particle
+    ends up between the atoms.
+    """
+    size = knot_map.knots.shape[1]
     if size <= n_knots:
-        return table
-    edge = torch.arange(n_knots + 1, device=table.knots.device) * size // n_knots
+        return knot_map
+    bounds = torch.arange(n_knots + 1, device=knot_map.knots.device) * size // n_knots
     if tails:
-        outer = [2**k for k in range(int(edge[1]).bit_length())]
-        edge = edge.new_tensor(
-            sorted({*edge.tolist(), *outer, *(size - k for k in outer)})
-        )
-        jumps = _jumps(table.values)
+        bounds = _with_tail_cells(bounds)
+        jumps = _jumps(knot_map.values)
         if jumps is not None:
             beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-            edges = torch.cat((edge.expand(len(beside), -1), beside), 1).sort(1).values
+            row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
+            row_bounds = row_bounds.sort(1).values
             return KnotMap(
-                _cell_means(table.knots, edges), _cell_means(table.values, edges)
+                _means_of_own_cells(knot_map.knots, row_bounds),
+                _means_of_own_cells(knot_map.values, row_bounds),
             )
-    first = edge[:-1, None]
-    count = edge.diff()[:, None]
-    member = torch.arange(int(count.max()), device=edge.device)
-    index = (first + member).clamp(max=size - 1)
-    valid = member < count
-
-    def mean(t: Tensor) -> Tensor:
-        cells = torch.where(valid, t[:, index], 0.0)
-        return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
-
-    return KnotMap(mean(table.knots), mean(table.values))
+    return KnotMap(
+        _cell_means(knot_map.knots, bounds), _cell_means(knot_map.values, bounds)
+    )
 
 
-def _flat_beyond(table: KnotMap) -> KnotMap:
-    """The same with a knot far beyond each end: nothing leaves the range of the data."""
-    k = table.knots
-    v = table.values
-    far = 16 * (k[:, -1:] - k[:, :1]) + 1
-    knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
-    return KnotMap(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
+def _with_tail_cells(bounds: Tensor) -> Tensor:
+    """The bounds of cells with the outer two split into cells of 1, 1, 2, 4, 8, …"""
+    size = int(bounds[-1])
+    outer = [2**k for k in range(int(bounds[1]).bit_length())]
+    from_the_end = [size - k for k in outer]
+    return bounds.new_tensor(sorted({*bounds.tolist(), *outer, *from_the_end}))
+
+
+def _cell_means(t: Tensor, bounds: Tensor) -> Tensor:
+    """Averages of t (h, n) over cells between bounds (E + 1,) that all rows share."""
+    first = bounds[:-1, None]
+    count = bounds.diff()[:, None]
+    member = torch.arange(int(count.max()), device=bounds.device)
+    index = (first + member).clamp(max=t.shape[1] - 1)
+    cells = torch.where(member < count, t[:, index], 0.0)
+    return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
+
+
+def _means_of_own_cells(t: Tensor, bounds: Tensor) -> Tensor:
+    """Averages of t (h, n) over the cells between ascending bounds (h, E + 1).
+
+    A cell without particles takes the particle at its bound.
+    """
+    first = bounds[:, :-1]
+    end = bounds[:, 1:]
+    last = t.shape[1] - 1
+    running_sum = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
+    sums = running_sum.gather(1, end) - running_sum.gather(1, first)
+    low = t.gather(1, first.clamp(max=last))
+    high = t.gather(1, (end - 1).clamp(min=0))
+    all_equal = (end == first) | (low == high)  # exact, where sums are rounded
+    mean = torch.where(all_equal, low, sums / (end - first).clamp(min=1))
+    return mean.to(t.dtype).cummax(1).values
 
 
 def _jumps(values: Tensor) -> Tensor | None:
-    """The widest jumps of each row to or from an atom, at least ½ % of equal values: (h, J), with K
-    where a row has fewer; None if no row has any.
+    """Where the values (h, K) jump to or from an atom: the widest jumps of each row.
+
+    An atom is a run of equal values. The result (h, J) has the index of the first value
+    after each jump, and K where a row has fewer than J jumps. It is None if no row has
+    any.
     """
     gap = values.diff(dim=1)
-    size = max(2, values.shape[1] // 200)
-    atom = values[:, size - 1 :] == values[:, : 1 - size]  # from here on
-    atom = torch.nn.functional.pad(atom, (size, size))
-    before, after = (atom[:, i + 1 : i + 1 + gap.shape[1]] for i in (0, size))
-    gap = torch.where(before | after, gap, 0.0)
-    n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
+    atom_size = max(2, values.shape[1] // _ATOM_ONE_IN)
+    starts_atom = values[:, atom_size - 1 :] == values[:, : 1 - atom_size]
+    starts_atom = torch.nn.functional.pad(starts_atom, (atom_size, atom_size))
+    n_gaps = gap.shape[1]
+    ends_before = starts_atom[:, 1 : 1 + n_gaps]
+    starts_after = starts_atom[:, atom_size + 1 : atom_size + 1 + n_gaps]
+    gap = torch.where(ends_before | starts_after, gap, 0.0)
+    if gap.numel() == 0:
+        return None
+    n_jumps = min(MAX_JUMPS, int((gap > 0).sum(1).amax()))
     if n_jumps == 0:
         return None
     widest = gap.topk(n_jumps, dim=1)
     return torch.where(widest.values > 0, widest.indices + 1, values.shape[1])
 
 
-def _cell_means(t: Tensor, edges: Tensor) -> Tensor:
-    """Averages over the cells between ascending edges (h, E + 1); an empty cell is a particle."""
-    first = edges[:, :-1]
-    end = edges[:, 1:]
-    last = t.shape[1] - 1
-    up_to = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
-    sums = up_to.gather(1, end) - up_to.gather(1, first)
-    low = t.gather(1, first.clamp(max=last))
-    high = t.gather(1, (end - 1).clamp(min=0))
-    equal = (end == first) | (low == high)  # exact, where sums are rounded
-    mean = torch.where(equal, low, sums / (end - first).clamp(min=1))
-    return mean.to(t.dtype).cummax(1).values
-
-
-def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
-    """The most memory that a map of `thinned` takes; `n_bins` is None for sorted particles."""
-    if n_knots == 0:
-        return 0
-    if n_bins is None:
-        return 8 * _SHARED * n_knots  # their positions before and after
-    n_knots *= _SHARED if shared else 1
-    if n_knots >= n_bins:
-        return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * min(max(2, n_knots), MOST_KNOTS) + 16  # edges, levels, range
-
-
-def at_bends(table: GridMap, n_knots: int, reach: float) -> CompactMap:
-    """The maps of a grid with `n_knots` knots each, where they bend and particles are.
-
-    A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p, the mean square
-    of this error is least if the density of the knots is proportional to (p·D″²)^⅕. The lines are then
-    fitted to all particles between them. Displacements are rounded to about 8,000 steps in `reach`.
-    """
-    n_bins = table.values.shape[1] - 1
-    counts = table.counts
-    if counts is None:
-        counts = torch.ones((len(table.lo), n_bins), device=table.lo.device)
-    exponent = math.frexp(reach / _STEPS)[1]
-    at_bends = kernels.for_tensor(table.values).at_bends
-    maps = at_bends(table.lo, table.hi, table.values, counts, n_knots, exponent)
-    lo, hi, at, levels = maps
-    return CompactMap(lo, hi, at, levels, n_bins, exponent, table.values.dtype).plain()
+def _flat_far_beyond(knot_map: KnotMap) -> KnotMap:
+    """The same with a knot far beyond each end: nothing leaves the range of the data."""
+    knots = knot_map.knots
+    values = knot_map.values
+    first = knots[:, :1]
+    last = knots[:, -1:]
+    far = _FAR_BEYOND * (last - first) + 1
+    return KnotMap(
+        torch.cat((first - far, knots, last + far), 1),
+        torch.cat((values[:, :1], values, values[:, -1:]), 1),
+    )

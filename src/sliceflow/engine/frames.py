@@ -1,22 +1,24 @@
 """Frames: the directions of one step, with projection, lift and Parseval constant.
 
-A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if ΘᵀΘ = c·I. ``lift``
-divides by c, so that a step of size 1 solves all directions at once:
-``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is exact. For H random
-unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
+A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if
+ΘᵀΘ = c·I. ``lift`` divides by c, so that a step of size 1 solves all directions at once:
+``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is exact.
+For H random unit vectors c = H/d holds only on average, and dividing by it is the
+paper's factor η/H with η = d.
 
-A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description. Its ``draw`` makes
-the frame of one step from a seed, with the same bits on every device: so a model replays on any.
-`MaxSliced` looks at particles and data, so its directions cannot be drawn again: a model keeps them.
+A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description. Its
+``draw`` makes the frame of one step from a seed, with the same bits on every device: so
+a model replays on any. `MaxSliced` looks at particles and data, so its directions cannot
+be drawn again: a model stores them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -40,34 +42,48 @@ __all__ = [
     "Random",
 ]
 
-_MAX_FRESH = 16  # up to this dimension each step draws its own rotation
-_POOL = 8
-_BLOCK = 32
-_COMPARED = 1000  # particles and data that directions are fitted to
-_ASCENT = 0.5  # length of a step on the way to the largest distance
-_POOLS = 1 << 27
-_BLOCKS = 1 << 26  # bytes cached, of pools and of rotations
+# Up to this dimension each step draws its own rotation. For larger ones a QR
+# decomposition costs as much as the step, and a rotation is a product of pooled ones.
+_MAX_FRESH_DIMENSION = 16
+# Rotations in a pool.
+_POOL_SIZE = 8
+# Steps whose random numbers are drawn together, because drawing for a single step costs
+# more than the rest of a small step. Row `step` of a stream belongs to that step, so this
+# changes no result.
+_STEPS_PER_DRAW = 32
+# Numbers in the rotations that are drawn together: about 30 MB.
+_MAX_ROTATION_NUMBERS = 1 << 22
+# Bytes of pools and of rotations that stay cached.
+_POOL_CACHE_BYTES = 1 << 27
+_ROTATION_CACHE_BYTES = 1 << 26
+# Particles and data that max-sliced directions are fitted to.
+_MAX_SLICED_SAMPLES = 1000
+# Length of one step of the ascent to max-sliced directions.
+_ASCENT_STEP = 0.5
 
 
 @dataclass(frozen=True)
 class Frame:
     """The directions of one step, on a device."""
 
-    theta: (
-        Tensor | None
-    )  # (h, d) directions in the space of x, or None for the coordinate axes
-    theta_y: (
-        Tensor | None
-    )  # (h, l) directions in the space of the condition, if the frame has any
+    # (h, d) directions in the space of x, or None for the coordinate axes.
+    theta: Tensor | None
+    # (h, l) directions in the space of the condition, if the frame has any.
+    theta_y: Tensor | None
     parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
-    kept: Tensor | None = (
-        None  # directions that a model keeps: fitted ones cannot be drawn again
-    )
+    # Directions (h, d) that a model must store, because they cannot be drawn again.
+    stored: Tensor | None = None
 
     @property
     def n_directions(self) -> int:
         """h; 0 for the coordinate axes."""
         return 0 if self.theta is None else len(self.theta)
+
+    def amplified(self, amplifier: float) -> Self:
+        """The frame with the directions of the condition multiplied by ξ."""
+        if self.theta_y is None:
+            return self
+        return replace(self, theta_y=amplifier * self.theta_y)
 
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
@@ -75,35 +91,35 @@ class Frame:
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return shifted(z, self.theta_y, cloud.y)
 
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
-        """x += s·Θᵀ(T(z) − z)/c in place, z from `project`."""
-        cloud.x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
-
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
-        return dz if self.theta is None else torch.mm(self.theta.T / self.parseval, dz)
+        if self.theta is None:
+            return dz
+        return torch.mm(self.theta.T / self.parseval, dz)
+
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+        """x += s·Θᵀ(T(z) − z)/c in place, with z from `project`."""
+        dz = transport_map.displace(self.project(cloud), cloud)
+        cloud.x.add_(self.lift(dz), alpha=step_size)
 
 
 class AnyFrame(Protocol):
-    """The interface of a frame; see `Frame`."""
+    """What the engine needs of the frame of a step; `Frame` explains the members."""
 
     @property
     def n_directions(self) -> int: ...
     @property
-    def theta_y(self) -> Tensor | None: ...
-    @property
-    def kept(self) -> Tensor | None: ...
+    def stored(self) -> Tensor | None: ...
+    def amplified(self, amplifier: float) -> Self: ...
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None: ...
+    def move(
+        self, cloud: Cloud, transport_map: TransportMap, step_size: float
+    ) -> None: ...
 
 
 class FrameKind(Protocol):
-    """Makes the frame of each step of a stage, on the device and in the dtype of particles x (d, M).
-
-    A condition has the width `n_conditions` (0: none). Most kinds look at nothing else; some are fitted
-    to x and the `data` (d, N).
-    """
+    """Makes the frame of each step of a stage."""
 
     def draw(
         self,
@@ -112,70 +128,26 @@ class FrameKind(Protocol):
         x: Tensor,
         n_conditions: int = 0,
         data: Tensor | None = None,
-    ) -> AnyFrame: ...
+    ) -> AnyFrame:
+        """The frame of step number `step` of a stage, which has its own `seed`.
 
-
-def uniform_rotations(normal: Tensor) -> Tensor:
-    """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
-    q, r = torch.linalg.qr(normal)
-    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK.
-    return torch.mul(q, torch.sign(torch.diagonal(r, dim1=1, dim2=2))[:, None, :])
-
-
-# Random numbers are drawn for a block of steps at once, because drawing for a single step costs more
-# than the rest of a small step. Row `step` of a stream belongs to that step: blocks change no result.
-
-
-@lru_cache(maxsize=64)
-def _uniform_block(seed: Seed, block: int, columns: int) -> list[list[float]]:
-    numbers: list[list[float]] = seed.uniform(
-        _BLOCK, columns, start=block * _BLOCK
-    ).tolist()
-    return numbers
-
-
-def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
-    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
-    return _uniform_block(seed, step // _BLOCK, columns)[step % _BLOCK]
-
-
-@cached(_POOLS, always=True)
-def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all seeds with this entropy share, computed on the CPU."""
-    pool = torch.empty((_POOL, d, d), dtype=torch.float64, device=device)
-    for k in range(
-        _POOL
-    ):  # one at a time: QR needs three times the memory of its result
-        pool[k] = uniform_rotations(
-            Seed(entropy).child("pool", d, k).normal(d, d)[None]
-        )[0]
-    return pool
-
-
-@contextmanager
-def releasing() -> Iterator[None]:
-    """Free large pools of rotations at the end of a flow."""
-    try:
-        yield
-    finally:
-        _rotation_pool.trim()
-
-
-def rotation_bytes(d: int, itemsize: int) -> int:
-    """Peak memory to draw the `rotation` of a step, including the pool and the result."""
-    if d <= _MAX_FRESH:
-        return 0
-    making = 4 * 8  # one rotation of the pool: normal numbers, Q, R, and Q with signs
-    turning = _steps_at_once(d) * (
-        4 * 8 + 2 * itemsize
-    )  # A, A·D, B, A·D·B; rounded, padded
-    return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
+        It is on the device and in the dtype of the particles x (d, M). A condition has
+        the width `n_conditions`; 0 is none. Most kinds look at nothing else; some are
+        fitted to x and to the `data` (d, N).
+        """
+        ...
 
 
 def count_directions(kind: FrameKind, d: int) -> int:
     """The number of directions of a frame in d columns."""
-    count = getattr(kind, "count", None)
-    return count(d) if count is not None else int(getattr(kind, "n_directions", d))
+    if isinstance(kind, MaxSliced):
+        return kind.count(d)
+    return _requested_directions(kind, d)
+
+
+def _requested_directions(kind: FrameKind, d: int) -> int:
+    """`n_directions` of a kind that has this parameter, otherwise d."""
+    return int(getattr(kind, "n_directions", d))
 
 
 def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
@@ -184,84 +156,18 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * n_conditions
-    h = int(getattr(kind, "n_directions", d))
-    return (
-        h * (d + n_conditions) * (4 * 8 + 2 * itemsize)
-    )  # drawn, joined, normalised, rounded
-
-
-@cached(_BLOCKS)
-def _rotation_block(
-    seed: Seed,
-    first: int,
-    d: int,
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The rotations of the steps of a stage from step `first` on: (steps, side, side)."""
-    steps = _steps_at_once(d)
-    if d <= _MAX_FRESH:
-        normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
-        return zero_padded(uniform_rotations(normal).to(device, dtype), side)
-    pool = _rotation_pool(seed.entropy, d, device)
-    pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
-    signs = torch.sign(
-        seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5
-    )
-    turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return zero_padded(turned.to(dtype), side)
-
-
-def zero_padded(rotations: Tensor, side: int) -> Tensor:
-    """Padded with zeros to (…, side, side), in row-major order, unlike the output of QR."""
-    more = side - rotations.shape[-1]
-    return torch.nn.functional.pad(rotations, (0, more, 0, more)).contiguous()
-
-
-def rotation(
-    seed: Seed,
-    step: int,
-    d: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
-    """The random rotation of a step: (d, d), or zero-padded to (side, side).
-
-    For d > 16 a QR decomposition would cost as much as the step. The rotation is then A·D·B: A and B
-    from a pool of eight rotations, which seeds of the same entropy share, D random signs.
-    """
-    steps = _steps_at_once(d)
-    first = step // steps * steps
-    return _rotation_block(seed, first, d, side or d, device, dtype)[step - first]
-
-
-def _steps_at_once(d: int) -> int:
-    """Number of rotations drawn together: about 30 MB."""
-    return max(1, min(_BLOCK, (1 << 22) // (d * d)))
-
-
-def condition_directions(
-    seed: Seed,
-    h: int,
-    n_conditions: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> Tensor | None:
-    """(h, l) directions of the condition: independent Laplace numbers, as the authors', E|θ_y|² = 1."""
-    if n_conditions == 0:
-        return None
-    theta = seed.child("y").laplace(h, n_conditions, device)
-    return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
+    h = _requested_directions(kind, d)
+    # Drawn, joined, normalised and signed in float64; rounded twice.
+    bytes_per_number = 4 * 8 + 2 * itemsize
+    return h * (d + n_conditions) * bytes_per_number
 
 
 @dataclass(frozen=True)
 class Random:
     """H independent directions, the paper's choice (Algorithm 1).
 
-    Without a condition, θ is uniform on the sphere of R^d. With one, (θ_x, θ_y) is uniform on the
-    sphere of R^(d+l), so θ_x is a little shorter than 1.
+    Without a condition, θ is uniform on the sphere of R^d. With one, (θ_x, θ_y) is
+    uniform on the sphere of R^(d+l), so θ_x is a little shorter than 1.
 
     Parameters
     ----------
@@ -279,12 +185,7 @@ class Random:
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_directions, 1),
-            "n_directions",
-            self.n_directions,
-            "an int of at least 1",
-        )
+        _require_positive_int("n_directions", self.n_directions)
 
     def draw(
         self,
@@ -294,25 +195,28 @@ class Random:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
+        """The frame of a step; see `FrameKind`."""
         seed = seed.child("fixed") if self.fixed else seed.child(step)
         h = self.n_directions
         d = len(x)
-        parts = seed.child("x").normal(h, d), seed.child("y").normal(h, n_conditions)
-        joint = torch.nn.functional.normalize(torch.cat(parts, dim=1), dim=1).to(
-            x.device, x.dtype
-        )
-        return Frame(
-            joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d
-        )
+        normal_x = seed.child("x").normal(h, d)
+        normal_y = seed.child("y").normal(h, n_conditions)
+        joint = torch.cat((normal_x, normal_y), dim=1)
+        joint = torch.nn.functional.normalize(joint, dim=1).to(x.device, x.dtype)
+        theta_y = joint[:, d:] if n_conditions else None
+        return Frame(joint[:, :d], theta_y, parseval=h / d)
 
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """A random rotation of R^d: d orthonormal directions, Parseval with c = 1. The default.
+    """A random rotation of R^d: d orthonormal directions, Parseval with c = 1.
+
+    This is the default.
 
     Examples
     --------
-    >>> theta = Orthogonal().draw(Seed(0), 0, torch.randn(5, 10, dtype=torch.float64)).theta
+    >>> x = torch.randn(5, 10, dtype=torch.float64)
+    >>> theta = Orthogonal().draw(Seed(0), 0, x).theta
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
@@ -325,20 +229,24 @@ class Orthogonal:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
+        """The frame of a step; see `FrameKind`."""
         d = len(x)
-        at = (x.device, x.dtype)
-        theta_y = condition_directions(seed.child(step), d, n_conditions, *at)
-        return Frame(rotation(seed, step, d, *at), theta_y)
+        theta = rotation(seed, step, d, x.device, x.dtype)
+        theta_y = condition_directions(
+            seed.child(step), d, n_conditions, x.device, x.dtype
+        )
+        return Frame(theta, theta_y)
 
 
 @dataclass(frozen=True)
 class MaxSliced:
-    """Orthonormal directions along which particles and data differ most. This is not in the paper.
+    """Orthonormal directions along which particles and data differ most.
 
-    From a random rotation, K directions climb to a large Σ W₂²(θ·x, θ·y) over θ, as in SINF (Dai and
-    Seljak 2021); K = 1 is the max-sliced distance (Deshpande et al. 2019). With the sorted projections
-    aᵢ = θ·xᵢ and bᵢ = θ·yᵢ of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ).
-    A step does the work of several random ones, and costs more. A model keeps its directions.
+    This is not in the paper. From a random rotation, K directions climb to a large
+    Σ W₂²(θ·x, θ·y) over θ, as in SINF (Dai and Seljak 2021); K = 1 is the max-sliced
+    distance (Deshpande et al. 2019). With the sorted projections aᵢ = θ·xᵢ and bᵢ = θ·yᵢ
+    of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A step
+    does the work of several random ones, and costs more. A model stores the directions.
 
     Parameters
     ----------
@@ -359,22 +267,13 @@ class MaxSliced:
     n_iterations: int = 10
 
     def __post_init__(self) -> None:
-        require(
-            is_int(self.n_directions, 1),
-            "n_directions",
-            self.n_directions,
-            "an int of at least 1",
-        )
-        require(
-            is_int(self.n_iterations, 1),
-            "n_iterations",
-            self.n_iterations,
-            "an int of at least 1",
-        )
+        _require_positive_int("n_directions", self.n_directions)
+        _require_positive_int("n_iterations", self.n_iterations)
 
     def count(self, d: int) -> int:
         """K in d columns."""
-        return min(self.n_directions, -(-d // 2))
+        half = (d + 1) // 2
+        return min(self.n_directions, half)
 
     def draw(
         self,
@@ -384,30 +283,38 @@ class MaxSliced:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
-        assert data is not None, (
-            "max-sliced directions are fitted to particles and data"
-        )
+        """The frame of a step; see `FrameKind`."""
+        if data is None:
+            raise ValueError("max-sliced directions are fitted to particles and data")
         d = len(x)
-        n = min(_COMPARED, x.shape[1], data.shape[1])
-        y = data
+        n = min(_MAX_SLICED_SAMPLES, x.shape[1], data.shape[1])
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
-        x, y = (
-            of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True)
-        )
+        x = x[:, (u[0] * x.shape[1]).long()]
+        y = data[:, (u[1] * data.shape[1]).long()]
         theta = rotation(seed, step, d, x.device, x.dtype)[: self.count(d)]
         for _ in range(self.n_iterations):
-            a, i = (theta @ x).sort(dim=1)
-            b, j = (theta @ y).sort(dim=1)
-            apart = a - b
-            back = [torch.zeros_like(a).scatter_(1, order, apart) for order in (i, j)]
-            gradient = back[0] @ x.T - back[1] @ y.T
-            gradient -= gradient @ theta.T @ theta
-            climbed = theta + _ASCENT * gradient / gradient.norm().clamp(
-                min=torch.finfo(x.dtype).tiny
-            )
-            theta = torch.linalg.qr(climbed.T)[0].T
+            theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
-        return Frame(theta, None, kept=theta)
+        return Frame(theta, None, stored=theta)
+
+
+def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """One step from orthonormal directions theta (K, d) to larger Σ W₂²(θ·x, θ·y).
+
+    x and y are (d, n). The gradient is taken along the set of orthonormal directions,
+    without its part within their span, and has a fixed length.
+    """
+    a, order_x = (theta @ x).sort(dim=1)
+    b, order_y = (theta @ y).sort(dim=1)
+    gap = a - b
+    gap_of_x = torch.zeros_like(a).scatter_(1, order_x, gap)
+    gap_of_y = torch.zeros_like(a).scatter_(1, order_y, gap)
+    gradient = gap_of_x @ x.T - gap_of_y @ y.T
+    gradient -= gradient @ theta.T @ theta
+    length = gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    climbed = theta + _ASCENT_STEP * gradient / length
+    basis: Tensor = torch.linalg.qr(climbed.T)[0]
+    return basis.T
 
 
 @dataclass(frozen=True)
@@ -425,8 +332,148 @@ class Axis:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
+        """The frame of a step; see `FrameKind`."""
         return Frame(None, None)
 
 
 # Files hold these frames only.
 SavedFrame = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]
+
+
+def _require_positive_int(name: str, value: int) -> None:
+    require(is_int(value, 1), name, value, "an int of at least 1")
+
+
+def condition_directions(
+    seed: Seed,
+    h: int,
+    n_conditions: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor | None:
+    """(h, l) directions of the condition, or None if l = `n_conditions` is 0.
+
+    They are independent Laplace numbers, as in the authors' code, with E|θ_y|² = 1. Their
+    dtype is at least float32.
+    """
+    if n_conditions == 0:
+        return None
+    theta = seed.child("y").laplace(h, n_conditions, device)
+    return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
+
+
+def rotation(
+    seed: Seed,
+    step: int,
+    d: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    side: int | None = None,
+) -> Tensor:
+    """The random rotation of a step: (d, d), or zero-padded to (side, side).
+
+    For d > 16 a QR decomposition would cost as much as the step. The rotation is then
+    A·D·B: A and B from a pool of eight rotations, which seeds of the same entropy share,
+    D random signs.
+    """
+    if side is None:
+        side = d
+    n_steps = _rotations_per_draw(d)
+    first = step // n_steps * n_steps
+    return _rotation_block(seed, first, d, side, device, dtype)[step - first]
+
+
+@cached(_ROTATION_CACHE_BYTES)
+def _rotation_block(
+    seed: Seed,
+    first: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The rotations of some steps of a stage from step `first` on: (n, side, side)."""
+    n_steps = _rotations_per_draw(d)
+    if d <= _MAX_FRESH_DIMENSION:
+        normal = seed.child("x").normal(n_steps * d, d, start=first * d)
+        rotations = uniform_rotations(normal.view(n_steps, d, d))
+        return zero_padded(rotations.to(device, dtype), side)
+    pool = _rotation_pool(seed.entropy, d, device)
+    pair = seed.child("pair").uniform(n_steps, 2, start=first) * _POOL_SIZE
+    pair = pair.long().to(device)
+    uniform = seed.child("signs").uniform(n_steps, d, start=first, device=device)
+    signs = torch.sign(uniform - 0.5)
+    rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
+    return zero_padded(rotations.to(dtype), side)
+
+
+def _rotations_per_draw(d: int) -> int:
+    """Number of rotations of R^d that are drawn together."""
+    return max(1, min(_STEPS_PER_DRAW, _MAX_ROTATION_NUMBERS // (d * d)))
+
+
+@cached(_POOL_CACHE_BYTES, always=True)
+def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
+    """The rotations (8, d, d) that all seeds with this entropy share.
+
+    They are computed on the CPU, one at a time: QR needs three times the memory of its
+    result.
+    """
+    pool = torch.empty((_POOL_SIZE, d, d), dtype=torch.float64, device=device)
+    for k in range(_POOL_SIZE):
+        normal = Seed(entropy).child("pool", d, k).normal(d, d)
+        pool[k] = uniform_rotations(normal[None])[0]
+    return pool
+
+
+@contextmanager
+def freeing_rotation_pools() -> Iterator[None]:
+    """Free pools of large rotations when the block ends; also a decorator."""
+    try:
+        yield
+    finally:
+        _rotation_pool.trim()
+
+
+def rotation_bytes(d: int, itemsize: int) -> int:
+    """Peak memory to draw the `rotation` of a step, with the pool and the result."""
+    if d <= _MAX_FRESH_DIMENSION:
+        return 0
+    pool = _POOL_SIZE * 8
+    making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of one rotation
+    # A, A·D, B and A·D·B in float64; rounded; padded.
+    multiplying = _rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
+    result = 2 * itemsize
+    return d * d * (pool + max(making_the_pool, multiplying) + result)
+
+
+def uniform_rotations(normal: Tensor) -> Tensor:
+    """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
+    q, r = torch.linalg.qr(normal)
+    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK.
+    signs = torch.sign(torch.diagonal(r, dim1=1, dim2=2))
+    return torch.mul(q, signs[:, None, :])
+
+
+def zero_padded(rotations: Tensor, side: int) -> Tensor:
+    """Rotations padded with zeros to (…, side, side).
+
+    The result is in row-major order, unlike the output of QR.
+    """
+    extra = side - rotations.shape[-1]
+    return torch.nn.functional.pad(rotations, (0, extra, 0, extra)).contiguous()
+
+
+def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
+    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
+    block = step // _STEPS_PER_DRAW
+    return _uniform_block(seed, block, columns)[step % _STEPS_PER_DRAW]
+
+
+@lru_cache(maxsize=64)
+def _uniform_block(seed: Seed, block: int, columns: int) -> list[list[float]]:
+    """The rows of `step_uniform` for the steps of a block."""
+    numbers: list[list[float]] = seed.uniform(
+        _STEPS_PER_DRAW, columns, start=block * _STEPS_PER_DRAW
+    ).tolist()
+    return numbers

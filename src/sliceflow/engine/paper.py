@@ -1,34 +1,39 @@
-"""The settings of the paper, for `preset="paper"`: the flow of Du et al. (ICML 2023) as printed.
+"""The settings of the paper, for `preset="paper"`: Du et al. (ICML 2023) as printed.
 
-`VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in the paper.
-`tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step by step. What still differs:
+`VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in
+the paper. `tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step
+by step. What still differs:
 
 - η is the dimension of a level of the pyramid, and at most H, as in the authors' script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
-- Particles have classes in exactly the data's proportions; the paper draws classes at random.
-- Offline samples use maps with fewer knots. The paper keeps all particles and data as knots.
-- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see `Interpolated(max_samples=)`.
+- Particles have classes in exactly the data's proportions; the paper draws them at
+  random.
+- Offline samples use maps with fewer knots. The paper keeps all particles and data as
+  knots.
+- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see
+  `Interpolated(max_samples=)`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sliceflow.engine import transports
-from sliceflow.errors import require
 
 N_DIRECTIONS = 10_000  # Sec. 6: H
 
 _BOTH = {
-    "transport": transports.Interpolated(),  # App. C.2: linear interpolation of both sorted samples
+    # App. C.2: linear interpolation of both sorted samples
+    "transport": transports.Interpolated(),
     "amplifier": 10.0,  # Sec. 6.2.1: ξ = 10 for all data sets
     "taper": 0.0,  # Algorithm 1: every step has the same size η; Sec. 6: η = d
     "shrinkage": 0.0,  # Algorithm 1: maps as they were fitted
 }
 VECTORS = _BOTH | {
-    # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000 for
-    # pictures. Rows of d columns take 64·d directions, at most 10,000
+    # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6:
+    # H = 10,000 for pictures. Rows of d columns take 64·d directions, at most 10,000
     "frame": "paper",
     "condition": "joint",  # Sec. 4: one flow of x and y together
     "entropy": 0.0,  # Sec. 3.4, footnote: the Laplacian term is ignored
@@ -38,8 +43,8 @@ VECTORS = _BOTH | {
 }
 PICTURES = _BOTH | {
     "schedule": "paper",  # Table 2
-    # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages of Table 2 are
-    # 10,500, 11,400 and 13,500
+    # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages
+    # of Table 2 are 10,500, 11,400 and 13,500
     "quality": 300,
     "patch_basis": "random",  # Sec. 5.1: locally-connected projections
     "n_directions": N_DIRECTIONS,
@@ -52,22 +57,27 @@ PICTURES = _BOTH | {
 
 
 def with_preset(
-    estimator: Any, options: Any, settings: dict[str, Any]
+    parameters: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The parameters of an estimator, with its `options`; `settings` of the preset replace defaults."""
-    parameters, defaults = (
-        of.get_params(deep=False) for of in (estimator, type(estimator)())
-    )
-    preset: str | None = parameters["preset"]
-    require(preset in (None, "paper"), "preset", preset, "None or 'paper'")
-    if preset is None:
-        return {**parameters, "options": options}
-    out = dict(parameters)
-    default_options = type(options)()
+    """Parameters in which `settings` of a preset replace those that are at their default.
+
+    `parameters` and `defaults` are those of an estimator, by name, with `options` that
+    are not None. A setting that is not a parameter is a field of the options.
+    """
+    resolved = dict(parameters)
+    options = parameters["options"]
+    changes = {}
     for name, value in settings.items():
         if name in defaults:
-            if parameters[name] is defaults[name] or parameters[name] == defaults[name]:
-                out[name] = value
-        elif getattr(options, name) == getattr(default_options, name):
-            options = replace(options, **{name: value})
-    return out | {"options": options}
+            if _equal(parameters[name], defaults[name]):
+                resolved[name] = value
+        elif getattr(options, name) == getattr(defaults["options"], name):
+            changes[name] = value
+    resolved["options"] = replace(options, **changes)
+    return resolved
+
+
+def _equal(value: Any, other: Any) -> bool:
+    return value is other or bool(value == other)

@@ -10,50 +10,55 @@ from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.transports import Auto, Transport
 
 
-class Space:
-    """The space that a stage moves particles in: the particles' own, or a subspace of it.
+class Subspace:
+    """The subspace that a stage moves particles in; this one is the whole space.
 
-    `down` gives the coordinates of columns x (d, n), x itself if the space is the whole one; `up` the
-    columns of coordinates. `finish` does in place what remains to be done at the end of the stage.
+    Spaces of a kind of data define others, such as coarse pictures.
     """
 
-    def down(self, x: Tensor) -> Tensor:
+    def restrict(self, x: Tensor) -> Tensor:
+        """The coordinates of points x (d, n) in the subspace; x itself if it is whole."""
         return x
 
-    def up(self, coordinates: Tensor) -> Tensor:
+    def extend(self, coordinates: Tensor) -> Tensor:
+        """The points (d, n) of the subspace that have these coordinates."""
         return coordinates
 
     def finish(self, x: Tensor) -> None:
-        pass
+        """Change points x (d, n) in place at the end of a stage, such as clip pixels."""
 
 
-_AUTO = Auto()
-WHOLE_SPACE = Space()
+WHOLE_SPACE = Subspace()
+_DEFAULT_TRANSPORT = Auto()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`n_steps` steps with one kind of frame, one transport, and in one space."""
+    """`n_steps` steps with one kind of frame, one transport, and in one subspace."""
 
     name: str
     frame: FrameKind
     n_steps: int
-    transport: Transport = _AUTO
+    transport: Transport = _DEFAULT_TRANSPORT
     step_size: float = 1.0
-    taper: float = 0.0  # the step size falls to 0 over this last fraction of the stage
-    n_knots: int | None = (
-        512  # that a model keeps of each map; 0 keeps no model, None all knots
-    )
-    reach: float | None = (
-        None  # how far a value can move: knots are then where maps bend (`compact`)
-    )
-    exact: bool = False  # the steps make columns exact: no noise, and the tails of all maps are kept
-    space: Space = WHOLE_SPACE  # that the particles are moved in
-    branch: tuple[
-        str | int, ...
-    ] = ()  # of the seed of frames; () is ("frame", number of the stage)
+    # The step size falls linearly to 0 over this last fraction of the stage.
+    taper: float = 0.0
+    # Knots of each map that a model stores; 0 stores no model, None all knots.
+    n_knots: int | None = 512
+    # An upper bound on how far one step can move a value. If it is known, stored maps
+    # have their knots where they bend; see `compact`.
+    reach: float | None = None
+    # The steps make the distribution of each column exact: no noise is added, maps are
+    # not shrunk, and stored maps keep their tails.
+    exact: bool = False
+    subspace: Subspace = WHOLE_SPACE
+    # Where the seeds of the frames are, below the seed of the flow. An empty path
+    # stands for ("frame", index of the stage).
+    branch: tuple[str | int, ...] = ()
 
     def step_size_at(self, step: int) -> float:
-        """The step size of step 0..n_steps-1."""
-        left = 1 - step / self.n_steps
-        return self.step_size * (min(1.0, left / self.taper) if self.taper > 0 else 1.0)
+        """The size of step number 0 to n_steps − 1."""
+        if self.taper == 0:
+            return self.step_size
+        fraction_left = 1 - step / self.n_steps
+        return self.step_size * min(1.0, fraction_left / self.taper)

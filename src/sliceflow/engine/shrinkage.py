@@ -1,4 +1,4 @@
-"""Shrinkage of maps within their noise: a map moves particles only as far as its data justify.
+"""Shrinkage: a map moves particles only as far as its data justify.
 
 This is not in the paper.
 """
@@ -13,90 +13,94 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL, Batch
+from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import FittedMap, GridMap, KnotMap, Transport
+from sliceflow.errors import ParameterError
 
-_NUMBERS = 1 << 22  # values in float64 at a time
+# Values converted to float64 at a time: bounds the memory of `variance_within`.
+_VALUES_AT_ONCE = 1 << 22
+# Bits of a variance that are kept: ranks add up in another order than one process, and
+# must get the same number.
+_VARIANCE_BITS = 20
+
+
+def _no_ranks(sums: Tensor) -> Tensor:
+    """Sums over all ranks, if there is only this process."""
+    return sums
 
 
 @dataclass(frozen=True)
 class Shrunk:
     """A transport whose maps are shrunk towards standing still, each by its own noise.
 
-    A map that is fitted to m particles and n data of the same distribution still moves particles: by
-    about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance along the direction. Thousands
-    of such steps destroy detail. So the displacement T(z) − z of a map with mean square c is multiplied
-    by max(0, 1 − κ·σ²·(1/m + 1/n)/c), the factor of James and Stein. Maps with less than κ stand still.
+    A map that is fitted to m particles and n data of the same distribution still moves
+    particles: by about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance
+    along the direction. Thousands of such steps destroy detail. So the displacement
+    T(z) − z of a map with mean square c is multiplied by
 
-    Where classes have maps of their own, m, n and σ² are those of the class. Where a finite ξ spreads
-    classes along a map, noise adds up over the classes: σ² is then the sum of their variances.
+        max(0, 1 − κ·σ²·(1/m + 1/n)/c),
+
+    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) stand still.
+
+    Where classes have maps of their own, m, n and σ² are those of the class. Where a
+    finite ξ spreads classes along a map, noise adds up over the classes: σ² is then the
+    sum of their variances.
     """
 
     transport: Transport
     strength: float  # κ
-    rates: tuple[
-        float, ...
-    ]  # 1/m + 1/n of each class that has its own maps; else of all
+    # 1/m + 1/n of each class that has its own maps, otherwise that of all.
+    rates: tuple[float, ...]
     n_shared: int = 0  # number of classes that share the maps; 0 if none do
-    total: Callable[[Tensor], Tensor] = lambda sums: sums  # adds up sums over ranks
+    sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks
 
     @property
     def max_samples(self) -> int | None:
+        """That of the transport."""
         return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+        """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared:
             assert batch.codes is not None, "classes that share maps have codes"
-            codes = batch.codes if batch.data is None else batch.codes[batch.data]
-            variance = variance_within(z_q, codes, self.n_shared, self.total)
-        rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)
-        fit, factor = _shrink(fit, rate, variance)
+            codes = batch.codes
+            if batch.data is not None:
+                codes = codes[batch.data]
+            variance = variance_within(z_q, codes, self.n_shared, self.sum_over_ranks)
+        noise_rates = tuple(self.strength * rate for rate in self.rates)
+        rate = _on_device(noise_rates, fit.cost.device)
+        if isinstance(fit.map, GridMap) and fit.map.counts is not None:
+            fit, factor = _shrink_grid(fit, fit.map, fit.map.counts, rate, variance)
+        elif isinstance(fit.map, KnotMap):
+            slices_p = None if batch.class_slices is None else batch.class_slices[0]
+            fit, factor = _shrink_knots(fit, fit.map, rate, variance, slices_p)
+        else:
+            kind = type(fit.map).__name__
+            raise ParameterError(
+                "transport",
+                self.transport,
+                f"makes maps of type {kind}, without the variance of their particles",
+                "set shrinkage=0, or use transport='auto'",
+            )
         return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
 
 
-def _shrink(
-    fit: FittedMap, rate: Tensor, variance: Tensor | None
-) -> tuple[FittedMap, Tensor]:
-    """The fit with shrunk maps, and the factor of each; `variance` (h,) replaces the particles'."""
-    table = fit.table
-    cost = fit.cost
-    if isinstance(table, GridMap) and table.counts is not None:
-        values, factor = kernels.for_tensor(table.values).shrink(
-            table.lo, table.hi, table.values, table.counts, cost, rate, variance
-        )
-        return fit._replace(table=replace(table, values=values)), factor
-    if not isinstance(table, KnotMap):
-        fact = f"maps of type {type(table).__name__} do not tell the variance of their particles"
-        raise ValueError(f"{fact}; set shrinkage=0, or use transport='auto'")
-    if variance is None:
-        variance = table.knots.double().var(1, correction=0)
-    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
-    cost = cost.double()
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
-    by = factor[:, None].to(table.values.dtype)
-    table = replace(table, values=torch.lerp(table.knots, table.values, by))
-    dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
-    return FittedMap(table, fit.cost, dz), factor
-
-
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
-    """The flow with shrunk maps, except where they make columns exact."""
-
-    def shrunk(stage: Stage) -> Stage:
-        transport = Shrunk(stage.transport, strength, rates, flow.n_shared)
-        return stage if stage.exact else replace(stage, transport=transport)
-
-    return replace(flow, stages=list(map(shrunk, flow.stages)))
-
-
-@lru_cache(64)
-def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(rates, dtype=torch.float64, device=device)
+    """The flow with shrunk maps, except in the stages that make columns exact."""
+    stages: list[Stage] = []
+    for stage in flow.stages:
+        if stage.exact:
+            stages.append(stage)
+        else:
+            shrunk = Shrunk(stage.transport, strength, rates, flow.n_shared)
+            stages.append(replace(stage, transport=shrunk))
+    return replace(flow, stages=stages)
 
 
 def noise_rates(
@@ -108,53 +112,147 @@ def noise_rates(
     max_samples: int | None = None,
     distinct: float = 1.0,
 ) -> tuple[float, ...]:
-    """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
+    """1/m + 1/n for m particles and n data, which the noise of a map is proportional to.
 
-    With `n_classes` classes that have maps of their own, a rate for each. A step looks at `max_samples` particles
-    and data; `distinct` is the share of different data: ½ if half of them are mirror images.
+    Parameters
+    ----------
+    m, n : the numbers of particles and data
+    codes_p, codes_q : the conditions of particles and data, if there are any
+    n_classes : the number of classes that have maps of their own, each with its own
+        rate; 0 if all share the maps
+    max_samples : how many particles and data one step uses; None is all of them
+    distinct : the share of different data, such as ½ if half of them are mirror images
     """
-    share_p, share_q = (
-        1.0 if max_samples is None else min(1.0, max_samples / max(1, size))
-        for size in (m, n)
-    )
-    if codes_p is not None and codes_q is not None and n_classes:
-        sizes = (
-            torch.bincount(codes, minlength=n_classes).tolist()
-            for codes in (codes_p, codes_q)
-        )
-        pairs = list(zip(*sizes, strict=True))
-    else:
-        weights = (
-            None
-            if codes_p is None or codes_q is None
-            else row_weights(codes_q, codes_p)
-        )
+    share_p = _share_of_batch(m, max_samples)
+    share_q = _share_of_batch(n, max_samples) * distinct
+    if codes_p is not None and codes_q is not None:
+        if n_classes:
+            sizes_p = torch.bincount(codes_p, minlength=n_classes).tolist()
+            sizes_q = torch.bincount(codes_q, minlength=n_classes).tolist()
+            return tuple(
+                _rate(share_p * size_p, share_q * size_q)
+                for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
+            )
+        weights = row_weights(codes_q, codes_p)
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
-        pairs = [(m, n)]
-    share_q *= distinct
-    return tuple(
-        1 / max(1.0, share_p * p) + 1 / max(1.0, share_q * q) for p, q in pairs
-    )
+    return (_rate(share_p * m, share_q * n),)
+
+
+def _share_of_batch(size: int, max_samples: int | None) -> float:
+    """The share of `size` particles or data that one step uses."""
+    if max_samples is None:
+        return 1.0
+    return min(1.0, max_samples / max(1, size))
+
+
+def _rate(m: float, n: float) -> float:
+    return 1 / max(1.0, m) + 1 / max(1.0, n)
 
 
 def variance_within(
     z: Tensor,
     codes: Tensor,
     n_classes: int,
-    total: Callable[[Tensor], Tensor] = lambda sums: sums,
+    sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks,
 ) -> Tensor:
-    """The sum over the classes of the variance of z (h, n) within the class, (h,)."""
+    """The sum over the classes of the variance of z (h, n) within each class: (h,).
+
+    `codes` (n,) are class numbers. If every rank has a part of the columns,
+    `sum_over_ranks` adds up a tensor over the ranks.
+    """
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
-    sums = [torch.cat((member.sum(0)[None], member.new_zeros(1, n_classes)))]
-    for part in torch.split(z, max(1, _NUMBERS // max(1, z.shape[1]))):
-        x = part.double()
-        sums += [torch.stack((x @ member, x.square() @ member), 1).flatten(0, 1)]
-    all_sums = total(torch.cat(sums)).view(-1, 2, n_classes)
+    # Row 0: the sizes of the classes. Row 1 is empty. Then two rows for each direction:
+    # the sums of values and of squares in each class.
+    sums = [member.sum(0)[None], member.new_zeros(1, n_classes)]
+    rows_at_once = max(1, _VALUES_AT_ONCE // max(1, z.shape[1]))
+    for rows in torch.split(z, rows_at_once):
+        values = rows.double()
+        pairs = torch.stack((values @ member, values.square() @ member), 1)
+        sums.append(pairs.flatten(0, 1))
+    all_sums = sum_over_ranks(torch.cat(sums)).view(-1, 2, n_classes)
     size = all_sums[0, 0].clamp(min=1)
-    first, second = all_sums[1:].unbind(1)
-    variance = (second / size - (first / size).square()).clamp(min=0).sum(1)
-    mantissa, exponent = torch.frexp(
-        variance
-    )  # 20 bits: ranks sum in another order than one process
-    return torch.ldexp((mantissa * 2**20).round() / 2**20, exponent)
+    sum_of_values, sum_of_squares = all_sums[1:].unbind(1)
+    in_class = sum_of_squares / size - (sum_of_values / size).square()
+    return _rounded(in_class.clamp(min=0).sum(1))
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Numbers rounded to `_VARIANCE_BITS` significant bits."""
+    mantissa, exponent = torch.frexp(x)
+    mantissa = (mantissa * 2**_VARIANCE_BITS).round() / 2**_VARIANCE_BITS
+    return torch.ldexp(mantissa, exponent)
+
+
+def _shrink_grid(
+    fit: FittedMap,
+    grid: GridMap,
+    counts: Tensor,
+    rate: Tensor,
+    variance: Tensor | None,
+) -> tuple[FittedMap, Tensor]:
+    """The fit with shrunk maps on a grid, and the factor of each map.
+
+    `counts` (h, B) are the particles in each bin of the `grid`. `rate` (1,) or (C,) is
+    κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
+    """
+    values, factor = kernels.for_tensor(grid.values).shrink(
+        grid.lo, grid.hi, grid.values, counts, fit.cost, rate, variance
+    )
+    return fit._replace(map=replace(grid, values=values)), factor
+
+
+def _shrink_knots(
+    fit: FittedMap,
+    knot_map: KnotMap,
+    rate: Tensor,
+    variance: Tensor | None,
+    slices_p: ClassSlices | None,
+) -> tuple[FittedMap, Tensor]:
+    """The fit with shrunk maps through knots, and the factor of each map.
+
+    `rate` and `variance` are as for `_shrink_grid`. If classes have maps of their own,
+    `slices_p` are the particles' columns of each.
+    """
+    cost = fit.cost.double()
+    if variance is None:
+        variance = _knot_variance(knot_map)
+    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
+    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    weight = factor[:, None].to(knot_map.values.dtype)
+    values = torch.lerp(knot_map.knots, knot_map.values, weight)
+    dz = fit.dz
+    if dz is not None:
+        dz = _scale(dz, factor, slices_p)
+    return FittedMap(replace(knot_map, values=values), fit.cost, dz), factor
+
+
+def _knot_variance(knot_map: KnotMap) -> Tensor:
+    """The variance of the knots of each map, (h,) or (C·h,); 0 if a map moves nothing."""
+    if knot_map.knots_per_class is None:
+        return knot_map.knots.double().var(1, correction=0)
+    h = len(knot_map.knots) // len(knot_map.knots_per_class)
+    variances = []
+    for class_map in knot_map.split_classes():
+        if class_map is None:
+            variances.append(knot_map.knots.new_zeros(h, dtype=torch.float64))
+        else:
+            variances.append(_knot_variance(class_map))
+    return torch.cat(variances)
+
+
+def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
+    """Displacements dz (h, M) times the factors (h,) of their maps, or (C·h,) by class."""
+    factor = factor.to(dz.dtype)
+    if slices_p is None:
+        return dz * factor[:, None]
+    scaled = torch.empty_like(dz)
+    factors = factor.view(len(slices_p), -1, 1)
+    for columns, class_factor in zip(slices_p.slices, factors, strict=True):
+        scaled[:, columns] = dz[:, columns] * class_factor
+    return scaled
+
+
+@lru_cache(64)
+def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(rates, dtype=torch.float64, device=device)

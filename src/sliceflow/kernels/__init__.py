@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.reference import MOST_LEVEL
+from sliceflow.kernels.reference import MAX_LEVEL
 
-__all__ = ["MOST_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
+__all__ = ["MAX_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
 
 
 @cache

@@ -42,7 +42,7 @@ __all__ = [  # every kernel
 # Levels of F are compared across a gap: far above their rounding, far below an atom's mass.
 LEVEL_EPSILON = 1e-8
 GAP_RATIO = 8.0
-MOST_LEVEL = (1 << 15) - 1  # of a displacement at a knot, in steps: an int16
+MAX_LEVEL = (1 << 15) - 1  # of a displacement at a knot, in steps: an int16
 ROUNDS = 8  # of Jacobi's method, for the displacements at knots
 _MASK = 0xFFFFFFFF
 
@@ -412,7 +412,7 @@ def at_bends(
     levels = (
         (_fitted(shift, counts.double(), at) / step)
         .round()
-        .clamp(-MOST_LEVEL, MOST_LEVEL)
+        .clamp(-MAX_LEVEL, MAX_LEVEL)
     )
     return lo, hi, at.int(), levels.to(torch.int16)
 

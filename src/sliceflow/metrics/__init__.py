@@ -22,7 +22,7 @@ from sliceflow.metrics.distances import (
     sliced_wasserstein,
     two_sample_accuracy,
 )
-from sliceflow.metrics.pairs import nearest
+from sliceflow.metrics.rows import nearest
 from sliceflow.metrics.reports import Number, Report, report
 
 __all__ = [

@@ -1,28 +1,37 @@
-"""Copies: are samples nearer to training rows than new real rows are, or too far from them?
+"""Copies: are samples nearer to training rows than new real rows are, or too far?
 
-d(x) is the distance of x to its nearest training row. Without held-out rows, training rows take their
-place, with the distance to the others.
+d(x) is the distance of x to its nearest training row. Without held-out rows, training
+rows take their place, with their distance to the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import from_tensor, require
-from sliceflow.metrics.pairs import nearest
+from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.metrics.rows import nearest
+from sliceflow.neighbours.nearness import median_distance_ratio
 
-IDEAL_COPIES = 0.01  # the share of new real rows that count as copies
-_AMONG = 10  # neighbours that the nearest is compared with, in `memorized_rate`
-_FEWEST_PARTICLES = 100  # fewer show nothing
-_MOST_ROWS = 20_000  # more are hardly copied, and the search would take long
-_LOOKED_AT = (
-    1_000  # particles, and rows that they are compared with: 2 % of them are 20
-)
-_MANY_COPIES = 5  # times the floor, which 99 and fewer new real rows have once in 150
-_LEAST_RATIO = 0.7
+# By definition, the share of new real rows that count as copies.
+IDEAL_COPIES = 0.01
+# `memorized_rate` compares the nearest train row with the tenth.
+_N_COMPARED_NEIGHBOURS = 10
+# A fit says nothing about copies of more rows: they are hardly copied, and the search
+# would take long.
+_MAX_WARNED_ROWS = 20_000
+# Fewer particles show nothing.
+_MIN_WARNED_PARTICLES = 100
+# Particles, and rows that they are compared with. 2 % of them are still 20.
+_N_WARNED_PARTICLES = 1_000
+# Samples copy rows if there are more copies than this many times the floor, which 99 and
+# fewer new real rows reach once in 150,
+_MAX_COPIES_RATIO = 5
+# or if their NN ratio is below this.
+_MIN_NN_RATIO = 0.7
 
 
 def nn_ratio(
@@ -33,15 +42,16 @@ def nn_ratio(
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Median distance of samples to the nearest train row, divided by that of test rows.
+    """Median distance of samples to the nearest train row, over that of test rows.
 
-    1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far from the data.
-    A median does not see a few copies among many samples: `copies` does.
+    1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far
+    from the data. A median does not see a few copies among many samples: `copies` does.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
-    test : held-out rows; None takes every train row in its turn, and its distance to the others
+    test : held-out rows; None takes every train row in its turn, and its distance to
+        the others
     mirror : for flows that were fitted to mirror images, too: those count as train rows
 
     Examples
@@ -50,8 +60,10 @@ def nn_ratio(
     >>> nn_ratio(train[:50], train, test, device="cpu")  # copies
     0.0
     """
-    of_samples, of_real = _distances(samples, train, test, mirror, device)
-    return float(np.median(of_samples) / np.median(of_real))
+    sample_distances, real_distances = _train_distances(
+        samples, train, test, mirror, device
+    )
+    return median_distance_ratio(sample_distances, real_distances)
 
 
 def copies(
@@ -64,10 +76,10 @@ def copies(
 ) -> float:
     """Share of samples nearer to a train row than the nearest 1 % of test rows are.
 
-    0.01 is ideal, 1 means that all samples are copies. It is the share of samples with d(x) < q, the
-    1 % quantile of d over the n test rows, which score 0.01 themselves. New real rows score 0.01 on
-    average; with fewer than 99 test rows 1/(n + 1), without any and with N < 199 train rows 2/(N + 1).
-    Parameters: see `nn_ratio`.
+    0.01 is ideal, 1 means that all samples are copies. It is the share of samples with
+    d(x) < q, the 1 % quantile of d over the n test rows, which score 0.01 themselves.
+    New real rows score 0.01 on average; with fewer than 99 test rows 1/(n + 1), without
+    any and with N < 199 train rows 2/(N + 1). Parameters: see `nn_ratio`.
 
     Examples
     --------
@@ -76,7 +88,10 @@ def copies(
     >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
     0.11
     """
-    return share_of_copies(*_distances(samples, train, test, mirror, device))
+    sample_distances, real_distances = _train_distances(
+        samples, train, test, mirror, device
+    )
+    return share_of_copies(sample_distances, real_distances)
 
 
 def outlier_rate(
@@ -87,12 +102,15 @@ def outlier_rate(
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Share of samples farther from all train rows than any of the n test rows: d(x) > max d(test row).
+    """Share of samples farther from all train rows than any test row.
 
-    Near 0 is ideal: new real rows score 1/(n + 1) on average. Parameters: see `nn_ratio`.
+    It is the share of samples with d(x) > max d over the n test rows. Near 0 is ideal:
+    new real rows score 1/(n + 1) on average. Parameters: see `nn_ratio`.
     """
-    of_samples, of_real = _distances(samples, train, test, mirror, device)
-    return float(np.mean(of_samples > of_real.max()))
+    sample_distances, real_distances = _train_distances(
+        samples, train, test, mirror, device
+    )
+    return float(np.mean(sample_distances > real_distances.max()))
 
 
 def memorized_rate(
@@ -104,16 +122,18 @@ def memorized_rate(
     patch: int | None = None,
     device: str = "auto",
 ) -> float:
-    """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
+    """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal. It is `copies` by d₁/d₁₀ instead of d₁, the distances to the first and the tenth
-    train row: so it sees copies of rows that are far from all others, such as those of high contrast.
+    0.01 is ideal: so many test rows do. It is `copies` by d₁/d₁₀ instead of d₁, the
+    distances to the first and the tenth train row: so it sees copies of rows that are
+    far from all others, such as those of high contrast.
 
     Parameters
     ----------
     samples, train, test, mirror, device : as in `nn_ratio`
-    patch : compares patches of pictures, of so many rows and columns, at nine positions, and returns
-        the mean of the nine shares. Half of a side finds pictures made of large pieces of others
+    patch : compares patches of pictures, of so many rows and columns, at nine
+        positions, and returns the mean of the nine shares. Half of a side finds
+        pictures made of large pieces of others
 
     Examples
     --------
@@ -124,36 +144,36 @@ def memorized_rate(
     >>> print(f"{memorized_rate(samples, train, test, device='cpu'):.2f}")
     0.06
     """
-    train = np.concatenate(_ways(train, mirror))
-    if len(train) < _AMONG:
-        raise ValueError(
-            f"lookalikes needs {_AMONG} train rows or more, but there are {len(train)}"
+    train = np.concatenate(_with_mirror_images(train, mirror))
+    if len(train) < _N_COMPARED_NEIGHBOURS:
+        raise DataError(
+            f"memorized_rate needs {_N_COMPARED_NEIGHBOURS} train rows or more, "
+            f"but there are {len(train)}"
         )
-    if patch is not None:
-        height, width = train.shape[1:3] if train.ndim > 2 else (0, 0)
-        ok = 1 <= patch <= min(height, width)
-        require(
-            ok,
-            "patch",
-            patch,
-            f"1 to the side of the pictures, which are {height}×{width}",
-        )
-        tops, lefts = (
-            [0, (side - patch) // 2, side - patch] for side in (height, width)
-        )
-        parts = [np.s_[:, i : i + patch, j : j + patch] for i in tops for j in lefts]
-        rows = samples, train, test
-        return float(
-            np.mean(
-                [memorized_rate(*(x[at] for x in rows), device=device) for at in parts]
-            )
-        )
+    if patch is None:
+        sample_ratios = _neighbour_ratios(samples, train, device)
+        test_ratios = _neighbour_ratios(test, train, device)
+        return share_of_copies(sample_ratios, test_ratios)
+    height, width = (0, 0)  # of rows that are no pictures
+    if train.ndim > 2:
+        height, width = train.shape[1:3]
+    side = f"1 to the side of the pictures, which are {height}×{width}"
+    require(1 <= patch <= min(height, width), "patch", patch, side)
+    rates = []
+    for top in (0, (height - patch) // 2, height - patch):
+        for left in (0, (width - patch) // 2, width - patch):
+            part = np.s_[:, top : top + patch, left : left + patch]
+            sample_ratios = _neighbour_ratios(samples[part], train[part], device)
+            test_ratios = _neighbour_ratios(test[part], train[part], device)
+            rates.append(share_of_copies(sample_ratios, test_ratios))
+    return float(np.mean(rates))
 
-    def nearness(rows: np.ndarray) -> np.ndarray:
-        near = nearest(rows, train, _AMONG, device=device)[0]
-        return np.asarray(near[:, 0] / np.maximum(near[:, -1], np.finfo(float).tiny))
 
-    return share_of_copies(nearness(samples), nearness(test))
+def _neighbour_ratios(rows: Any, train: np.ndarray, device: str) -> np.ndarray:
+    """Distances to the nearest train row over those to the tenth, (n,)."""
+    distances, _ = nearest(rows, train, _N_COMPARED_NEIGHBOURS, device=device)
+    tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
+    return np.asarray(distances[:, 0] / tenth)
 
 
 def nearest_pictures(
@@ -164,10 +184,11 @@ def nearest_pictures(
     mirror: bool = False,
     device: str = "auto",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k training pictures (n, k, h, w[, c]) nearest to each image, and their distances (n, k).
+    """The k training pictures nearest to each image, and their distances (n, k).
 
-    Distances are in units of pixel values, such as 0 to 255. With `mirror`, for flows that were fitted
-    to mirror images, too, the nearer of a training picture and its mirror image is shown.
+    The pictures are (n, k, h, w[, c]). Distances are in units of pixel values, such as
+    0 to 255. With `mirror`, for flows that were fitted to mirror images, too, the nearer
+    of a training picture and its mirror image is shown.
 
     Examples
     --------
@@ -177,64 +198,75 @@ def nearest_pictures(
     >>> found.shape, distances[:, 0]
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
-    both = np.concatenate(_ways(train, mirror))
-    n = len(train)
-    distances, index = nearest(
-        images, both, min((1 + mirror) * k, len(both)), device=device
-    )
-    chosen = np.empty((len(images), k), int)
-    for row, found in enumerate(
-        index % n
-    ):  # a picture may be found both ways: the nearer counts
-        chosen[row] = np.sort(np.unique(found, return_index=True)[1])[:k]
-    return both[np.take_along_axis(index, chosen, 1)], np.take_along_axis(
-        distances, chosen, 1
-    )
+    versions = _with_mirror_images(train, mirror)
+    pictures = np.concatenate(versions)
+    # A picture and its mirror image may both be found: of these, the nearer counts.
+    n_searched = min(len(versions) * k, len(pictures))
+    distances, indices = nearest(images, pictures, n_searched, device=device)
+    picture_numbers = indices % len(train)
+    columns = np.empty((len(images), k), int)
+    for row, numbers in enumerate(picture_numbers):
+        _, first_columns = np.unique(numbers, return_index=True)
+        columns[row] = np.sort(first_columns)[:k]
+    chosen = np.take_along_axis(indices, columns, 1)
+    return pictures[chosen], np.take_along_axis(distances, columns, 1)
 
 
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
-    """What shows that particles copy rows; empty if nothing does, or if there are too few or many.
+    """What shows that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
-    `pairs` are rows (n, d) and particles (m, d) of each flow, such as one for each class.
+    It is empty if nothing does, or if there are too few of them or too many.
+    `pairs` are rows (n, d) and particles (m, d) of each flow, such as one of each class.
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)
-    if not 2 * _MANY_COPIES <= n <= _MOST_ROWS or m < _FEWEST_PARTICLES:
+    if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
         return ""
-    of_particles = []
-    of_rows = []
-    for rows, particles in ((from_tensor(a), from_tensor(b)) for a, b in pairs):
-        if len(rows) > 1:
-            each = -(-_LOOKED_AT // len(pairs))
-            step = -(-len(rows) // each)
-            stride = -(-len(particles) // each)
-            of_rows.append(nearest(rows[::step], rows, 2, device=device)[0][:, 1])
-            of_particles.append(
-                nearest(particles[::stride], rows, device=device)[0][:, 0]
-            )
-    if not of_rows or np.median(real := np.concatenate(of_rows)) == 0:
+    n_of_each = math.ceil(_N_WARNED_PARTICLES / len(pairs))
+    particle_parts = []
+    row_parts = []
+    for rows, particles in pairs:
+        if len(rows) < 2:
+            continue
+        rows = from_tensor(rows)
+        particles = from_tensor(particles)
+        some_rows = rows[:: math.ceil(len(rows) / n_of_each)]
+        some_particles = particles[:: math.ceil(len(particles) / n_of_each)]
+        # The nearest of two rows is the row itself.
+        row_parts.append(nearest(some_rows, rows, 2, device=device)[0][:, 1])
+        particle_parts.append(nearest(some_particles, rows, device=device)[0][:, 0])
+    if not row_parts:
         return ""
-    found = np.concatenate(of_particles)
-    share = share_of_copies(found, real)
-    ratio = float(np.median(found) / np.median(real))
-    if not shows_copying(share, ratio, max(IDEAL_COPIES, 2 / (n + 1))):
+    row_distances = np.concatenate(row_parts)
+    particle_distances = np.concatenate(particle_parts)
+    if np.median(row_distances) == 0:
+        return ""
+    share = share_of_copies(particle_distances, row_distances)
+    ratio = median_distance_ratio(particle_distances, row_distances)
+    floor = max(IDEAL_COPIES, 2 / (n + 1))
+    if not shows_copying(share, ratio, floor):
         return ""
     return f"copies {share:.2f}, NN ratio {ratio:.2f}"
 
 
 def shows_copying(share: float, ratio: float, floor: float = IDEAL_COPIES) -> bool:
-    """Whether this share of copies and this NN ratio show copying; `floor` is that of new real rows."""
-    return share > _MANY_COPIES * floor or ratio < _LEAST_RATIO
+    """Whether this share of copies or this NN ratio shows copying.
+
+    `floor` is the share of copies among new real rows.
+    """
+    return share > _MAX_COPIES_RATIO * floor or ratio < _MIN_NN_RATIO
 
 
-def share_of_copies(of_samples: np.ndarray, of_real: np.ndarray) -> float:
-    """`copies` from the distances of samples and of real rows."""
-    limit = np.quantile(of_real, IDEAL_COPIES, method="weibull")
-    share = float(np.mean(of_samples < limit))
-    tied = float(np.mean(of_real == limit))
+def share_of_copies(sample_distances: np.ndarray, real_distances: np.ndarray) -> float:
+    """`copies` from the distances of samples and of real rows to their nearest rows."""
+    limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
+    share = float(np.mean(sample_distances < limit))
+    tied = float(np.mean(real_distances == limit))
     if tied:
-        part = (IDEAL_COPIES - float(np.mean(of_real < limit))) / tied
-        share += float(np.mean(of_samples == limit)) * part
+        # Of real rows exactly 1 % are to count, so rows at the limit count in part.
+        below = float(np.mean(real_distances < limit))
+        tied_samples = float(np.mean(sample_distances == limit))
+        share += tied_samples * ((IDEAL_COPIES - below) / tied)
     return share
 
 
@@ -246,38 +278,49 @@ def nearest_distances(
     device: str = "auto",
     leave_out_itself: bool = False,
 ) -> np.ndarray:
-    """Distances (n,) of rows to their nearest train row; with `mirror`, to its mirror image, too."""
-    strategies = _ways(rows, mirror)
-    found = [
-        nearest(x, train, device=device, leave_out_itself=leave_out_itself)[0]
-        for x in strategies
-    ]
-    return np.asarray(np.min(found, axis=0)[:, 0])
+    """Distances (n,) of rows to their nearest train row.
+
+    With `mirror`, mirror images of train rows count as train rows.
+    """
+    distances = []
+    for version in _with_mirror_images(rows, mirror):
+        found, _ = nearest(
+            version, train, device=device, leave_out_itself=leave_out_itself
+        )
+        distances.append(found[:, 0])
+    return np.asarray(np.min(distances, axis=0))
 
 
-def _distances(
+def _train_distances(
     samples: Any, train: Any, test: Any, mirror: bool, device: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances to the nearest train row, of samples and of real rows."""
-    alone = test is None
-    rows = train if alone else test
-    real = nearest_distances(
-        rows, train, mirror=mirror, device=device, leave_out_itself=alone
-    )
-    if np.median(real) == 0:
-        same, where = (
-            ("train", "in train") if alone else ("test", "between test and train")
+    """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
+    if test is None:
+        real_distances = nearest_distances(
+            train, train, mirror=mirror, device=device, leave_out_itself=True
         )
-        fact = f"the median {same} row is identical to a train row: no distance can be compared"
-        raise ValueError(f"{fact}; remove duplicates {where}")
-    return nearest_distances(samples, train, mirror=mirror, device=device), real
+        real_name = "train"
+        duplicates = "in train"
+    else:
+        real_distances = nearest_distances(test, train, mirror=mirror, device=device)
+        real_name = "test"
+        duplicates = "between test and train"
+    if np.median(real_distances) == 0:
+        raise DataError(
+            f"the median {real_name} row is identical to a train row: no distance can "
+            "be compared",
+            f"remove duplicates {duplicates}",
+        )
+    sample_distances = nearest_distances(samples, train, mirror=mirror, device=device)
+    return sample_distances, real_distances
 
 
-def _ways(rows: Any, mirror: bool) -> list[np.ndarray]:
+def _with_mirror_images(rows: Any, mirror: bool) -> list[np.ndarray]:
     """The rows; with `mirror` their mirror images, too."""
     rows = np.asarray(from_tensor(rows))
-    if mirror and rows.ndim < 3:
-        raise ValueError(
-            f"rows of shape {rows.shape} have no mirror images; pass pictures (n, h, w)"
-        )
-    return [rows, rows[:, :, ::-1]] if mirror else [rows]
+    if not mirror:
+        return [rows]
+    if rows.ndim < 3:
+        fact = f"rows of shape {rows.shape} have no mirror images"
+        raise DataError(fact, "pass pictures (n, h, w)")
+    return [rows, rows[:, :, ::-1]]

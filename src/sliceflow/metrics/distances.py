@@ -1,4 +1,4 @@
-"""Two samples: distances (sliced Wasserstein, Fréchet), coverage, a classifier's test, and FID."""
+"""Two samples: sliced Wasserstein and Fréchet distances, coverage, a classifier, FID."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import os
 from typing import Any
 
 import numpy as np
+import torch
 
 from sliceflow.devices import resolve_device
-from sliceflow.errors import from_tensor
-from sliceflow.metrics.pairs import as_rows, nearest, same_width
+from sliceflow.engine.wasserstein import squared_wasserstein
+from sliceflow.errors import DataError, from_tensor
+from sliceflow.metrics.rows import as_rows, nearest, require_same_width
 
-_MANY = 1_000  # rows of which a classifier learns enough from two thirds
+# Directions whose projections are in memory at a time.
+_DIRECTIONS_PER_BLOCK = 64
+# The two-sample test has five folds. From so many rows on it has three: a classifier
+# learns enough from two thirds of them.
+_MANY_ROWS = 1_000
+_MIN_ROWS = 5
 
 
 def sliced_wasserstein(
@@ -22,13 +29,13 @@ def sliced_wasserstein(
     seed: int = 0,
     directions: np.ndarray | None = None,
 ) -> float:
-    """Sliced 2-Wasserstein distance between two samples of any sizes, exact on each direction.
+    """Sliced 2-Wasserstein distance between two samples, exact on each direction.
 
     SW₂(a, b)² = 1/H · Σ_h ∫₀¹ |F⁻¹_{a,h}(t) − F⁻¹_{b,h}(t)|² dt
 
     Parameters
     ----------
-    a, b : (n, d) and (m, d)
+    a, b : (n, d) and (m, d), of any sizes
     n_directions, seed : H random unit directions, and their seed
     directions : (H, d) unit vectors to use instead
 
@@ -38,26 +45,26 @@ def sliced_wasserstein(
     >>> round(sliced_wasserstein(a, a + np.array([3.0, 0, 0])), 1)  # |shift| / sqrt(d)
     1.7
     """
+    a, b = _as_float64(a, b)
+    if directions is None:
+        rng = np.random.default_rng(seed)
+        directions = rng.standard_normal((n_directions, a.shape[1]))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    total = 0.0
+    n_blocks = max(1, len(directions) // _DIRECTIONS_PER_BLOCK)
+    for block in np.array_split(directions, n_blocks):
+        z_a = torch.from_numpy(block @ a.T)
+        z_b = torch.from_numpy(block @ b.T)
+        total += float(squared_wasserstein(z_a, z_b).sum())
+    return float(np.sqrt(total / len(directions)))
+
+
+def _as_float64(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two samples as rows of equally many float64 numbers."""
     a = as_rows(a, "a").astype(np.float64)
     b = as_rows(b, "b").astype(np.float64)
-    same_width(a, b, "a and b")
-    if directions is None:
-        directions = np.random.default_rng(seed).standard_normal(
-            (n_directions, a.shape[1])
-        )
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    n = len(a)
-    m = len(b)
-    total = 0.0
-    # The two quantile functions are constant between the levels i/n and j/m: integrate piecewise.
-    levels = np.union1d(np.arange(1, n + 1) / n, np.arange(1, m + 1) / m)
-    width = np.diff(levels, prepend=0.0)
-    i, j = (np.minimum(((levels - width / 2) * k).astype(int), k - 1) for k in (n, m))
-    for block in np.array_split(directions, max(1, len(directions) // 64)):
-        za = np.sort(block @ a.T, axis=1)
-        zb = np.sort(block @ b.T, axis=1)
-        total += float((np.square(za[:, i] - zb[:, j]) @ width).sum())
-    return float(np.sqrt(total / len(directions)))
+    require_same_width(a, b, "a and b")
+    return a, b
 
 
 def frechet_distance(a: Any, b: Any) -> float:
@@ -75,19 +82,18 @@ def frechet_distance(a: Any, b: Any) -> float:
     >>> round(frechet_distance(a, 2 * a + 3), 1)  # |3, 3|^2 + tr(1 + 4 - 2*2)
     19.7
     """
-    a = as_rows(a, "a").astype(np.float64)
-    b = as_rows(b, "b").astype(np.float64)
-    same_width(a, b, "a and b")
+    a, b = _as_float64(a, b)
     if min(len(a), len(b)) < 2:
-        raise ValueError(
+        raise DataError(
             f"a covariance needs two rows, but there are {len(a)} and {len(b)}"
         )
-    apart = a.mean(axis=0) - b.mean(axis=0)
-    root_a = _root(a)
-    root_b = _root(b)  # singular values of R_a R_bᵀ sum to tr (Σ_a Σ_b)^½
+    shift = a.mean(axis=0) - b.mean(axis=0)
+    root_a = _covariance_root(a)
+    root_b = _covariance_root(b)
+    # The singular values of R_a R_bᵀ sum to tr (Σ_a Σ_b)^½.
     cross = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
     squares = np.square(root_a).sum() + np.square(root_b).sum()
-    return float(apart @ apart + max(0.0, squares - 2 * cross))
+    return float(shift @ shift + max(0.0, squares - 2 * cross))
 
 
 def frechet_distance_pca(
@@ -112,25 +118,30 @@ def principal_axes(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean
     if len(rows) < rows.shape[1]:
-        return mean, np.linalg.svd(centred, full_matrices=False)[2][:n]
-    return mean, np.linalg.eigh(centred.T @ centred)[1].T[::-1][:n]  # far faster
+        _, _, axes = np.linalg.svd(centred, full_matrices=False)
+        return mean, axes[:n]
+    # Far faster for many rows. Eigenvalues ascend.
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    return mean, vectors.T[::-1][:n]
 
 
-def _root(x: np.ndarray) -> np.ndarray:
+def _covariance_root(x: np.ndarray) -> np.ndarray:
     """R with RᵀR the covariance of x, of at most d rows."""
     n, d = x.shape
     centred = (x - x.mean(axis=0)) / np.sqrt(n - 1)
     if n <= d:
         return np.asarray(centred)
     values, vectors = np.linalg.eigh(centred.T @ centred)
-    return np.asarray(np.sqrt(np.maximum(values, 0))[:, None] * vectors.T)
+    deviations = np.sqrt(np.maximum(values, 0))
+    return np.asarray(deviations[:, None] * vectors.T)
 
 
 def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> float:
     """Share of real rows that have a sample near (Naeem et al., ICML 2020).
 
-    1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, real rows x, and r_k the distance to the k-th
-    nearest other real row. As many new real rows score about 1 − 2⁻ᵏ, which is .97 for k = 5.
+    1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, real rows x, and r_k the
+    distance to the k-th nearest other real row. As many new real rows score about
+    1 − 2⁻ᵏ, which is .97 for k = 5.
 
     Examples
     --------
@@ -138,8 +149,9 @@ def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> fl
     >>> round(coverage(a, b, device="cpu"), 2)
     0.97
     """
-    radii = nearest(real, real, k, device=device, leave_out_itself=True)[0][:, -1]
-    return float(np.mean(nearest(real, samples, device=device)[0][:, 0] <= radii))
+    real_distances, _ = nearest(real, real, k, device=device, leave_out_itself=True)
+    sample_distances, _ = nearest(real, samples, device=device)
+    return float(np.mean(sample_distances[:, 0] <= real_distances[:, -1]))
 
 
 def two_sample_accuracy(
@@ -151,11 +163,11 @@ def two_sample_accuracy(
     n_trees: int = 200,
     seed: int = 0,
 ) -> float:
-    """Cross-validated score of a classifier that separates samples from real rows; 0.5 is ideal.
+    """Cross-validated score of a classifier that tells samples from real rows.
 
-    Equally many of both are used (a random subset of the larger), in five shuffled folds; 1,000 or more
-    in three, which find as much. A random forest detects what distances do not: values that never occur,
-    columns that never vary.
+    0.5 is ideal. Equally many of both are used (a random subset of the larger), in five
+    shuffled folds; 1,000 or more in three, which find as much. A random forest detects
+    what distances do not: values that never occur, columns that never vary.
 
     Parameters
     ----------
@@ -175,19 +187,19 @@ def two_sample_accuracy(
 
     rng = np.random.default_rng(seed)
     n = min(len(samples), len(real))
-    if n < 5:
-        raise ValueError(
-            f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more"
-        )
-    a, b = (
-        np.asarray(from_tensor(x))[rng.permutation(len(x))[:n]] for x in (samples, real)
-    )
+    if n < _MIN_ROWS:
+        fact = f"there are {len(samples)} samples and {len(real)} real rows"
+        raise DataError(fact, f"pass {_MIN_ROWS} or more")
+    some_samples = np.asarray(from_tensor(samples))[rng.permutation(len(samples))[:n]]
+    some_real = np.asarray(from_tensor(real))[rng.permutation(len(real))[:n]]
+    X = np.concatenate((some_samples, some_real))
+    y = np.repeat([0, 1], n)
     if classifier is None:
         classifier = RandomForestClassifier(n_trees, random_state=seed)
-    X = np.concatenate((a, b))
-    y = np.repeat([0, 1], n)
-    folds = StratifiedKFold(5 if n < _MANY else 3, shuffle=True, random_state=seed)
-    return float(cross_val_score(classifier, X, y, cv=folds, scoring=scoring).mean())
+    n_folds = 3 if n >= _MANY_ROWS else 5
+    folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
+    scores = cross_val_score(classifier, X, y, cv=folds, scoring=scoring)
+    return float(scores.mean())
 
 
 def fid(
@@ -200,9 +212,10 @@ def fid(
 ) -> float:
     """Fréchet inception distance (2048 features) of samples to real pictures.
 
-    By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``, which downloads the
-    network on first use. It depends on the counts: the usual one compares 50,000 samples with all
-    training pictures. Its floor is ``fid(test, train)``.
+    By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``,
+    which downloads the network on first use. It depends on the counts: the usual one
+    compares 50,000 samples with all training pictures. Its floor is
+    ``fid(test, train)``.
 
     Parameters
     ----------
@@ -214,38 +227,44 @@ def fid(
     --------
     >>> fid(flow.particles_[:50_000], train.images)  # doctest: +SKIP
     """
-    given = [_as_dataset(x, n_pixel_values) for x in (samples, real)]
+    sample_set = _as_dataset(samples, n_pixel_values)
+    real_set = _as_dataset(real, n_pixel_values)
     try:
         from torch_fidelity import calculate_metrics  # type: ignore[import-untyped]
-    except (
-        Exception
-    ) as error:  # a torchvision that does not match torch raises a RuntimeError
-        fact = f"FID needs torch-fidelity and a torchvision that fits torch ({error})"
+    except Exception as error:
+        # Not only ImportError: a torchvision that does not match torch raises a
+        # RuntimeError.
         raise ImportError(
-            f"{fact}; pip install 'sliceflow[metrics]' torchvision"
+            f"FID needs torch-fidelity and a torchvision that fits torch ({error}); "
+            "pip install 'sliceflow[metrics]' torchvision"
         ) from error
-    options: Any = dict(
-        cuda=resolve_device(device).type == "cuda", cache=False, verbose=False
-    )
+    options = {}
     if weights is not None:
-        options |= {"feature_extractor_weights_path": os.fspath(weights)}
-    found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)
+        options["feature_extractor_weights_path"] = os.fspath(weights)
+    found = calculate_metrics(
+        input1=sample_set,
+        input2=real_set,
+        fid=True,
+        cuda=resolve_device(device).type == "cuda",
+        cache=False,
+        verbose=False,
+        **options,
+    )
     return float(found["frechet_inception_distance"])
 
 
 def _as_dataset(images: Any, n_pixel_values: int) -> Any:
     """Pictures as a dataset of bytes (3, h, w); grey ones get three equal channels."""
-    import torch
     from torch.utils.data import ConcatDataset
 
     images = np.asarray(images)
     if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
-        raise ValueError(
-            f"pictures are {images.dtype} of shape {images.shape}; pass whole numbers"
-        )
+        fact = f"pictures are {images.dtype} of shape {images.shape}"
+        raise DataError(fact, "pass whole numbers")
+    n, height, width = images.shape[:3]
     pixels = (images * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
-    pixels = np.broadcast_to(
-        pixels.reshape(*pixels.shape[:3], -1), (*pixels.shape[:3], 3)
-    )
-    bytes_ = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-    return ConcatDataset([bytes_])  # type: ignore[list-item]  # its items are those of the tensor
+    pixels = pixels.reshape(n, height, width, -1)
+    pixels = np.broadcast_to(pixels, (n, height, width, 3))
+    channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    # Its items are those of the tensor.
+    return ConcatDataset([torch.from_numpy(channels_first)])  # type: ignore[list-item]

@@ -11,7 +11,7 @@ import numpy as np
 from sliceflow.devices import resolve_device
 from sliceflow.errors import from_tensor, require
 from sliceflow.metrics import copying, distances, tables
-from sliceflow.metrics.pairs import as_rows, subsample
+from sliceflow.metrics.rows import as_rows, subsample
 
 _KINDS = ("vectors", "pictures", "tables")
 _FEWEST = 10

@@ -1,7 +1,8 @@
 """Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
 
-A random number depends only on its place in the seed tree. So a `_State` is all that a fit has become.
-The first rank writes the particles of all ranks; any number of ranks can read them.
+A random number depends only on its place in the seed tree. So a `_SavedState` is all that
+a fit has become. The first rank writes the particles of all ranks; any number of ranks can
+read them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,17 +28,18 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, is_real, require
 from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
+from sliceflow.models.protocols import FittedFlowT, RunningFlow
 from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
 
 _NAME = "fit.checkpoint"
-_POSITION = (
-    "stage",
-    "step",
-    "done",
-    "spared",
-    "seconds",
-)  # of a `FlowState`, in a `_State`
+# Fields that a `FlowState` and a `_SavedState` have in common: where the flow is.
+_POSITION = ("stage_index", "step_in_stage", "steps_done", "steps_skipped", "seconds")
+
+# What ranks wish to do after a step; the largest wish of any rank is done by all.
+_GO_ON = 0
+_WRITE = 1
+_STOP = 2
 
 
 class OtherFitError(HintedError, ValueError):
@@ -54,8 +56,12 @@ class FitInterrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class _State:
-    """A flow after a step, with the particles of all ranks and their `coordinates` in the stage's space."""
+class _SavedState:
+    """A flow after a step, with the particles of all ranks.
+
+    `coordinates` are those of the particles in the space of the stage; None if the stage
+    moves the particles themselves.
+    """
 
     identity: dict[str, str]
     seed: Seed
@@ -63,40 +69,29 @@ class _State:
     history: SavedHistory
     x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
     coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
-    stage: Count
-    step: Count
-    done: Count
-    spared: Count
+    stage_index: Count
+    step_in_stage: Count
+    steps_done: Count
+    steps_skipped: Count
     seconds: Annotated[float, Between()]
 
 
-@contextmanager
-def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
-    """Hear Ctrl-C; a second one stops if `once`. Not with ranks: torchrun repeats what a rank received."""
-    heard = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-
-    def hear(*_: Any) -> None:
-        heard.set()
-        if once:
-            signal.signal(signal.SIGINT, before)
-
-    # Only the main thread receives Ctrl-C, and only if it is not ignored.
-    here = threading.current_thread() is threading.main_thread() and callable(before)
-    if here:
-        signal.signal(signal.SIGINT, hear)
-    try:
-        yield heard
-    finally:
-        if here:
-            signal.signal(signal.SIGINT, before)
-
-
 class Checkpoints:
-    """Writes the checkpoints of one flow to a folder, which all ranks see, and reads the last one.
+    """Writes the checkpoints of a fit to a folder, which all ranks see.
 
-    A checkpoint with another `identity` is an error; its seed replaces a random one. `part` names this
-    flow where the fit has several: what is done stays in a folder of its own until `remove`.
+    Parameters
+    ----------
+    folder : made if it is not there
+    every : seconds between checkpoints
+    identity : what the result of the fit depends on; a checkpoint with another one is
+        an `OtherFitError`
+    seed : of the fit
+    ranks : of the fit
+
+    Attributes
+    ----------
+    resumes : whether there is a checkpoint
+    seed : that of the checkpoint if there is one, which replaces a random seed
     """
 
     def __init__(
@@ -106,170 +101,191 @@ class Checkpoints:
         identity: dict[str, str],
         seed: Seed,
         ranks: Ranks,
-        part: str,
     ) -> None:
-        require(
-            is_real(every, 0),
-            "checkpoint_every",
-            every,
-            "a number of seconds, at least 0",
-        )
-        self._given = str(folder)
-        self._part = part
+        what = "a number of seconds, at least 0"
+        require(is_real(every, 0), "checkpoint_every", every, what)
+        self._folder = folder
         self._every = every
         self._identity = identity
         self._ranks = ranks
-        self._path = Path(folder, part, _NAME)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        for partial in self._path.parent.glob(
-            f".{_NAME}.*.part"
-        ):  # of a fit killed while writing
-            partial.unlink(missing_ok=True)
+        self._path = folder / _NAME
+        folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(f".{_NAME}.*.part"):  # of a fit killed in a write
+            unfinished.unlink(missing_ok=True)
         self.resumes = self._path.exists()
         self.seed = self._read().seed if self.resumes else seed
 
-    def _read(self, device: torch.device | str = "cpu") -> _State:
-        try:
-            state: _State = load(self._path, (_State,), device, sys.maxsize)
-        except ModelFileError as error:
-            advice = "It is the checkpoint of a fit; delete it to start the fit again"
-            raise ModelFileError(f"{error}. {advice}") from error
-        was = state.identity
-        own = self._identity
-        names = [
-            name for name in sorted({*was, *own}) if was.get(name) != own.get(name)
-        ]
-        if names:
-            differs = "; ".join(
-                f"{name} was {was.get(name)} and is {own.get(name)}" for name in names
-            )
-            fact = f"{self._path} is the checkpoint of another fit: {differs}"
-            raise OtherFitError(
-                fact, "repeat that fit to resume it, or use another checkpoint_dir"
-            )
-        return state
-
     @contextmanager
     def running(
-        self, run: FlowState, moving: Any, history: events.History
-    ) -> Iterator[Callable[[], None]]:
-        """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
+        self,
+        state: FlowState,
+        running: RunningFlow[FittedFlowT],
+        history: events.History,
+    ) -> Iterator[None]:
+        """Restore the last checkpoint, if there is one, and write more while a flow runs.
 
-        `moving` has its particles and the number of the first one here, as a part's `begin` gives them.
-        Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends removes its
-        checkpoint, but for one of several flows: calling what this gives keeps its state until
-        `remove`.
+        Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
+        removes its checkpoint.
         """
         if self.resumes:
-            self._restore(run, moving, history)
-        written = events.now()
+            self._restore(state, running, history)
         ranks = self._ranks
+        written_at = events.now()
         try:
-            with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
+            with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
 
-                def after() -> None:
-                    nonlocal written
-                    # The clocks of ranks differ: if one wants to stop or to write, all do.
-                    due = events.now() - written >= self._every
-                    wish = ranks.maximum(2 if ctrl_c.is_set() else int(due))
-                    if wish == 2:
-                        self._write(run, moving, history)
-                        self._stop(run)
-                    if wish == 1:
-                        self._write_or_warn(run, moving, history)
-                        written = events.now()
+                def after_step() -> None:
+                    nonlocal written_at
+                    wish = _GO_ON
+                    if events.now() - written_at >= self._every:
+                        wish = _WRITE
+                    if ctrl_c.is_set():
+                        wish = _STOP
+                    wish = ranks.maximum(wish)  # the clocks of ranks differ
+                    if wish == _STOP:
+                        self._write(state, running, history)
+                        raise self._stopped(state)
+                    if wish == _WRITE:
+                        self._write_or_warn(state, running, history)
+                        written_at = events.now()
 
-                run.after = after
-                yield (
-                    lambda: (
-                        self._write_or_warn(run, moving, history)
-                        if self._part
-                        else None
-                    )
-                )
+                state.after_step = after_step
+                yield
         except LostRankError as error:
-            last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
-            advice = (
-                last
-                if self._path.exists()
-                else "there is no checkpoint yet: start it again"
-            )
-            raise LostRankError(
-                f"{error}. The fit ends after {run.done} steps; {advice}"
-            ) from error
+            raise self._lost(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
-            self._stop(run)
-        if ranks.first and not self._part:
+            raise self._stopped(state)
+        if ranks.first:
             self._path.unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        """Remove the checkpoint, and its folder if it is empty then."""
-        self._path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self._path.parent.rmdir()
+    def _stopped(self, state: FlowState) -> FitInterrupted:
+        fact = f"the fit was stopped after {state.steps_done} steps"
+        same = "the same data, the same parameters"
+        folder = f"checkpoint_dir={str(self._folder)!r}"
+        return FitInterrupted(fact, f"to resume it, fit again with {same} and {folder}")
 
-    def _stop(self, run: FlowState) -> None:
-        which = f" of {self._part}" if self._part else ""
-        hint = (
-            "to resume it, fit again with the same data, the same parameters and "
-            f"checkpoint_dir={self._given!r}"
-        )
-        fact = f"the fit was stopped after {run.done} steps{which}"
-        raise FitInterrupted(fact, hint)
+    def _lost(self, error: LostRankError, state: FlowState) -> LostRankError:
+        hint = "there is no checkpoint yet: start it again"
+        if self._path.exists():
+            last = f"the last checkpoint is {self._path}"
+            hint = f"{last}: start the same fit again, on any ranks"
+        fact = f"{error}. The fit ends after {state.steps_done} steps"
+        return LostRankError(f"{fact}; {hint}")
+
+    def _read(self, device: torch.device | str = "cpu") -> _SavedState:
+        """The last checkpoint; an error if it is damaged or of another fit."""
+        try:
+            saved: _SavedState = load(self._path, (_SavedState,), device, sys.maxsize)
+        except ModelFileError as error:
+            hint = "It is the checkpoint of a fit; delete it to start the fit again"
+            raise ModelFileError(f"{error}. {hint}") from error
+        before = saved.identity
+        now = self._identity
+        names = sorted({*before, *now})
+        differing = [name for name in names if before.get(name) != now.get(name)]
+        if differing:
+            differences = "; ".join(
+                f"{name} was {before.get(name)} and is {now.get(name)}"
+                for name in differing
+            )
+            fact = f"{self._path} is the checkpoint of another fit: {differences}"
+            hint = "repeat that fit to resume it, or use another checkpoint_dir"
+            raise OtherFitError(fact, hint)
+        return saved
+
+    def _restore(
+        self,
+        state: FlowState,
+        running: RunningFlow[FittedFlowT],
+        history: events.History,
+    ) -> None:
+        """Put the particles, the state and the history where the checkpoint has them."""
+        x = running.particles.x
+        saved = self._read(x.device)
+        first = running.noise.first
+        here = slice(first, first + x.shape[1])  # this rank's particles
+        x.copy_(torch.from_numpy(saved.x)[:, here])
+        if saved.coordinates is not None:
+            coordinates = torch.from_numpy(saved.coordinates)[:, here]
+            state.coordinates = coordinates.contiguous().to(x.device)
+        for name in _POSITION:
+            setattr(state, name, getattr(saved, name))
+        state.model = list(saved.model)
+        history.before = saved.history.columns()
 
     def _write_or_warn(
-        self, run: FlowState, moving: Any, history: events.History
+        self,
+        state: FlowState,
+        running: RunningFlow[FittedFlowT],
+        history: events.History,
     ) -> None:
         try:
-            self._write(run, moving, history)
-        except OSError as error:  # a full disk is no reason to lose the run
+            self._write(state, running, history)
+        except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
-            warnings.warn(
-                f"{fact}; the fit continues with the last one",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            message = f"{fact}; the fit continues with the last one"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
-    def _write(self, run: FlowState, moving: Any, history: events.History) -> None:
+    def _write(
+        self,
+        state: FlowState,
+        running: RunningFlow[FittedFlowT],
+        history: events.History,
+    ) -> None:
+        """Write a checkpoint. If the first rank cannot, all ranks raise its OSError."""
         failure = ""
-        clouds: Any = (
-            self._gathered(moving.particles.x),
-            self._gathered(run.coordinates),
-        )
+        x = self._gather(running.particles.x)
+        coordinates = None
+        if state.coordinates is not None:
+            coordinates = self._gather(state.coordinates)
         if self._ranks.first:
-            saved = SavedHistory(**history.as_columns())
-            position = (getattr(run, name) for name in _POSITION)
-            state = _State(
-                self._identity, self.seed, tuple(run.model), saved, *clouds, *position
+            saved = _SavedState(
+                identity=self._identity,
+                seed=self.seed,
+                model=tuple(state.model),
+                history=SavedHistory(**history.as_columns()),
+                x=x,
+                coordinates=coordinates,
+                **{name: getattr(state, name) for name in _POSITION},
             )
             try:
-                save(self._path, state)
+                save(self._path, saved)
             except OSError as error:
                 failure = str(error)
-        if failure := self._ranks.broadcast(failure):
+        failure = self._ranks.broadcast(failure)
+        if failure:
             raise OSError(failure)
 
-    def _gathered(self, t: Tensor | None) -> np.ndarray | None:
-        """The columns of all ranks, for the first one; the others hold one part at a time."""
-        if t is None:
-            return None
-        first = self._ranks.first
-        parts = [
-            part.cpu() if first else part[:, :0].cpu()
-            for _, part in self._ranks.columns(t)
-        ]
+    def _gather(self, t: Tensor) -> np.ndarray:
+        """The columns of all ranks for the first one; none for the others."""
+        parts = []
+        for _, part in self._ranks.columns(t):
+            parts.append(part.cpu() if self._ranks.first else part[:, :0].cpu())
         return torch.cat(parts, 1).numpy()
 
-    def _restore(self, run: FlowState, moving: Any, history: events.History) -> None:
-        x = moving.particles.x
-        state = self._read(moving.particles.x.device)
-        own = slice(moving.first, moving.first + x.shape[1])
-        x.copy_(torch.from_numpy(state.x)[:, own])
-        if state.coordinates is not None:
-            run.coordinates = (
-                torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
-            )
-        for name in _POSITION:
-            setattr(run, name, getattr(state, name))
-        run.model = list(state.model)
-        history.before = state.history.columns()
+
+@contextmanager
+def _delayed_ctrl_c(*, only_first: bool) -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, instead of an interrupt in the middle of a step.
+
+    If `only_first`, a second Ctrl-C interrupts at once. With several ranks it does not:
+    torchrun repeats the signal that a rank received.
+    """
+    pressed = threading.Event()
+    usual_handler = signal.getsignal(signal.SIGINT)
+
+    def handle(*_: Any) -> None:
+        pressed.set()
+        if only_first:
+            signal.signal(signal.SIGINT, usual_handler)
+
+    # Only the main thread receives Ctrl-C, and only if it is not ignored.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    replaces_handler = in_main_thread and callable(usual_handler)
+    if replaces_handler:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed
+    finally:
+        if replaces_handler:
+            signal.signal(signal.SIGINT, usual_handler)

@@ -1,7 +1,7 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
 `fit` reads the user's rows, plans the fit, runs it and stores the model. Rows can be
-added and forgotten later: the model keeps its rows, and fits what is left again with
+added and forgotten later: the estimator has its rows, and fits what is left again with
 the same seed. What is particular to flows of particles is in `flow_estimator`.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Generic, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,69 +20,101 @@ from sklearn.utils.validation import check_is_fitted
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, require
+from sliceflow.models.plan import Plan
+from sliceflow.models.progress import LoggedProgress
+from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, SavedHistory, save
+
+__all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
+
+_OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
 
 
 class NoRowsError(HintedError, ValueError):
     """Rows are to be added or removed, but the model does not have its rows."""
 
 
-class PreparedFit(NamedTuple):
+@dataclass(frozen=True)
+class PreparedFit(Generic[RowsT, FittedT]):
     """Rows that were read, and what a fit will do with them; see `Estimator.prepare`."""
 
-    estimator: Estimator
-    adapter: Any
-    rows: Any
+    estimator: Estimator[RowsT, FittedT]
+    rows: RowsT
     seed: Seed
-    planned: Any  # what `adapter.plan` returned
+    planned: PlannedFit[FittedT]
     owns_rows: bool = False  # no other code changes these rows: they need no copy
 
     @property
-    def plan(self) -> Any:
+    def plan(self) -> Plan:
         """What the fit will do, with every "auto" resolved. Print it."""
         return self.planned.plan
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """What a fit of any kind gives."""
-
-    fitted: Any  # the fitted state: what draws samples
-    history: dict[str, list[Any]] = field(default_factory=dict)  # `history_`
-    warning: Warning | None = None  # what the user should know about the result
-
-
-class Estimator(BaseEstimator):  # type: ignore[misc]
+class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     """Parameters, plans, progress, files, and rows that come and go.
 
     A subclass has a constructor, whose parameters include `random_state` and
-    `verbose`, documentation, a method `sample`, and provides:
+    `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
+    the types):
 
     - `_kinds`: the dataclasses of its plan, its fitted state and its rows. A file holds
       objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
-    - `_adapter(like_fitted)`: checks the parameters and returns an object with
-      `read(X, y)`, which gives the user's rows, checked, and `plan(rows, seed)`. With
-      `like_fitted`, rows must be of the kind that the model was fitted to.
-    - Rows have `append(rows)`, `take(numbers)`, `keys()` (equal for equal rows) and
-      `len(rows)`.
-    - What `plan` returns has a `plan`, which users print, and `run(listeners)`, which
-      does the work and returns a `FitResult`.
-    - The fitted state has its `plan`, `sample_bytes(n)` and `needs_rows`, which tells
-      whether samples need the rows. Then they are in the model's file in any case.
+    - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
+      with `read(X, y)`, which gives the user's `Rows`, checked, and with
+      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be of
+      the kind that the model was fitted to.
+    - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
+      the work and returns a `FitResult`.
     - `_store_model(model)` may be extended to set further attributes.
+
+    If there is a parameter `keep_rows`, it says whether a file has the rows; without,
+    a file has them only if the fitted state needs them.
     """
 
     _kinds: tuple[type, type, type]
     _history_type: type = SavedHistory
+    _options_type: type | None = None  # the dataclass of the parameter `options`
     _model: Model
-    _pending_rows: Any = None  # all rows, if some were added or removed since the fit
+    # All rows, if some were added or removed since the last fit.
+    _pending_rows: RowsT | None = None
 
-    def _adapter(self, like_fitted: bool = False) -> Any:
+    def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
         """What reads rows and plans their fit, for today's parameters."""
         raise NotImplementedError
+
+    # Parameters
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name; if `deep`, the fields of `options` as options__NAME."""
+        parameters: dict[str, Any] = super().get_params(deep=deep)
+        if not deep or self._options_type is None:
+            return parameters
+        options = parameters["options"]
+        if options is None:
+            options = self._options_type()
+        if is_dataclass(options):
+            for field in fields(options):
+                parameters[_OPTION + field.name] = getattr(options, field.name)
+        return parameters
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; ``options__NAME=value`` changes one field of `options`."""
+        nested: dict[str, Any] = {}
+        if self._options_type is not None:
+            known = {_OPTION + field.name for field in fields(self._options_type)}
+            nested = {name: parameters.pop(name) for name in known & {*parameters}}
+        super().set_params(**parameters)
+        if nested:
+            assert self._options_type is not None
+            options: Any = self.get_params(deep=False)["options"]
+            if options is None:
+                options = self._options_type()
+            changes = {name.removeprefix(_OPTION): nested[name] for name in nested}
+            self.options = replace(options, **changes)
+        return self
 
     # Fitting
 
@@ -95,23 +127,27 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             what `prepare` returned
         listeners : a callable that takes an event after every step, or a tuple of them
         """
-        prepared = self._as_prepared(X, y)
-        heard = self._all_listeners(listeners)
-        with events.closing(heard):
-            result = prepared.planned.run(heard)
+        told = list(events.as_listeners(listeners))
+        if self.verbose:
+            told.append(LoggedProgress())
+        prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
+        if prepared is X and (X.estimator is not self or y is not None):
+            raise ValueError("X was prepared: fit the estimator that did it, without y")
+        with events.closing(told):
+            result = prepared.planned.run(told)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         self._store_model(self._new_model(prepared, result))
         self._warn(result.warning, prepared)
         return self
 
-    def prepare(self, X: Any, y: Any = None) -> PreparedFit:
+    def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, FittedT]:
         """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
-        return PreparedFit(self, adapter, rows, seed, adapter.plan(rows, seed))
+        return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
-    def plan(self, X: Any, y: Any = None) -> Any:
+    def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, every "auto" resolved; fits nothing. Print it."""
         adapter = self._adapter()
         return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
@@ -129,6 +165,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         The result is the model of one fit to all rows in the order in which they came,
         bit for bit. If anything fails or is interrupted, the model stays as it was. With
         `refresh` False, the rows only wait for the next refresh.
+
+        This works after any fit: an estimator has its rows in memory. A file has them
+        only with ``keep_rows=True``, and so does a pickle.
         """
         known = self._known_rows()
         adapter = self._adapter(like_fitted=known is not None)
@@ -151,18 +190,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model stays as it was. With `refresh` False, the model is still that of all rows
         until the next refresh.
         """
-        known = self._known_rows(needed=True)
+        known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
         rows = without(known, adapter.read(X, y))
         return self._refit(adapter, rows, refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
         """Fit all rows of the model again: the same seed, today's parameters."""
-        rows = self._known_rows(needed=True)
-        return self._refit(self._adapter(), rows, True, listeners)
+        return self._refit(self._adapter(), self._needed_rows(), True, listeners)
 
     def _refit(
-        self, adapter: Any, rows: Any, refresh: bool, listeners: events.Listeners
+        self,
+        adapter: Adapter[RowsT, FittedT],
+        rows: RowsT,
+        refresh: bool,
+        listeners: events.Listeners,
     ) -> Self:
         """Fit these rows with the seed of the model, or store them for a later refresh."""
         require(isinstance(refresh, bool), "refresh", refresh, "True or False")
@@ -175,33 +217,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         else:
             seed = Seed.from_random_state(self.random_state)
         planned = adapter.plan(rows, seed)
-        prepared = PreparedFit(self, adapter, rows, seed, planned, owns_rows=True)
+        prepared = PreparedFit(self, rows, seed, planned, owns_rows=True)
         return self.fit(prepared, listeners=listeners)
 
-    def _as_prepared(self, X: Any, y: Any) -> PreparedFit:
-        """X and y, read and planned, if X is not already what `prepare` returned."""
-        if not isinstance(X, PreparedFit):
-            return self.prepare(X, y)
-        if X.estimator is not self or y is not None:
-            raise ValueError("X was prepared: fit the estimator that did it, without y")
-        return X
-
-    def _all_listeners(self, listeners: events.Listeners) -> list[events.Listener]:
-        """The user's listeners, and with `verbose` one that prints."""
-        heard = list(events.as_listeners(listeners))
-        if self.verbose:
-            heard.append(events.Progress())
-        return heard
-
-    def _new_model(self, prepared: PreparedFit, result: FitResult) -> Model:
-        rows = None
-        if prepared.owns_rows:
-            rows = prepared.rows
-        elif getattr(self, "keep_rows", True) or result.fitted.needs_rows:
-            rows = _copied(prepared.rows)
+    def _new_model(
+        self, prepared: PreparedFit[RowsT, FittedT], result: FitResult[FittedT]
+    ) -> Model:
+        """The model of a fit, with rows that nobody else changes."""
+        rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         return Model(prepared.seed, result.fitted, result.history, rows)
 
-    def _warn(self, warning: Warning | None, prepared: PreparedFit) -> None:
+    def _warn(
+        self, warning: Warning | None, prepared: PreparedFit[RowsT, FittedT]
+    ) -> None:
         """Warn, if there is a warning, at the line where the user called."""
         if warning is not None:
             # This, `fit`, the user's call; or this, `fit`, `_refit`, `partial_fit`, …
@@ -214,10 +242,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _is_fitted(self) -> bool:
         return "_model" in vars(self)
 
-    def _fitted_state(self) -> Any:
+    def _fitted_state(self) -> FittedT:
         """The fitted state; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
-        return self._model.fitted
+        fitted: FittedT = self._model.fitted
+        return fitted
 
     def _store_model(self, model: Model) -> None:
         """Replace the fitted attributes by those of a new model."""
@@ -227,23 +256,26 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.history_ = model.history
         self.n_iter_ = max(map(len, model.history.values()))
 
-    def _known_rows(self, needed: bool = False) -> Any:
-        """The rows of the model, with pending changes.
-
-        None before the first fit, if they are not `needed`.
-        """
+    def _known_rows(self) -> RowsT | None:
+        """The rows of the model, with pending changes; None before the first fit."""
         if self._pending_rows is not None:
             return self._pending_rows
-        if self._is_fitted:
-            if self._model.rows is None:
-                fact = f"this {type(self).__name__} does not keep its rows"
-                hint = "fit it with keep_rows=True, or start a new one with partial_fit"
-                raise NoRowsError(fact, hint)
-            return self._model.rows
-        if needed:
+        if not self._is_fitted:
+            return None
+        if self._model.rows is None:
+            fact = f"this {type(self).__name__} does not have its rows: its file, or "
+            fact += "pickle, was written without keep_rows=True"
+            raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
+        rows: RowsT = self._model.rows
+        return rows
+
+    def _needed_rows(self) -> RowsT:
+        """The rows of the model, with pending changes; an error if there are none."""
+        rows = self._known_rows()
+        if rows is None:
             fact = "this estimator has no rows yet"
             raise NoRowsError(fact, "call fit or partial_fit first")
-        return None
+        return rows
 
     def _seed_copy(self) -> Seed:
         """The seed of the next fit, without advancing a generator of the user."""
@@ -254,7 +286,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, which `sliceflow.load` opens anywhere.
 
-        The file holds the rows if the model keeps them: ``sliceflow info`` tells.
+        The file may hold the rows: ``sliceflow info`` tells.
 
         Parameters
         ----------
@@ -271,7 +303,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             fact = "rows were added or removed without a refresh"
             raise ValueError(f"{fact}; call refresh() before save")
 
+    def _rows_for_file(self) -> RowsT | None:
+        """The rows, if a file or a pickle shall hold them."""
+        keep_rows = getattr(self, "keep_rows", False)
+        if keep_rows or self._model.fitted.needs_rows:
+            rows: RowsT = self._model.rows
+            return rows
+        return None
 
-def _copied(rows: Any) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: like a file, without rows unless these are kept."""
+        state = dict(super().__getstate__())
+        if self._is_fitted:
+            state["_model"] = replace(self._model, rows=self._rows_for_file())
+        return state
+
+
+def _copied(rows: RowsT) -> RowsT:
     """The rows without a connection to the user's arrays, which may change."""
     return rows.take(np.arange(len(rows)))

@@ -1,14 +1,15 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → `read` and `plan` of the adapter →
-`fitting.run_parts` → `engine.flow.simulate`.
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan` → the planned
+flow's `run`, with its `start` and `target` → `engine.flow.simulate`.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import torch
 from torch import Tensor
@@ -17,12 +18,19 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import CopyWarning, DataError, ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, FitResult, PreparedFit
-from sliceflow.models.fitting import run_parts
+from sliceflow.models.estimator import Estimator, PreparedFit
 from sliceflow.models.identity import identity, same_on_all
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.progress import LoggedProgress
+from sliceflow.models.protocols import (
+    FitResult,
+    FittedFlowT,
+    FlowAdapter,
+    FlowRowsT,
+    PlannedFlow,
+)
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
 
 # `score` draws at least this many samples, so that its own noise is small where there
@@ -31,16 +39,18 @@ _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
-class FlowEstimator(Estimator):
+class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):
     """An estimator that moves particles onto the rows, step by step.
 
-    It has particles, conditions, steps, checkpoints, ranks and a device. Beyond what an
-    `Estimator` needs, the adapter of a flow has its `ranks`, and the fitted state has
-    its `device`, its `condition` and `codes` of the rows (None without y),
-    `draw(n, codes, seed)` and `columns(X)`: rows as columns (d, n) in comparable units.
+    It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlow`, which
+    calls `fitting.run_flow`, and a `FittedFlow`. Its constructor has the parameters
+    `device`, `keep_rows` and `options`.
     """
 
-    def _adapter(self, like_fitted: bool = False, ranks: Ranks | None = None) -> Any:
+    def _adapter(
+        self, like_fitted: bool = False, ranks: Ranks = SINGLE
+    ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """What reads rows and plans their fit, on these ranks."""
         raise NotImplementedError
 
@@ -72,79 +82,79 @@ class FlowEstimator(Estimator):
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
-        prepared = self._as_prepared(X, y, ranks)
-        ranks = prepared.adapter.ranks
-        heard = self._all_listeners(listeners)
-        if not ranks.first and self.verbose:
-            heard.pop()
-        folder_given = "None" if checkpoint_dir is None else "a folder"
-        ranks.agree({"checkpoint_dir": folder_given})
-        checkpoints: list[Checkpoints] = []
-        if checkpoint_dir is not None:
-            folder = Path(checkpoint_dir)
-            checkpoints = self._checkpoints(prepared, folder, checkpoint_every)
-            prepared = _with_seed_of(checkpoints, prepared)
-        planned = prepared.planned
-        with events.closing(heard):
-            results, history = run_parts(
-                planned.parts, ranks.agreeing(heard), checkpoints
+        told = list(events.as_listeners(listeners))
+        prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
+        if prepared is X and (X.estimator is not self or y is not None or ranks):
+            raise ValueError(
+                "X was prepared: fit the estimator that did it, without y and ranks"
             )
-        fitted, particles, y = planned.finish(results)
-        result = FitResult(fitted, history)
+        planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
+        ranks = planned.ranks
+        if self.verbose and ranks.first:
+            told.append(LoggedProgress())
+        listening = told
+        if ranks.size > 1:
+            folder_given = "None" if checkpoint_dir is None else "a folder"
+            ranks.agree({"checkpoint_dir": folder_given})
+            listening = ranks.agreeing(told)
+        checkpoints = None
+        if checkpoint_dir is not None:
+            known = self._identity(prepared, ranks)
+            checkpoints = Checkpoints(
+                Path(checkpoint_dir), checkpoint_every, known, prepared.seed, ranks
+            )
+            if checkpoints.seed != prepared.seed:  # of a fit with random_state=None
+                planned = self._adapter(ranks=ranks).plan(
+                    prepared.rows, checkpoints.seed
+                )
+                prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
+        with events.closing(told):
+            result = planned.run(listening, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
-        self._store_model(self._new_model(prepared, result), particles, y)
-        shown, hint = planned.copies(results)
-        if shown:
-            message = f"the particles copy rows of X ({shown}); {hint}"
-            self._warn(CopyWarning(message), prepared)
+        model = self._new_model(prepared, result)
+        self._store_model(model, result.particles, result.y)
+        self._warn(result.warning, prepared)
         return self
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
-    ) -> PreparedFit:
+    ) -> PreparedFit[FlowRowsT, FittedFlowT]:
         """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        if ranks is None or ranks.size == 1:
+            return super().prepare(X, y)
         adapter = self._adapter(ranks=ranks)
-        ranks = adapter.ranks
         parameters = self.get_params(deep=False)
         same_on_all(ranks, type(self).__name__, parameters, adapter.device)
-        if parameters["keep_rows"] and ranks.size > 1:
+        if parameters["keep_rows"]:
             fact = "keeps all rows in one process"
             hint = "fit without it, or in one process"
             raise ParameterError("keep_rows", True, fact, hint)
         rows = adapter.read(X, y)
         seed = ranks.broadcast(Seed.from_random_state(self.random_state))
-        return PreparedFit(self, adapter, rows, seed, adapter.plan(rows, seed))
+        return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
-    def _as_prepared(self, X: Any, y: Any, ranks: Ranks | None = None) -> PreparedFit:
-        if not isinstance(X, PreparedFit):
-            return self.prepare(X, y, ranks=ranks)
-        if X.estimator is not self or y is not None or ranks is not None:
-            raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
-            )
-        return X
-
-    def _checkpoints(
-        self, prepared: PreparedFit, folder: Path, every: float
-    ) -> list[Checkpoints]:
-        """The checkpoints of the parts of a fit."""
-        ranks = prepared.adapter.ranks
+    def _identity(
+        self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
+    ) -> dict[str, str]:
+        """What the result depends on; a checkpoint belongs to a fit with an equal one."""
         plan = prepared.plan
-        known = identity(
+        return identity(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
             None if self.random_state is None else prepared.seed,
             **prepared.rows.digests(ranks),
         )
-        n_parts = len(prepared.planned.parts)
-        names = [""]
-        if n_parts != 1:
-            names = [f"part-{i}" for i in range(n_parts)]
-        return [
-            Checkpoints(folder, every, known, prepared.seed, ranks, name)
-            for name in names
-        ]
+
+    def _new_model(
+        self,
+        prepared: PreparedFit[FlowRowsT, FittedFlowT],
+        result: FitResult[FittedFlowT],
+    ) -> Model:
+        """The model of a fit. Of several ranks, none has all rows."""
+        if prepared.plan.n_ranks > 1:
+            return Model(prepared.seed, result.fitted, result.history, None)
+        return super()._new_model(prepared, result)
 
     def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
         """Replace the fitted attributes; a file may have no particles."""
@@ -163,9 +173,9 @@ class FlowEstimator(Estimator):
     def sample(
         self,
         n: int = 1,
+        *,
         y: Any = None,
         random_state: Any = None,
-        *,
         return_y: bool = False,
     ) -> Any:
         """Fresh samples.
@@ -189,9 +199,10 @@ class FlowEstimator(Estimator):
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        if codes is None or fitted.condition.hidden:
+        condition = fitted.condition
+        if codes is None or condition is None or condition.hidden:
             return rows, None
-        return rows, fitted.condition.decode(codes)
+        return rows, condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -220,7 +231,7 @@ class FlowEstimator(Estimator):
         """X, checked to be like the fitted rows."""
         return X
 
-    def _row_codes(self, fitted: Any, y: Any, n: int) -> Tensor | None:
+    def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
         """The encoded conditions of n rows; None if the model, or the user, has none."""
         condition = fitted.condition
         if y is None or condition is None or condition.hidden:
@@ -232,7 +243,7 @@ class FlowEstimator(Estimator):
         return codes
 
     def _codes_for(
-        self, fitted: Any, n: int, y: Any, seed: Seed
+        self, fitted: FittedFlowT, n: int, y: Any, seed: Seed
     ) -> tuple[int, Tensor | None]:
         """The number of samples, and their encoded conditions.
 
@@ -259,7 +270,7 @@ class FlowEstimator(Estimator):
         self._need_memory(fitted, len(requested))
         return len(requested), requested
 
-    def _need_memory(self, fitted: Any, n: int) -> None:
+    def _need_memory(self, fitted: FittedFlowT, n: int) -> None:
         what = f"n={n} samples need"
         nbytes = fitted.sample_bytes(n)
         require_memory(nbytes, fitted.device, what, "draw fewer at a time")
@@ -292,12 +303,3 @@ class FlowEstimator(Estimator):
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
-
-
-def _with_seed_of(checkpoints: list[Checkpoints], prepared: PreparedFit) -> PreparedFit:
-    """The fit with the seed of the checkpoint that it resumes, if there is one."""
-    seeds = [checkpoint.seed for checkpoint in checkpoints if checkpoint.resumes]
-    if not seeds or seeds[0] == prepared.seed:
-        return prepared
-    planned = prepared.adapter.plan(prepared.rows, seeds[0])
-    return prepared._replace(seed=seeds[0], planned=planned)

@@ -85,9 +85,9 @@ def check_steps(  # many: what a flow does with a model, and what moves
                 f"step {k} of stage {i} is out of order, or beyond the schedule"
             )
         size = (
-            step.table.n_maps
-            if isinstance(step.table, CompactMap)
-            else len(step.table.values)
+            step.map.n_maps
+            if isinstance(step.map, CompactMap)
+            else len(step.map.values)
         )
         if size != n_maps(i, k):
             raise ValueError(
@@ -96,7 +96,7 @@ def check_steps(  # many: what a flow does with a model, and what moves
         last = i
         done[i] = k + 1
         eta = flow.stages[i].step_size
-        reach += 2 * eta * _farthest(step.table) * d + _FARTHEST * math.sqrt(
+        reach += 2 * eta * _farthest(step.map) * d + _FARTHEST * math.sqrt(
             2 * flow.entropy * eta * d
         )
     offset = 0.0

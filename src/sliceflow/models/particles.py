@@ -12,70 +12,87 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.models.rows import Conditions
+from sliceflow.models.rows import RowConditions
 
 
 @dataclass(frozen=True)
 class ParticleConditions:
-    """The conditions of the particles of all ranks."""
+    """The conditions of the particles of all ranks.
 
-    y: np.ndarray | None = (
-        None  # of the kept particles, as the user wrote them; None without
-    )
-    codes: Tensor | None = None  # of all moved particles
-    column: Tensor | None = (
-        None  # of each particle, the kept ones first; None: in this order
-    )
+    A fit may move more particles than it keeps for the user. The kept ones come first
+    in the user's order.
+    """
+
+    y: np.ndarray | None  # of the kept particles, as the user wrote it; None if hidden
+    codes: Tensor  # encoded, of all moved particles in the order of the flow
+    # Where the flow has each particle, in the user's order; None: in this order.
+    positions: Tensor | None = None
 
     @classmethod
     def in_proportion(
         cls,
-        given: Conditions | None,
-        m: int,
+        rows: RowConditions,
+        n_kept: int,
         amplifier: float,
         seed: Seed,
-        mixing: Seed,
-        model: bool = True,
+        mixing_seed: Seed,
+        has_model: bool = True,
     ) -> ParticleConditions:
-        """Conditions of m particles in the data's proportions, and of those that only a `model` needs."""
-        if given is None:
-            return cls()
-        numbers = conditions.proportional(given.codes, m, seed, least=1)
-        y = None if given.condition.hidden else given.y[numbers.numpy()]
-        codes = given.codes[numbers]
-        if model and amplifier == 0:
-            more = codes[conditions.even_rows(m, max(0, conditions.ENOUGH - m), seed)]
-            return cls(y, torch.cat((codes, more)))
-        if model:
-            per_class = math.isinf(amplifier)
-            more = conditions.extra_codes(
-                given.codes, codes, per_class, seed.child("further")
-            )
-            codes = torch.cat((codes, more))
-        if len(codes) == m:
+        """Conditions in the data's proportions for the particles of a fit.
+
+        There are `n_kept` kept particles, at least one of every class. If the fit
+        `has_model`, more particles are added where maps of few particles would be poor
+        for fresh ones. Those are mixed among the others: a flow needs a random order.
+        """
+        numbers = conditions.proportional(rows.codes, n_kept, seed, least=1)
+        y = None
+        if not rows.condition.hidden:
+            y = rows.y[numbers.numpy()]
+        codes = rows.codes[numbers]
+        if not has_model:
             return cls(y, codes)
-        order = mixing.permutation(len(codes))  # the flow needs a random order
+        if amplifier == 0:
+            n_more = max(0, conditions.ENOUGH - n_kept)
+            more = codes[conditions.even_rows(n_kept, n_more, seed)]
+            return cls(y, torch.cat((codes, more)))
+        per_class = math.isinf(amplifier)
+        further = seed.child("further")
+        more = conditions.extra_codes(rows.codes, codes, per_class, further)
+        if len(more) == 0:
+            return cls(y, codes)
+        codes = torch.cat((codes, more))
+        order = mixing_seed.permutation(len(codes))
         return cls(y, codes[order], torch.argsort(order))
 
-    def n_moved(self, m: int, model: bool = True) -> int:
-        """Number of particles to move in order to keep m; a `model` may need more than m."""
-        if self.codes is not None:
-            return len(self.codes)
-        return max(m, conditions.ENOUGH) if model else m
+    def kept_codes(self, n_kept: int) -> Tensor:
+        """The codes of the kept particles, in the user's order."""
+        if self.positions is None:
+            return self.codes[:n_kept]
+        return self.codes[self.positions[:n_kept]]
 
-    def kept_codes(self, m: int) -> Tensor | None:
-        """The codes of the m kept particles, in the user's order."""
-        if self.codes is None:
-            return None
-        return (self.codes if self.column is None else self.codes[self.column])[:m]
+
+def count_moved(
+    n_kept: int, particles: ParticleConditions | None, has_model: bool = True
+) -> int:
+    """The number of particles that a fit moves in order to keep `n_kept`."""
+    if particles is not None:
+        return len(particles.codes)
+    if has_model:
+        return max(n_kept, conditions.ENOUGH)
+    return n_kept
 
 
 def select_particles(
-    x: Tensor, column: Tensor | None, share: Shard, m: int, ranks: Ranks
+    x: Tensor, positions: Tensor | None, share: Shard, n_kept: int, ranks: Ranks
 ) -> Tensor:
-    """This rank's part of the m kept particles in the user's order; x (d, n) is its `share` of all."""
-    kept = ranks.share(m)
-    if column is None and kept == share:
+    """This rank's part of the kept particles, in the user's order.
+
+    x (d, n) is its `share` of all particles, in the order of the flow; `positions` are
+    those of `ParticleConditions`.
+    """
+    kept_share = ranks.share(n_kept)
+    if positions is None and kept_share == share:
         return x
-    columns = torch.arange(share.total) if column is None else column
-    return ranks.pick(x, columns[kept.slice].to(x.device))
+    if positions is None:
+        positions = torch.arange(share.total)
+    return ranks.pick(x, positions[kept_share.slice].to(x.device))

@@ -1,10 +1,11 @@
-"""Plans: what a fit will do, with every "auto" resolved, what it takes, and how it prints."""
+"""Plans: what a fit will do, with every "auto" resolved, and what it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from html import escape
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -13,17 +14,17 @@ from sliceflow.errors import is_bool, is_int, require
 from sliceflow.wording import format_bytes, format_duration
 
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_CIRCUMSTANCES = (
-    "device",
-    "n_ranks",
-    "nbytes",
-    "seconds",
-)  # they do not change what a fit does
+_PRESETS = (None, "paper")
+# Fields of a plan that do not change the result of a fit.
+_CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a fit does. Each space adds its own fields, the `method` in a word or two, and `lines`."""
+    """What a fit does. It prints as a table.
+
+    Each kind of data adds fields, the `method` in a word or two, and its `summary`.
+    """
 
     device: str
     n_ranks: int = 1
@@ -33,59 +34,106 @@ class Plan:
 
     @property
     def method(self) -> str:
+        """The name of the method."""
         raise NotImplementedError
 
-    def lines(self) -> Sequence[tuple[str, object]]:
+    def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
-        names = (own.name for own in fields(self))
-        return {
-            name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES
-        }
+        """All fields that determine the result, by name.
 
-    def estimate(self, values: float, nanoseconds: Mapping[str, float]) -> float:
-        """Seconds for so many values of all steps, each with its cost on this kind of device."""
+        A checkpoint belongs to a fit with equal settings.
+        """
+        names = [of.name for of in fields(self) if of.name not in _CIRCUMSTANCES]
+        return {name: getattr(self, name) for name in names}
+
+    def estimate(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
+        """Seconds for so many values, by the cost of one on each kind of device."""
         kind = resolve_device(self.device).type
-        threads = torch.get_num_threads() if kind == "cpu" else 1
-        return 1e-9 * nanoseconds.get(kind, 1.0) * values / (threads * self.n_ranks)
+        n_threads = 1
+        if kind == "cpu":
+            n_threads = torch.get_num_threads()
+        cost = nanoseconds.get(kind, 1.0)
+        return 1e-9 * cost * n_values / (n_threads * self.n_ranks)
 
-    def taking(self, nbytes: int, seconds: float, what: str, advice: str) -> Self:
-        """The plan with what it takes; a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        require_memory(nbytes, resolve_device(self.device), what, advice)
+    def with_cost(self, nbytes: int, seconds: float, what: str, hint: str) -> Self:
+        """The plan with what it costs.
+
+        Raises a `NotEnoughMemoryError`, which says `what` takes too much and the `hint`,
+        if the device cannot hold the fit.
+        """
+        require_memory(nbytes, resolve_device(self.device), what, hint)
         return replace(self, nbytes=nbytes, seconds=seconds)
 
     def __str__(self) -> str:
-        where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
-        rows = [("method", self.method), *self.lines(), ("device", where)]
-        rows.append(("memory", f"about {format_bytes(self.nbytes)}"))
-        rows.append(
-            ("time", f"about {format_duration(self.seconds)}" if self.seconds else "")
-        )
-        shown = [(name, str(value)) for name, value in rows if value != ""]
-        width = max(len(name) for name, _ in shown)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        cells = [
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in self._rows()
+        ]
+        return f"<table>{''.join(cells)}</table>"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """The names and the values of the table, without those that are empty."""
+        device = self.device
+        if self.n_ranks > 1:
+            device = f"{self.n_ranks} × {self.device}"
+        time = ""
+        if self.seconds:
+            time = f"about {format_duration(self.seconds)}"
+        rows = [
+            ("method", self.method),
+            *self.summary(),
+            ("device", device),
+            ("memory", f"about {format_bytes(self.nbytes)}"),
+            ("time", time),
+        ]
+        return [(name, str(value)) for name, value in rows if value != ""]
+
+
+class Options(Protocol):
+    """Rarely changed settings of an estimator."""
+
+    def check(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
 
 
 def check_shared(
-    parameters: Mapping[str, Any], flags: Sequence[str], options: Any
+    parameters: Mapping[str, Any], flags: Sequence[str], options_type: type[Options]
 ) -> None:
-    """Raise a `ParameterError` for the first invalid parameter of those that all flows share."""
+    """Raise a `ParameterError` for the first invalid one of what all flows have.
+
+    `flags` are the names of parameters that must be True or False.
+    """
     m = parameters["n_particles"]
-    verbose = parameters["verbose"]
-    own = parameters["options"]
     require(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
-    ok = is_bool(verbose) or is_int(verbose, 0)
-    require(ok, "verbose", verbose, "a bool, or an int of at least 0")
+    verbose = parameters["verbose"]
+    is_verbosity = is_bool(verbose) or is_int(verbose, 0)
+    require(is_verbosity, "verbose", verbose, "a bool, or an int of at least 0")
     for name in flags:
         require(is_bool(parameters[name]), name, parameters[name], "True or False")
-    ok = own is None or isinstance(own, options)
-    require(ok, "options", own, f"None or a sliceflow.{options.__name__}")
-    (own or options()).check()
+
+    options = parameters["options"]
+    is_options = options is None or isinstance(options, options_type)
+    kind = f"None or a sliceflow.{options_type.__name__}"
+    require(is_options, "options", options, kind)
+    if options is not None:
+        options.check()
+
     transport = parameters["transport"]
-    ok = hasattr(transport, "fit") and hasattr(transport, "max_samples")
-    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
-    what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    require(ok, "transport", transport, what)
+    if isinstance(transport, str):
+        is_transport = transport in _TRANSPORTS
+    else:
+        is_transport = hasattr(transport, "fit") and hasattr(transport, "max_samples")
+    kind = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
+    require(is_transport, "transport", transport, kind)
+
+    preset = parameters["preset"]
+    require(preset in _PRESETS, "preset", preset, "None or 'paper'")

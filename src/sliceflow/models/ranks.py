@@ -25,7 +25,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.batches import ALL, Batch
+from sliceflow.engine.batches import ALL_COLUMNS, Batch
 from sliceflow.engine.events import Listener, notify
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
@@ -46,7 +46,12 @@ class Shard:
 
     @property
     def slice(self) -> slice:
+        """The numbers of these rows among all."""
         return slice(self.first, self.first + self.count)
+
+    def times(self, n: int) -> Shard:
+        """The same if every row stands n times, one after the other."""
+        return Shard(n * self.first, n * self.count, n * self.total)
 
 
 @dataclass(frozen=True)
@@ -322,7 +327,7 @@ def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
         return replace(
             transport,
             transport=_shared(transport.transport, ranks, exact),
-            total=ranks.sum,
+            sum_over_ranks=ranks.sum,
         )
     if exact and not isinstance(transport, Histogram):
         transport = Histogram(_FINE)
@@ -342,7 +347,7 @@ class SharedHistogram:
     ranks: Ranks
     max_samples: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
         """Count all columns, or every run separately; a rank may have no data, or none of a class."""
         weights = batch.weights
         class_slices = batch.class_slices
@@ -374,7 +379,7 @@ class SharedHistogram:
             nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
             still = torch.nonzero(nothing)[:, 0].tolist()
             ends = torch.where(torch.isinf(ends), 0.0, ends)
-        (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
+        (lo_p, lo_q), (hi_p, hi_q) = histogram.bin_range(ends[0], -ends[1])
 
         def counts(
             own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None

@@ -1,6 +1,7 @@
-"""Kept rows: the training rows of a model, so that rows can be added to it and removed from it.
+"""Training rows: their conditions, and how rows are joined, removed and compared.
 
-A refresh is a fit of what is left with the same seed. So a model that forgot rows never saw them.
+A refresh is a fit of the rows that are left, with the same seed. So a model that forgot
+rows never saw them.
 """
 
 from __future__ import annotations
@@ -15,83 +16,79 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine import conditions
+from sliceflow.engine.conditions import (
+    Condition,
+    ContinuousCondition,
+    LabelCondition,
+    MixedCondition,
+    infer,
+    label_key,
+)
+from sliceflow.errors import DataError
 from sliceflow.fields import Array
 from sliceflow.models.identity import digest
+from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Ranks, Shard
 
-_LARGEST = 1e50  # of a standardised condition: its squares and their sums stay finite
+# The largest standardised condition of a file: its squares and their sums stay finite.
+_MAX_STANDARDISED = 1e50
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """The conditions of rows: their kind, the class numbers of labels, and columns as the user wrote them."""
+class RowConditions:
+    """The conditions y of rows: class numbers of labels, columns as the user wrote them.
 
-    condition: conditions.Condition
+    `classes` is None if y has no labels, `numbers` if it has no continuous columns.
+    """
+
+    condition: Condition  # the kind of y, which encodes and decodes it
     classes: (
         Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None
     ) = None
     numbers: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
 
     @classmethod
-    def infer(cls, y: np.ndarray | None, n: int, name: str = "y") -> Conditions | None:
-        """Those that the user's y describes; None without y."""
-        if y is None:
-            return None
-        y = _narrow(y)
-        condition = conditions.infer(y, n, name)
+    def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
+        """The conditions that the user's y of n rows describes; errors say its `name`."""
+        y = _in_narrowest_type(y)
+        condition = infer(y, n, name)
         codes = condition.encode(y)
-        if isinstance(condition, conditions.LabelCondition):
+        if isinstance(condition, LabelCondition):
             return cls(condition, codes)
-        if not isinstance(condition, conditions.MixedCondition):
-            return cls(condition, None, y.astype(np.float64))
-        numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
-        return cls(condition, codes[:, 0].long(), numbers)
+        if isinstance(condition, MixedCondition):
+            numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
+            return cls(condition, codes[:, 0].long(), numbers)
+        return cls(condition, None, y.astype(np.float64))
 
-    def take(self, numbers: Tensor) -> Conditions:
-        """Those of some rows; the kind stays."""
-        classes = None if self.classes is None else self.classes[numbers]
-        columns = None if self.numbers is None else self.numbers[numbers.numpy()]
-        return Conditions(self.condition, classes, columns)
+    def take(self, numbers: Tensor) -> RowConditions:
+        """The conditions of the rows with these numbers; the kind of y stays."""
+        classes = None
+        if self.classes is not None:
+            classes = self.classes[numbers]
+        columns = None
+        if self.numbers is not None:
+            columns = self.numbers[numbers.numpy()]
+        return RowConditions(self.condition, classes, columns)
 
     def check(self) -> None:
-        kind = self.condition
-        classes = self.classes
-        numbers = self.numbers
-        labels = getattr(kind, "labels", kind)
-        columns = getattr(kind, "columns", kind)
-        has = (
-            isinstance(labels, conditions.LabelCondition),
-            isinstance(columns, conditions.ContinuousCondition),
-        )
-        if has != (classes is not None, numbers is not None):
+        """Raise a ValueError if conditions from a file contradict each other."""
+        labels, columns = _split_kind(self.condition)
+        has_labels = labels is not None
+        has_columns = columns is not None
+        has_parts = (self.classes is not None, self.numbers is not None)
+        if has_parts != (has_labels, has_columns):
             raise ValueError("classes or numbers do not fit the kind of condition")
-        if isinstance(kind, conditions.MixedCondition):
-            n_labels = sum(kind.labelled)
-            tuples = all(
-                isinstance(row, tuple) and len(row) == n_labels
-                for row in kind.labels.classes
-            )
-            if not tuples or len(kind.labelled) - n_labels != columns.width:
-                raise ValueError(
-                    "the labels and columns of a condition do not fit together"
-                )
-        if classes is not None and len(classes) and int(classes.max()) >= labels.width:
-            raise ValueError(f"a class number is not below {labels.width}")
-        if numbers is not None and numbers.shape[1] != columns.width:
-            raise ValueError(
-                f"there are {numbers.shape[1]} columns of numbers, not {columns.width}"
-            )
-        if (
-            numbers is not None
-            and not (np.abs(columns.encode(numbers).numpy()) < _LARGEST).all()
-        ):
-            raise ValueError(f"y has numbers beyond {_LARGEST:.0e} standard deviations")
+        if isinstance(self.condition, MixedCondition):
+            _check_mixed(self.condition)
+        if self.classes is not None and labels is not None:
+            _check_classes(self.classes, labels)
+        if self.numbers is not None and columns is not None:
+            _check_numbers(self.numbers, columns)
 
     @cached_property
     def codes(self) -> Tensor:
         """y, encoded: class numbers (n,), or columns (n, l)."""
-        if isinstance(self.condition, conditions.LabelCondition):
+        if isinstance(self.condition, LabelCondition):
             assert self.classes is not None
             return self.classes.cpu()  # a file may have been loaded on a GPU
         return self.condition.encode(self.y)
@@ -99,163 +96,215 @@ class Conditions:
     @cached_property
     def y(self) -> np.ndarray:
         """y, as the user wrote it."""
-        kind = self.condition
-        classes = self.classes
-        numbers = self.numbers
-        if classes is None:
-            assert numbers is not None
-            return numbers
-        if isinstance(kind, conditions.MixedCondition):
-            return kind.joined(classes, numbers)
-        return kind.decode(classes)
+        if self.classes is None:
+            assert self.numbers is not None
+            return self.numbers
+        if isinstance(self.condition, MixedCondition):
+            return self.condition.joined(self.classes, self.numbers)
+        return self.condition.decode(self.classes)
+
+
+def _split_kind(
+    condition: Condition,
+) -> tuple[LabelCondition | None, ContinuousCondition | None]:
+    """The kinds of the labels and of the continuous columns of y."""
+    if isinstance(condition, MixedCondition):
+        return condition.labels, condition.columns
+    if isinstance(condition, LabelCondition):
+        return condition, None
+    return None, condition
+
+
+def _check_classes(classes: Tensor, labels: LabelCondition) -> None:
+    """Raise a ValueError if a file has class numbers without a label."""
+    if len(classes) and int(classes.max()) >= labels.width:
+        raise ValueError(f"a class number is not below {labels.width}")
+
+
+def _check_numbers(numbers: np.ndarray, columns: ContinuousCondition) -> None:
+    """Raise a ValueError if a file has numbers that do not fit their columns."""
+    n_columns = numbers.shape[1]
+    if n_columns != columns.width:
+        raise ValueError(
+            f"there are {n_columns} columns of numbers, not {columns.width}"
+        )
+    standardised = np.abs(columns.encode(numbers).numpy())
+    if not (standardised < _MAX_STANDARDISED).all():
+        limit = f"{_MAX_STANDARDISED:.0e} standard deviations"
+        raise ValueError(f"y has numbers beyond {limit}")
+
+
+def _check_mixed(condition: MixedCondition) -> None:
+    """Raise a ValueError if the labels and columns of a file do not fit together."""
+    n_labels = sum(condition.labelled)
+    for combination in condition.labels.classes:
+        if not isinstance(combination, tuple) or len(combination) != n_labels:
+            raise ValueError(
+                "the labels and columns of a condition do not fit together"
+            )
+    if len(condition.labelled) - n_labels != condition.columns.width:
+        raise ValueError("the labels and columns of a condition do not fit together")
 
 
 class HasConditions:
     """What has the conditions of rows: their kind, and their codes."""
 
-    given: Conditions | None  # of the rows of all ranks; None without y
+    conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
-    def condition(self) -> conditions.Condition | None:
-        return None if self.given is None else self.given.condition
+    def condition(self) -> Condition | None:
+        """The kind of y."""
+        return None if self.conditions is None else self.conditions.condition
 
     @property
     def codes(self) -> Tensor | None:
-        return None if self.given is None else self.given.codes
+        """The encoded y."""
+        return None if self.conditions is None else self.conditions.codes
 
     @property
     def n_conditions(self) -> int:
         """The number of classes, or of columns of y; 0 without."""
-        return 0 if self.given is None else self.given.condition.width
+        return 0 if self.conditions is None else self.conditions.condition.width
 
 
 class ArrayRows(HasConditions):
-    """What rows in an array share: their `values` (n, …), their conditions, their place among ranks."""
+    """What rows in an array share, for dataclasses that have such an array.
 
-    _names: ClassVar[
-        tuple[str, str]
-    ]  # of the field with the values, and of y in errors
-    shard: (
-        Shard | None
-    )  # of these rows among those of all ranks; None if there are no others
+    `_names` are the names of the field that holds the array (n, …), and of y in errors.
+    """
+
+    _names: ClassVar[tuple[str, str]]
+    # These rows among those of all ranks; None in a fit of one process.
+    rank_shard: Shard | None
 
     @property
     def values(self) -> np.ndarray:
         """This rank's rows (n, …)."""
         return np.asarray(getattr(self, self._names[0]))
 
-    def append(self, others: Self) -> Self:
-        values = np.concatenate((self.values, others.values))
-        return self._with(values, join_labels(self.y, others.y))
+    @property
+    def shard(self) -> Shard:
+        """The place of this rank's rows among those of all ranks."""
+        if self.rank_shard is None:
+            return Shard(0, len(self), len(self))
+        return self.rank_shard
 
-    def take(self, numbers: np.ndarray) -> Self:
-        return self._with(
-            self.values[numbers], None if self.y is None else self.y[numbers]
-        )
-
-    def _with(self, values: np.ndarray, y: np.ndarray | None) -> Self:
-        field, name = self._names
-        rows = cast(Any, self)
-        made: Self = replace(
-            rows, **{field: values}, given=Conditions.infer(y, len(values), name)
-        )
-        return made
+    @property
+    def y(self) -> np.ndarray | None:
+        """The conditions of the rows of all ranks, as the user wrote them."""
+        return None if self.conditions is None else self.conditions.y
 
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def n(self) -> int:
-        """Rows of all ranks."""
-        return self.here.total
+    def append(self, others: Self) -> Self:
+        """These rows and then the others."""
+        values = np.concatenate((self.values, others.values))
+        return self._with(values, join_labels(self.y, others.y))
 
-    @property
-    def here(self) -> Shard:
-        """The place of this rank's rows."""
-        return Shard(0, len(self), len(self)) if self.shard is None else self.shard
+    def take(self, numbers: np.ndarray) -> Self:
+        """A copy of the rows with these numbers."""
+        y = self.y
+        if y is not None:
+            y = y[numbers]
+        return self._with(self.values[numbers], y)
 
-    @property
-    def y(self) -> np.ndarray | None:
-        return None if self.given is None else self.given.y
+    def _with(self, values: np.ndarray, y: np.ndarray | None) -> Self:
+        """Rows of the same kind with other values; the kind of y is inferred anew."""
+        field, name_of_y = self._names
+        conditions = None
+        if y is not None:
+            conditions = RowConditions.infer(y, len(values), name_of_y)
+        changes: dict[str, Any] = {field: values, "conditions": conditions}
+        return cast(Self, replace(cast(Any, self), **changes))
 
     def keys(self) -> Sequence[Hashable]:
+        """A key of each row and its y."""
         return row_keys(self.values, self.y)
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
-        return {"X": digest(self.values, ranks, self.here), "y": digest(self.y)}
+        """Short texts that identify X and y."""
+        return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
 
 
-def without(rows: Any, gone: Any) -> Any:
-    """The rows left when others go, of equal rows the last first; a ValueError for rows that are not there."""
-    numbers: dict[Hashable, list[int]] = {}
-    for i, key in enumerate(rows.keys()):
-        numbers.setdefault(key, []).append(i)
-    left = np.ones(len(rows), dtype=bool)
-    for i, key in enumerate(gone.keys()):
-        if not numbers.get(key):
-            advice = "nothing was forgotten. Pass rows with their y, exactly as they were fitted"
-            raise ValueError(
-                f"row {i} of X is not in the model, or X has it more often; {advice}"
-            )
-        left[numbers[key].pop()] = False
-    if not left.any():
-        raise ValueError(
-            f"this would forget all {len(rows)} rows; delete the model instead"
-        )
-    return rows.take(np.flatnonzero(left))
+def without(rows: RowsT, removed: RowsT) -> RowsT:
+    """The rows that are left when others are removed, of equal rows the last first.
+
+    Raises a `DataError` for rows that are not there.
+    """
+    numbers_of_key: dict[Hashable, list[int]] = {}
+    for number, key in enumerate(rows.keys()):
+        numbers_of_key.setdefault(key, []).append(number)
+    is_left = np.ones(len(rows), dtype=bool)
+    for number, key in enumerate(removed.keys()):
+        if not numbers_of_key.get(key):
+            fact = "it is not in the model, or X has it more often"
+            hint = "nothing was forgotten. Pass rows with their y, as they were fitted"
+            raise DataError(fact, hint, row=number)
+        is_left[numbers_of_key[key].pop()] = False
+    if not is_left.any():
+        fact = f"this would forget all {len(rows)} rows"
+        raise DataError(fact, "delete the model instead")
+    return rows.take(np.flatnonzero(is_left))
+
+
+def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
+    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
+    n = len(X)
+    flat = np.ascontiguousarray(X).reshape(n, -1)
+    labels = [None] * n if y is None else y.tolist()
+    keys: list[Hashable] = []
+    for row, label in zip(flat, labels, strict=True):
+        numbers = row.astype(np.float64) + 0.0  # turns −0 into 0
+        number_key = hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
+        if isinstance(label, list):  # a row of columns
+            label = tuple(label)
+        keys.append((number_key, label_key(label)))
+    return keys
 
 
 def join_labels(
     first: np.ndarray | None, second: np.ndarray | None
 ) -> np.ndarray | None:
-    """The y of two sets of rows as one; objects if their kinds differ, or numpy would turn 1 into "1"."""
-    if (first is None) != (second is None):
-        given, missing = ("earlier", "new") if second is None else ("new", "earlier")
-        fact = f"the {given} rows have y and the {missing} rows have none"
-        raise ValueError(f"{fact}; pass y for all rows")
-    if first is None or second is None:
+    """The y of two sets of rows as one.
+
+    It has objects if the kinds differ: numpy would turn 1 into "1".
+    """
+    if first is None and second is None:
         return None
+    if first is None or second is None:
+        having, lacking = ("earlier", "new") if second is None else ("new", "earlier")
+        fact = f"the {having} rows have y and the {lacking} rows have none"
+        raise DataError(fact, "pass y for all rows")
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
-        fact = f"y of the new rows has shape {second.shape}, and y of the earlier rows {first.shape}"
-        raise ValueError(f"{fact}; pass y of the same kind for all rows")
+        shapes = f"{second.shape}, and y of the earlier rows {first.shape}"
+        fact = f"y of the new rows has shape {shapes}"
+        raise DataError(fact, "pass y of the same kind for all rows")
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
-        alike = second.astype(first.dtype)
-        if np.array_equal(alike, second):
-            return np.concatenate((first, alike))
-    kinds = [
-        {"i": "i", "u": "i"}.get(y.dtype.kind, y.dtype.kind) for y in (first, second)
-    ]
-    if kinds[0] != kinds[1]:
+        converted = second.astype(first.dtype)
+        if np.array_equal(converted, second):
+            return np.concatenate((first, converted))
+    if _broad_kind(first) != _broad_kind(second):
         first = first.astype(object)
         second = second.astype(object)
     return np.concatenate((first, second))
 
 
-def _narrow(y: np.ndarray) -> np.ndarray:
-    """Labels in the narrowest type: those that are left do not show which others there were."""
+def _broad_kind(y: np.ndarray) -> str:
+    """numpy's letter for the kind of an array, the same for all integers."""
+    return "i" if y.dtype.kind in "iu" else y.dtype.kind
+
+
+def _in_narrowest_type(y: np.ndarray) -> np.ndarray:
+    """Labels in the narrowest type of numpy.
+
+    Otherwise the type of those that are left would show which others there were.
+    """
     if y.ndim != 1 or y.dtype.kind not in "OUS":
         return y
     labels = y.tolist()
-    if len({type(label) for label in labels}) != 1 or type(labels[0]) not in (
-        str,
-        bytes,
-        int,
-        bool,
-    ):
+    types = {type(label) for label in labels}
+    if len(types) != 1 or not types <= {str, bytes, int, bool}:
         return y
     narrow = np.array(labels)
     return narrow if narrow.ndim == 1 and narrow.tolist() == labels else y
-
-
-def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
-    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
-    flat = np.ascontiguousarray(X).reshape(len(X), -1)
-    given: list[Any] = [None] * len(X) if y is None else y.tolist()
-    keys: list[Hashable] = []
-    for row, c in zip(flat, given, strict=True):
-        numbers = row.astype(np.float64) + 0.0  # −0 equals 0
-        label = conditions.label_key(tuple(c) if isinstance(c, list) else c)
-        keys.append(
-            (hashlib.blake2b(numbers.tobytes(), digest_size=16).digest(), label)
-        )
-    return keys

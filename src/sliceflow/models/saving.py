@@ -86,7 +86,8 @@ def save(
     names = {field.name for field in fields(history_type)} - {"seconds"}
     history = history_type(**{name: model.history[name] for name in names})
     own = get_type_hints(saved)["parameters"](**parameters)
-    file.save(path, saved(own, model.seed, model.fitted, history, model.rows, batched))
+    rows = estimator._rows_for_file()
+    file.save(path, saved(own, model.seed, model.fitted, history, rows, batched))
 
 
 def load_estimator(

@@ -1,1 +1,6 @@
-"""Draws near a row: `local` of x given a near y, and `smoothing` of new rows along the nearest."""
+"""Nearest neighbours: their search, and new rows drawn along them.
+
+`search` finds the rows nearest to points, and nothing else in the package does that by
+Euclidean distances. `local` samples x given y from rows whose y is near. `smoothing`
+draws new rows along the nearest rows.
+"""

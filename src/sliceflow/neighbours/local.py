@@ -1,7 +1,8 @@
-"""Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
+"""Local conditions: samples of x given y = y₀, from the rows whose y is near y₀.
 
-The k nearest rows, by columns of y or what they predict (`views`), get Epanechnikov's weights, move to
-y₀ along linear regressions, and samples are drawn along them (`draws`).
+The k nearest rows, by features of y (`features`), get Epanechnikov's weights and move
+to y₀ along linear regressions (`regressions`). Samples are drawn along them
+(`sampling`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,42 +20,57 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array, Between, Count
-from sliceflow.neighbours.draws import (
-    COMPONENTS,
-    MEASURED,
-    NEAR,
-    Adjusted,
-    adjust,
-    centred,
-    draw_near,
-)
-from sliceflow.neighbours.search import (
-    build_search,
-    choose_spread,
-    find_nearest,
-    kernel_weights,
-)
-from sliceflow.neighbours.views import (
-    View,
+from sliceflow.neighbours.features import (
+    FeatureMap,
     inverse_deviation,
-    moments,
     project,
     relevance,
     ridge,
+    standardized_moments,
 )
+from sliceflow.neighbours.nearness import choose_spread
+from sliceflow.neighbours.regressions import (
+    MAX_COMPONENTS,
+    Neighbourhoods,
+    adjust_by_regression,
+)
+from sliceflow.neighbours.sampling import (
+    MIN_COVARIANCE_DRAWS,
+    N_NOISE_ROWS,
+    centre_components,
+    sample_neighbourhoods,
+)
+from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.neighbours.weights import kernel_weights
 
-_FEWEST = 50
-_MOST = 2_000  # rows of a neighbourhood that are tried
-_TRIED = 150  # rows whose likelihood chooses k,
-_SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide
-_SEVERAL = 4
-_WIDE = 20  # columns of y from which a summary is tried, and beyond which it is taken,
-_ENOUGH = 400
-_FEATURES = 500
-_SHARE = 4  # with enough rows; its random features, fewer than a share
-_CHECKED = 20  # rows whose neighbourhoods choose h
-_LARGEST = 1e50  # of a number in a model: its square and the square of that are finite
-_NUMBERS = 1 << 21  # numbers of one array in memory at a time
+# Neighbours of a condition that are tried, from this many (or twice the columns).
+_MIN_NEIGHBOURS = 50
+_MAX_NEIGHBOURS = 2_000
+# Rows that are held out, and whose likelihood chooses k.
+_N_HELD_OUT = 150
+# A row's log likelihood counts as no less than the median minus this, so that one row
+# that nothing foresees does not decide.
+_MAX_SURPRISE = 20.0
+# A summary of y is tried for 4 columns of y or more, if there are 400 rows or more. For
+# more than 20 columns it is always taken.
+_MIN_SUMMARY_COLUMNS = 4
+_MAX_RELEVANCE_COLUMNS = 20
+_MIN_SUMMARY_ROWS = 400
+# Random features of a summary, and how many rows there must be for each of them.
+_MAX_FEATURES = 500
+_ROWS_PER_FEATURE = 4
+# Rows whose neighbourhoods choose the spread.
+_N_SPREAD_ROWS = 20
+# The spread before one is chosen, and that of neighbourhoods without different rows.
+_DEFAULT_SPREAD = 0.8
+# A condition is far from the rows if its nearest row is farther than any row's tenth
+# neighbour, which is measured on about this many rows.
+_N_REACH_NEIGHBOURS = 10
+_N_REACH_ROWS = 1_000
+# Numbers of a model are smaller than this, so that their fourth powers are finite.
+_MAX_NUMBER = 1e50
+# Numbers of one array in memory at a time: 16 MiB of float64.
+_MAX_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -62,242 +78,324 @@ class LocalSettings:
     """What a fit finds out about rows, and a file keeps beside them."""
 
     k: Count  # neighbours of a condition
-    spread: Annotated[
-        float, Between(0, 100)
-    ]  # h, how far samples go along their neighbours
-    # (l + n_features, m), of what is seen of y
+    # h, how far samples go along their neighbours
+    spread: Annotated[float, Between(0, 100)]
+    # (l + n_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
-    n_features: Count = 0  # random features that are seen of y beside its l columns
+    n_features: Count = 0  # random features of y beside its l columns
+
+
+class _Reach(NamedTuple):
+    """How far conditions may be from those of the rows, in standard deviations of y."""
+
+    index: NearestNeighbors  # of the distinct conditions
+    inverse_scale: Tensor  # (l,)
+    distance: float  # the largest distance of a condition to its tenth neighbour
 
 
 @dataclass(frozen=True)
-class LocalRows:
-    """Rows x (n, d) with conditions y (n, l), float64 and finite, ready to be asked for x given y."""
+class LocalSampler:
+    """Samples of x given y, from rows x (n, d) and y (n, l), float64 and finite."""
 
     x: Tensor
     y: Tensor
     settings: LocalSettings
 
     @classmethod
-    def fit_to(cls, x: Any, y: Any, k: int | None = None) -> LocalRows:
-        """The rows with settings found from them: k, and a summary of 4 to 20 columns of y, by likelihood."""
-        x = _float64(x)
-        y = _float64(y)
-        summarised = y.shape[1] > _WIDE
-        local = _summarised(x, y) if summarised else _by_relevance(x, y)
-        if k is None:
-            k, likelihood = _choose_k(local)
-            if not summarised and y.shape[1] >= _SEVERAL and len(y) >= _ENOUGH:
-                tried = Seed(0).child("k").permutation(len(x))[:_TRIED]
-                other_k, other = _choose_k(_summarised(x, y, tried))
-                gain = other - likelihood
-                if gain.mean() > gain.std() / math.sqrt(len(gain)):
-                    local = _summarised(x, y)
-                    k = other_k
-        local = local.with_(k=min(k, len(x)))
-        return local.with_(spread=_choose_spread(local))
+    def fit(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
+        """Rows with the settings that suit them.
 
-    def with_(self, **changes: Any) -> LocalRows:
-        """The same rows and search with another k or spread."""
+        Distances are those of a summary of y, or of its columns by relevance, and k
+        neighbours are looked at: whatever makes rows that are held out most likely.
+        """
+        x = _as_float64(x)
+        y = _as_float64(y)
+        n, n_columns = y.shape
+        if n_columns > _MAX_RELEVANCE_COLUMNS:
+            sampler = _with_summary(x, y)
+        else:
+            sampler = _with_relevance(x, y)
+        if k is None:
+            k, log_likelihood = _choose_k(sampler)
+            summary_is_tried = (
+                _MIN_SUMMARY_COLUMNS <= n_columns <= _MAX_RELEVANCE_COLUMNS
+                and n >= _MIN_SUMMARY_ROWS
+            )
+            if summary_is_tried:
+                trial = _with_summary(x, y, held_out=_held_out(n))
+                summary_k, summary_log_likelihood = _choose_k(trial)
+                gain = summary_log_likelihood - log_likelihood
+                if gain.mean() > gain.std() / math.sqrt(len(gain)):
+                    sampler = _with_summary(x, y)
+                    k = summary_k
+        sampler = sampler.with_settings(k=min(k, n))
+        return sampler.with_settings(spread=_choose_spread(sampler))
+
+    def with_settings(self, **changes: Any) -> LocalSampler:
+        """The same rows and index with another k or spread."""
         other = replace(self, settings=replace(self.settings, **changes))
-        other.__dict__.update(_view=self._view, _seen=self._seen, _search=self._search)
+        other.__dict__.update(
+            _feature_map=self._feature_map, _features=self._features, _index=self._index
+        )
         return other
 
     def check(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
-        n, columns = self.y.shape
-        own = self.settings
-        width, m = self.settings.projection.shape
-        fits = 1 <= own.k <= n and 0 <= own.n_features <= _FEATURES and m > 0
-        if not fits or width != columns + own.n_features:
+        n, n_columns = self.y.shape
+        settings = self.settings
+        width, n_projected = settings.projection.shape
+        fits = (
+            1 <= settings.k <= n
+            and 0 <= settings.n_features <= _MAX_FEATURES
+            and n_projected > 0
+            and width == n_columns + settings.n_features
+        )
+        if not fits:
             raise ValueError(
-                f"local settings do not fit {n} rows with {columns} columns of y: {own}"
+                f"local settings do not fit {n} rows with {n_columns} columns of y: "
+                f"{settings}"
             )
-        if not all(
-            bool((t.abs() < _LARGEST).all()) for t in (self.x, self.y, self._seen)
-        ):
-            raise ValueError(
-                f"local has numbers beyond {_LARGEST:.0e}, or that are none"
-            )
+        for numbers in (self.x, self.y, self._features):
+            if not bool((numbers.abs() < _MAX_NUMBER).all()):
+                raise ValueError(
+                    f"local has numbers beyond {_MAX_NUMBER:.0e}, or that are none"
+                )
 
     @property
     def description(self) -> str:
         """What distances see of y, in words."""
-        n = self.y.shape[1]
-        scores = len(self._view.scores)
-        features = self.settings.n_features
-        tails = f"; normal scores of {scores} heavy-tailed" if scores else ""
-        if features:
-            return f"of a summary of {n} columns by {features} random features{tails}"
-        used = int((torch.diagonal(self.settings.projection) > 0).sum())
-        return f"of {used} of {n} columns, weighted by relevance{tails}"
+        n_columns = self.y.shape[1]
+        n_scores = len(self._feature_map.normal_scores)
+        n_features = self.settings.n_features
+        tails = f"; normal scores of {n_scores} heavy-tailed" if n_scores else ""
+        if n_features:
+            return (
+                f"of a summary of {n_columns} columns by {n_features} random "
+                f"features{tails}"
+            )
+        n_used = int((torch.diagonal(self.settings.projection) > 0).sum())
+        return f"of {n_used} of {n_columns} columns, weighted by relevance{tails}"
 
     @cached_property
-    def _view(self) -> View:
-        return View.fit_to(self.y, self.settings.n_features)
+    def _feature_map(self) -> FeatureMap:
+        return FeatureMap.fit(self.y, self.settings.n_features)
 
     @cached_property
-    def _seen(self) -> Tensor:
-        return project(self._view, self.y, self.settings.projection)
+    def _features(self) -> Tensor:
+        """The projected features (n, m) of the rows, between which distances are."""
+        return project(self._feature_map, self.y, self.settings.projection)
 
     @cached_property
-    def _search(self) -> NearestNeighbors:
-        return build_search(self._seen)
+    def _index(self) -> NearestNeighbors:
+        return build_index(self._features)
 
     @cached_property
-    def _reach(self) -> tuple[NearestNeighbors, Tensor, float]:
-        """A search of distinct conditions, in which unit, and the largest distance to the tenth neighbour."""
-        unit = inverse_deviation(self.y)
-        distinct = torch.unique(self.y * unit, dim=0)
-        search = build_search(distinct)
-        some = distinct[:: max(1, len(distinct) // 1_000)]
-        return (
-            search,
-            unit,
-            float(find_nearest(search, some, min(10, len(distinct)))[0].max()),
+    def _reach(self) -> _Reach:
+        inverse_scale = inverse_deviation(self.y)
+        distinct = torch.unique(self.y * inverse_scale, dim=0)
+        index = build_index(distinct)
+        some = distinct[:: max(1, len(distinct) // _N_REACH_ROWS)]
+        k = min(_N_REACH_NEIGHBOURS, len(distinct))
+        distances, _ = query_index(index, some, k)
+        return _Reach(index, inverse_scale, float(distances.max()))
+
+    def warn_if_far(
+        self, y0: Any, name: str, stacklevel: int, indices: Tensor | None = None
+    ) -> None:
+        """Warn of the condition of y0 (q, l) that is farthest from the rows, if it is far.
+
+        `name` is what the user calls y; `indices` (q,) are the conditions' places in it.
+        """
+        reach = self._reach
+        points = _as_float64(y0) * reach.inverse_scale
+        distances = query_index(reach.index, points, 1)[0][:, 0]
+        farthest = int(distances.argmax())
+        distance = float(distances[farthest])
+        if distance <= reach.distance:
+            return
+        index = farthest
+        if indices is not None:
+            index = int(indices[farthest])
+        warnings.warn(
+            f"{name}[{index}] is {distance:.3g} standard deviations of {name} from the "
+            f"nearest row, where rows have ten neighbours within {reach.distance:.3g}: "
+            "its samples are extrapolated",
+            stacklevel=stacklevel + 1,
         )
 
-    def warn_of_far(
-        self, y0: Any, name: str, stacklevel: int, numbers: Tensor | None = None
-    ) -> None:
-        """Warn of a condition that is farther from all rows than rows are from each other; `name` is y's."""
-        search, unit, reach = self._reach
-        distance = find_nearest(search, _float64(y0) * unit, 1)[0][:, 0]
-        i = int(distance.argmax())
-        if distance[i] > reach:
-            which = f"{name}[{i if numbers is None else int(numbers[i])}]"
-            far = f"{float(distance[i]):.3g} standard deviations of {name} from the nearest row"
-            usual = f"where rows have ten neighbours within {reach:.3g}: its samples are extrapolated"
-            warnings.warn(f"{which} is {far}, {usual}", stacklevel=stacklevel + 1)
-
-    def adjusted(
+    def neighbourhoods(
         self,
         y0: Any,
-        without: Tensor | None = None,
-        most: int = COMPONENTS,
-        at: Tensor | None = None,
-    ) -> Adjusted:
-        """Neighbourhoods of y0 (q, l) without a row each, moved there, and log densities `at` points."""
-        seen = project(self._view, _float64(y0), self.settings.projection)
-        k = min(self.settings.k, len(self.x) - (without is not None))
-        distance, rows = find_nearest(self._search, seen, k, without)
-        weight, radius = kernel_weights(distance)
-        offset = (self._seen[rows] - seen[:, None]) / radius[..., None]
-        return adjust(self.x[rows], offset, weight, rows, most, at)
+        exclude: Tensor | None = None,
+        max_components: int = MAX_COMPONENTS,
+        density_at: Tensor | None = None,
+    ) -> Neighbourhoods:
+        """The k neighbours of each condition of y0 (q, l), moved there.
+
+        Parameters
+        ----------
+        y0 : (q, l)
+        exclude : (q,), a row for each condition that is not to be a neighbour
+        max_components : the most regressions along which neighbours move
+        density_at : (q, d), points whose log densities given y0 are asked for
+        """
+        features = project(self._feature_map, _as_float64(y0), self.settings.projection)
+        n_others = len(self.x)
+        if exclude is not None:
+            n_others -= 1
+        k = min(self.settings.k, n_others)
+        distances, rows = query_index(self._index, features, k, exclude)
+        weights, radius = kernel_weights(distances)
+        offsets = (self._features[rows] - features[:, None]) / radius[..., None]
+        return adjust_by_regression(
+            self.x[rows], offsets, weights, rows, max_components, density_at
+        )
 
     def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
-        """One sample (q, d) for each condition of y0; equal ones share a neighbourhood."""
-        distinct, own, counts = torch.unique(
+        """One sample (q, d) for each condition of y0 (q, l).
+
+        Equal conditions share a neighbourhood, so they are sampled together.
+        """
+        distinct, inverse, counts = torch.unique(
             y0, dim=0, return_inverse=True, return_counts=True
         )
-        order = torch.argsort(own, stable=True)
-        first = torch.cumsum(counts, 0) - counts
-        out = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
-        for n in torch.unique(
-            counts
-        ).tolist():  # conditions that are there equally often
-            some = torch.nonzero(counts == n)[:, 0]
-            rows = order[(first[some][:, None] + torch.arange(n)).flatten()]
-            out[rows] = self.draw(distinct[some], n, seed.child(n))[0].flatten(0, 1)
-        return out
+        order = torch.argsort(inverse, stable=True)
+        starts = torch.cumsum(counts, 0) - counts
+        samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
+        for n in torch.unique(counts).tolist():
+            n_times = torch.nonzero(counts == n)[:, 0]  # conditions that occur n times
+            places = starts[n_times][:, None] + torch.arange(n)
+            drawn, _ = self.sample(distinct[n_times], n, seed.child(n))
+            samples[order[places.flatten()]] = drawn.flatten(0, 1)
+        return samples
 
-    def draw(
-        self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS
+    def sample(
+        self, y0: Any, n: int, seed: Seed, max_components: int = MAX_COMPONENTS
     ) -> tuple[Tensor, Tensor]:
-        """n samples for each condition of y0, (q, n, d), and the row (q, n) around which each is drawn.
+        """n samples (q, n, d) for each condition of y0 (q, l).
 
-        A condition's samples follow from its index and the seed, not from the others. Rows are moved by
-        at most `most` regressions.
+        Also returns the row (q, n) around which each is drawn. The samples of a
+        condition follow from its index and the seed, not from the other conditions.
         """
-        y0 = _float64(y0)
+        y0 = _as_float64(y0)
+        samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
+        rows = torch.empty(len(y0), n, dtype=torch.int64)
+        n_conditions, n_samples = self._batch_sizes(n)
+        for first in range(0, len(y0), n_conditions):
+            conditions = slice(first, first + n_conditions)
+            near = self.neighbourhoods(y0[conditions], max_components=max_components)
+            for start in range(0, n, n_samples):
+                stop = min(start + n_samples, n)
+                # The first batch has the seed itself.
+                batch_seed = seed.child("from", start) if start else seed
+                drawn, chosen = sample_neighbourhoods(
+                    near, stop - start, self.settings.spread, batch_seed, first
+                )
+                samples[conditions, start:stop] = drawn
+                rows[conditions, start:stop] = near.rows.gather(1, chosen)
+        # A column of one value stays as it is, to the last bit.
+        varies = (self.x != self.x[0]).any(0)
+        return torch.where(varies, samples, self.x[0]), rows
+
+    def _batch_sizes(self, n: int) -> tuple[int, int]:
+        """How many conditions, and how many of their n samples, fit into memory."""
         k = self.settings.k
         d = self.x.shape[1]
-        out = torch.empty(len(y0), n, d, dtype=torch.float64)
-        around = torch.empty(len(y0), n, dtype=torch.int64)
-        block = min(n, max(1, _NUMBERS // (NEAR * d)))  # samples at a time
-        fitted = COMPONENTS * (self._seen.shape[1] + d + 1)
-        size = max(k * max(fitted, min(k, max(block, MEASURED))), block * NEAR * d)
-        chunk = max(1, _NUMBERS // size)
-        for first in range(0, len(y0), chunk):
-            near = self.adjusted(y0[first : first + chunk], most=most)
-            for at in range(0, n, block):
-                part = slice(first, first + chunk), slice(at, min(at + block, n))
-                own = seed.child("from", at) if at else seed
-                out[part], picked = draw_near(
-                    near, part[1].stop - at, self.settings.spread, own, first
-                )
-                around[part] = near.rows.gather(1, picked)
-        # A column of one value stays as it is, to the last bit.
-        return torch.where((self.x != self.x[0]).any(0), out, self.x[0]), around
+        n_samples = min(n, max(1, _MAX_NUMBERS // (N_NOISE_ROWS * d)))
+        # Numbers of a condition: to fit its mixture, to compare its neighbours with
+        # its draws, and to hold the neighbours of its draws.
+        mixture = k * MAX_COMPONENTS * (self._features.shape[1] + d + 1)
+        distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
+        noise = n_samples * N_NOISE_ROWS * d
+        n_conditions = max(1, _MAX_NUMBERS // max(mixture, distances, noise))
+        return n_conditions, n_samples
 
 
-def _float64(values: Any) -> Tensor:
+def _as_float64(values: Any) -> Tensor:
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
 
 
-def _by_relevance(x: Tensor, y: Tensor) -> LocalRows:
-    """Rows with distances of the columns of y, weighted by relevance."""
-    projection = torch.diag(relevance(x, View.fit_to(y)(y)))
-    return LocalRows(x, y, LocalSettings(len(x), 0.8, projection))
+def _held_out(n: int) -> Tensor:
+    """The indices of the rows, of n, that are held out to choose k."""
+    return Seed(0).child("k").permutation(n)[:_N_HELD_OUT]
 
 
-def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRows:
-    """Rows with distances of a summary of y, whose regression does not see the rows `without`."""
-    view = View.fit_to(y, min(_FEATURES, len(y) // _SHARE))
-    learnt = torch.ones(len(y)) > 0
-    if without is not None:
-        learnt[without] = False
-    projection = ridge(view, y[learnt], moments(x[learnt]))
-    return LocalRows(x, y, LocalSettings(len(x), 0.8, projection, view.n_features))
+def _with_relevance(x: Tensor, y: Tensor) -> LocalSampler:
+    """Rows with distances between the columns of y, weighted by relevance."""
+    features = FeatureMap.fit(y)(y)
+    projection = torch.diag(relevance(x, features))
+    return LocalSampler(x, y, LocalSettings(len(x), _DEFAULT_SPREAD, projection))
 
 
-def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
-    """The least k under which rows left out are about most likely, and their log likelihoods.
+def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> LocalSampler:
+    """Rows with distances between summaries of y, learnt without the rows held out."""
+    n_features = min(_MAX_FEATURES, len(y) // _ROWS_PER_FEATURE)
+    feature_map = FeatureMap.fit(y, n_features)
+    learnt = torch.ones(len(y), dtype=torch.bool)
+    if held_out is not None:
+        learnt[held_out] = False
+    projection = ridge(feature_map, y[learnt], standardized_moments(x[learnt]))
+    settings = LocalSettings(len(x), _DEFAULT_SPREAD, projection, n_features)
+    return LocalSampler(x, y, settings)
 
-    k doubles until the mean has fallen twice. About: within half a standard error of the best.
+
+def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
+    """The least k under which rows held out are about most likely.
+
+    Also returns the log likelihoods of these rows. k doubles until the mean has fallen
+    twice. About: within half a standard error of the best.
     """
-    n = len(local.x)
-    columns = local._seen.shape[1] + local.x.shape[1]
-    k = max(_FEWEST, 2 * columns)
-    most = min(n - 1, _MOST)
-    tried = Seed(0).child("k").permutation(n)[:_TRIED]
+    n = len(sampler.x)
+    n_columns = sampler._features.shape[1] + sampler.x.shape[1]
+    k = max(_MIN_NEIGHBOURS, 2 * n_columns)
     if n <= k:
         return n, torch.empty(0)
-    best = k
-    found = dict[int, Tensor]()
-    while not found or (max(found) < most and best in list(found)[-2:]):
-        k = min(k, most)
-        trial, chunk = (
-            local.with_(k=k),
-            max(1, _NUMBERS // (k * COMPONENTS * (columns + 1))),
-        )
-        parts = torch.split(tried, chunk)
-        near = (
-            trial.adjusted(local.y[own], without=own, at=local.x[own]) for own in parts
-        )
-        likelihood = torch.cat([part.log_density for part in near])
-        found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
-        best = max(found, key=lambda k: float(found[k].mean()))
+    max_k = min(n - 1, _MAX_NEIGHBOURS)
+    held_out = _held_out(n)
+    log_likelihoods: dict[int, Tensor] = {}
+    while True:
+        k = min(k, max_k)
+        log_likelihoods[k] = _log_likelihood(sampler.with_settings(k=k), held_out)
+        best = max(log_likelihoods, key=lambda k: float(log_likelihoods[k].mean()))
+        fell_twice = best not in list(log_likelihoods)[-2:]
+        if k == max_k or fell_twice:
+            break
         k *= 2
-    behind = {k: found[best] - likelihood for k, likelihood in found.items()}
-    k = next(
-        k
-        for k, b in behind.items()
-        if b.mean() <= b.std() / (2 * math.sqrt(len(tried)))
-    )
-    return k, found[k]
+    for k, log_likelihood in log_likelihoods.items():
+        loss = log_likelihoods[best] - log_likelihood
+        if loss.mean() <= loss.std() / (2 * math.sqrt(len(held_out))):
+            return k, log_likelihood
+    return best, log_likelihoods[best]
 
 
-def _choose_spread(local: LocalRows) -> float:
-    """H by `choose_spread`, from the neighbourhoods of some rows."""
-    some = Seed(0).child("spread").permutation(len(local.x))[:_CHECKED]
-    near = local.adjusted(local.y[some])
-    unit = centred(near)[2]
+def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
+    """Log likelihoods of some rows, each given its y and without itself."""
+    n_columns = sampler._features.shape[1] + sampler.x.shape[1]
+    numbers_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
+    batch_size = max(1, _MAX_NUMBERS // numbers_per_row)
+    batches = []
+    for rows in torch.split(held_out, batch_size):
+        near = sampler.neighbourhoods(
+            sampler.y[rows], exclude=rows, density_at=sampler.x[rows]
+        )
+        batches.append(near.log_density)
+    log_likelihood = torch.cat(batches)
+    return log_likelihood.clamp(min=float(log_likelihood.median()) - _MAX_SURPRISE)
+
+
+def _choose_spread(sampler: LocalSampler) -> float:
+    """The spread h by `choose_spread`, from the neighbourhoods of some rows."""
+    if sampler.settings.k < 3:
+        return sampler.settings.spread
+    some = Seed(0).child("spread").permutation(len(sampler.x))[:_N_SPREAD_ROWS]
+    near = sampler.neighbourhoods(sampler.y[some])
+    _, _, inverse_scale = centre_components(near)
 
     def draw(h: float) -> list[Tensor]:
-        return list(draw_near(near, 2 * MEASURED, h, Seed(0))[0] * unit)
+        draws, _ = sample_neighbourhoods(near, 2 * MIN_COVARIANCE_DRAWS, h, Seed(0))
+        return list(draws * inverse_scale)
 
-    enough = local.settings.k >= 3
-    return (
-        choose_spread(list(near.x * unit), draw) if enough else 0.0
-    ) or local.settings.spread
+    spread = choose_spread(list(near.x * inverse_scale), draw)
+    if spread == 0:
+        return sampler.settings.spread
+    return spread

@@ -1,97 +1,174 @@
-"""Exact search of the nearest rows, their weights, and how far draws go from them."""
+"""The rows nearest to points, by Euclidean distances. Both ways are exact.
+
+- `nearest_rows` compares points with all rows, in blocks, on a CPU or a GPU. It suits
+  wide rows, such as pictures, that are asked once.
+- `build_index` and `query_index` suit rows that are asked several times and have few
+  columns: scikit-learn builds a tree of them where that is faster.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-_FEW = 6
-_MANY = 100_000  # columns and rows beyond which all distances are faster than a tree
-_NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
-_ALWAYS = 0.8
-_BY_COLUMN = 0.2
-_LARGEST = 2.0  # the largest h: in few columns more would only blur
-_HALVINGS = 7
-_MEASURED = 4_000  # of the range of h, and rows whose distances are measured
+# Beyond both limits it is faster to compute all distances than to descend a tree, whose
+# cost grows quickly with the number of columns.
+_MAX_TREE_COLUMNS = 6
+_MAX_TREE_ROWS = 100_000
+# Numbers in a block of rows: 128 MiB of float64.
+_MAX_BLOCK_NUMBERS = 1 << 24
+# With this limit, two blocks have at most 16 million distances.
+_MAX_BLOCK_ROWS = 4096
+# Candidates beyond k whose distances are computed again in float64, because float32 may
+# exchange rows that are about equally far.
+_SPARE_CANDIDATES = 8
 
 
-def build_search(rows: Tensor) -> NearestNeighbors:
-    """An exact search among rows (n, d): a tree, or all distances where these are faster."""
-    brute = rows.shape[1] > _FEW and len(rows) > _MANY
-    return NearestNeighbors(algorithm="brute" if brute else "auto").fit(rows.numpy())
+def build_index(
+    rows: Tensor | np.ndarray, metric: str = "euclidean"
+) -> NearestNeighbors:
+    """An index of rows (n, d) for `query_index`.
 
-
-def find_nearest(
-    search: NearestNeighbors, points: Tensor, k: int, without: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Distances and numbers (q, k) of the rows nearest to points (q, d), in order, but for `without` (q,)."""
-    found = search.kneighbors(points.numpy(), k + (without is not None))
-    distance, rows = (torch.from_numpy(part) for part in found)
-    if without is None:
-        return distance, rows
-    own = rows == without[:, None]
-    own[:, -1] |= ~own.any(
-        1
-    )  # where the row is not among its nearest, the farthest goes
-    return distance[~own].view(len(points), k), rows[~own].view(len(points), k)
-
-
-def kernel_weights(distance: Tensor) -> tuple[Tensor, Tensor]:
-    """Epanechnikov's weights (q, k), 1 − (distance/r)² scaled to sum to 1, and the radius r (q, 1)."""
-    radius = distance[:, -1:] * (1 + 1e-6)
-    radius = torch.where(radius > 0, radius, 1)
-    weight = 1 - (distance / radius).square()
-    return weight / weight.sum(1, keepdim=True), radius
-
-
-def pick(weight: Tensor, u: Tensor) -> Tensor:
-    """Numbers (q, n) drawn in proportion to the weights (q, k), by uniform numbers u (q, n)."""
-    ends = weight.cumsum(1)
-    return torch.searchsorted(ends, u * ends[:, -1:]).clamp(max=weight.shape[1] - 1)
-
-
-def choose_spread(
-    clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]
-) -> float:
-    """The least h whose draws are no closer to rows than rows are to each other; 0 if all are equal.
-
-    `draw(h)` gives draws (m, d) of each cloud (n, d). Distances to the nearest row are compared by
-    geometric means: medians jump where a part of the data is far denser. Equal rows count once.
+    `metric` is one of scikit-learn's, such as "nan_euclidean" for rows with NaN.
     """
-    distinct = [torch.unique(rows, dim=0) for rows in clouds]
-    known = [
-        (i, build_search(rows)) for i, rows in enumerate(distinct) if len(rows) > 1
-    ]
-    if not known:
-        return 0.0
-    apart = []
-    for i, search in known:
-        some = distinct[i][:: -(-len(distinct[i]) // _MEASURED)]
-        apart.append(_mean_log(find_nearest(search, some, 2)[0][:, 1]))
+    n, d = rows.shape
+    algorithm = "auto"
+    if d > _MAX_TREE_COLUMNS and n > _MAX_TREE_ROWS:
+        algorithm = "brute"
+    index = NearestNeighbors(algorithm=algorithm, metric=metric)
+    return index.fit(np.asarray(rows))
 
-    def log_ratio(h: float) -> float:
-        draws = draw(h)
-        logs = [_mean_log(find_nearest(search, draws[i], 1)[0]) for i, search in known]
-        sizes = [len(draws[i]) for i, _ in known]
-        return sum(
-            n * (a - b) for n, a, b in zip(sizes, logs, apart, strict=True)
-        ) / sum(sizes)
 
-    low = 0.0
-    high = min(_ALWAYS + _BY_COLUMN * clouds[0].shape[1], _LARGEST)
-    for _ in range(_HALVINGS if log_ratio(high) > math.log(_NEAREST) else 0):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if log_ratio(middle) < math.log(_NEAREST) else (low, middle)
+def query_index(
+    index: NearestNeighbors,
+    points: Tensor | np.ndarray,
+    k: int,
+    exclude: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k rows of an index that are nearest to each of the points (q, d).
+
+    Returns distances (q, k) in ascending order, and the indices (q, k) of these rows.
+    `exclude` (q,) has the index of one row for each point that is not to be found,
+    such as the point itself.
+    """
+    if exclude is None:
+        distances, indices = index.kneighbors(np.asarray(points), k)
+        return torch.from_numpy(distances), torch.from_numpy(indices)
+    distances, indices = index.kneighbors(np.asarray(points), k + 1)
+    excluded = indices == exclude.numpy()[:, None]
+    # Where the excluded row is not among the k + 1, the farthest of them goes.
+    excluded[:, -1] |= ~excluded.any(axis=1)
+    shape = (len(points), k)
+    return (
+        torch.from_numpy(distances[~excluded].reshape(shape)),
+        torch.from_numpy(indices[~excluded].reshape(shape)),
+    )
+
+
+def nearest_rows(
+    points: np.ndarray,
+    rows: np.ndarray,
+    k: int,
+    *,
+    device: torch.device,
+    exclude: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k of the rows (n, d) that are nearest to each of the points (q, d).
+
+    Returns distances (q, k) in ascending order, and the indices (q, k) of these rows;
+    rows that are equally far are in the order of their indices. `exclude` (q,) has the
+    index of one row for each point that is not to be found.
+
+    Candidates come from matrix products in float32. The distances of the best k + 8 are
+    computed again as |a − b| in float64, so that the distance to an equal row is 0. This
+    takes less than 1 GiB. Integers are not converted in memory as a whole.
+    """
+    n_others = len(rows)
+    if exclude is not None:
+        n_others -= 1
+    n_candidates = min(k + _SPARE_CANDIDATES, n_others)
+    distances = np.empty((len(points), k))
+    indices = np.empty((len(points), k), np.int64)
+    centre = rows.mean(axis=0, dtype=np.float64)
+    for block in _blocks(points):
+        excluded = None
+        if exclude is not None:
+            excluded = exclude[block]
+        x = _centred(points[block], centre, device)
+        candidates = _candidates(x, rows, centre, n_candidates, excluded)
+        distances[block], indices[block] = _nearest_candidates(
+            points[block], rows, candidates, k
         )
-    return high
+    return distances, indices
 
 
-def _mean_log(distance: Tensor) -> float:
-    """The mean logarithm of the distances that are not 0."""
-    there = distance[distance > 0]
-    return float(there.log().mean()) if len(there) else -1e3
+def _blocks(rows: np.ndarray) -> Iterator[slice]:
+    """Slices of rows (n, d) that keep both limits of a block."""
+    size = _MAX_BLOCK_NUMBERS // rows.shape[1]
+    size = min(max(size, 1), _MAX_BLOCK_ROWS)
+    for first in range(0, len(rows), size):
+        yield slice(first, min(first + size, len(rows)))
+
+
+def _centred(rows: np.ndarray, centre: np.ndarray, device: torch.device) -> Tensor:
+    """Rows minus a centre in float32; float64 subtracts, so that less is lost."""
+    return torch.from_numpy(rows - centre).to(device, torch.float32)
+
+
+def _candidates(
+    x: Tensor,
+    rows: np.ndarray,
+    centre: np.ndarray,
+    n_candidates: int,
+    exclude: np.ndarray | None,
+) -> np.ndarray:
+    """Indices (q, n_candidates), ascending, of rows that float32 finds nearest to x (q, d)."""
+    extended_x = torch.cat((-x, x.new_ones(len(x), 1)), 1)
+    best_scores = x.new_empty(len(x), 0)
+    best_rows = best_scores.long()
+    for block in _blocks(rows):
+        y = _centred(rows[block], centre, x.device)
+        # ½|x − y|² without ½|x|², which is the same for all rows: ½|y|² − x·y. One
+        # product of extended vectors is faster than addmm.
+        half_squares = y.square().sum(1, keepdim=True) / 2
+        scores = extended_x @ torch.cat((y, half_squares), 1).T
+        if exclude is not None:
+            inside = np.flatnonzero((exclude >= block.start) & (exclude < block.stop))
+            scores[inside, exclude[inside] - block.start] = torch.inf
+        block_scores, columns = _smallest(scores, n_candidates)
+        best_scores = torch.cat((best_scores, block_scores), 1)
+        best_rows = torch.cat((best_rows, columns + block.start), 1)
+        best_scores, columns = _smallest(best_scores, n_candidates)
+        best_rows = best_rows.gather(1, columns)
+    return np.sort(best_rows.cpu().numpy(), axis=1)
+
+
+def _smallest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n smallest scores of each row, in any order, and their columns."""
+    n = min(n, scores.shape[1])
+    smallest = scores.topk(n, dim=1, largest=False, sorted=False)
+    return smallest.values, smallest.indices
+
+
+def _nearest_candidates(
+    points: np.ndarray, rows: np.ndarray, candidates: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances and indices (q, k) of the nearest of each point's candidates (q, c)."""
+    distances = np.empty(candidates.shape)
+    for c, indices in enumerate(candidates.T):
+        for block in _blocks(points):
+            # In float64: a difference of bytes would wrap around.
+            difference = np.subtract(
+                points[block], rows[indices[block]], dtype=np.float64
+            )
+            squares = np.einsum("ij,ij->i", difference, difference)
+            distances[block, c] = np.sqrt(squares)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    return (
+        np.take_along_axis(distances, order, 1),
+        np.take_along_axis(candidates, order, 1),
+    )

@@ -1,11 +1,13 @@
-"""Smoothing: new rows along the nearest rows, so that a flow fits the distribution and copies no row.
+"""Smoothing: new rows along the nearest rows.
 
-A draw is a row plus h times a Gaussian with the covariance of its k nearest rows of the same class.
-Draws of a class are moved linearly to the mean and covariance of its rows.
+A flow that fits these fits the distribution, and copies no row. A draw is a row plus h
+times a Gaussian with the covariance of its k nearest rows of the same class. Draws of a
+class are moved linearly to the mean and covariance of its rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,74 +15,99 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import noise_along, transport_map
-from sliceflow.neighbours.search import build_search, choose_spread, find_nearest
+from sliceflow.neighbours.nearness import choose_spread
+from sliceflow.neighbours.sampling import gaussian_transport, local_noise
+from sliceflow.neighbours.search import build_index, query_index
 
-_TRIED = 2_000  # draws whose distances choose h
-_NUMBERS = 1 << 22  # numbers in memory at a time
-_MOST_COLUMNS = 256  # whose covariance draws keep: of more, they keep the variances
+# Draws, about, whose distances choose h.
+_N_TRIED_DRAWS = 2_000
+# Numbers in memory at a time: 32 MiB of float64.
+_MAX_NUMBERS = 1 << 22
+# Draws of more columns keep the variances of the rows instead of their covariance, whose
+# eigenvectors would take long.
+_MAX_COVARIANCE_COLUMNS = 256
 
 
 @dataclass(frozen=True)
-class Group:
-    """The rows of one class: numbers (n,), x (n, d) float64, and the k nearest rows of each (n, k)."""
+class ClassNeighbours:
+    """The rows of one class, or of all, with their nearest rows."""
 
-    numbers: Tensor
-    x: Tensor
-    near: Tensor
+    indices: Tensor  # (n,), of the rows among all
+    x: Tensor  # (n, d), float64
+    neighbours: Tensor  # (n, k), the nearest rows of each, itself included
 
     def draw(self, h: float, times: int, seed: Seed, step: int = 1) -> Tensor:
-        """`times` draws of each row, or of one in `step`, with the moments of these: (n, times, d)."""
-        k = self.near.shape[1]
+        """`times` draws of each row, or of one in `step`: (n, times, d).
+
+        They have the mean and the covariance of these rows.
+        """
         x = self.x[::step]
-        near = self.near[::step]
-        draws = torch.empty(len(x), times, x.shape[1], dtype=torch.float64)
-        chunk = max(1, _NUMBERS // (k * (times + x.shape[1])))
-        for first in range(0, len(x), chunk):
-            some = slice(first, min(first + chunk, len(x)))
-            w = seed.normal(some.stop - first, times * k, start=first).view(
-                -1, times, k
-            )
-            draws[some] = x[some, None] + h * noise_along(self.x[near[some]], w)
-        off = (draws - draws.mean((0, 1))).flatten(0, 1)
-        centre = x - x.mean(0)
-        if x.shape[1] > _MOST_COLUMNS:
-            off *= (
-                centre.square().mean(0) / off.square().mean(0).clamp(min=1e-300)
-            ).sqrt()
+        draws = self._along_neighbours(h, times, seed, step)
+        deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
+        centred = x - x.mean(0)
+        if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
+            variances = deviations.square().mean(0).clamp(min=1e-300)
+            deviations *= (centred.square().mean(0) / variances).sqrt()
         else:
-            off = off @ transport_map(
-                off.T @ off / len(off), centre.T @ centre / len(x)
-            )
+            covariance = deviations.T @ deviations / len(deviations)
+            wanted = centred.T @ centred / len(x)
+            deviations = deviations @ gaussian_transport(covariance, wanted)
         # A column of one value stays as it is, to the last bit.
-        return torch.where((x != x[0]).any(0), x.mean(0) + off.view(draws.shape), x[0])
+        varies = (x != x[0]).any(0)
+        return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
+
+    def _along_neighbours(self, h: float, times: int, seed: Seed, step: int) -> Tensor:
+        """Rows plus h times a Gaussian of their neighbours, (n, times, d)."""
+        x = self.x[::step]
+        neighbours = self.neighbours[::step]
+        n, d = x.shape
+        k = neighbours.shape[1]
+        draws = torch.empty(n, times, d, dtype=torch.float64)
+        block_size = max(1, _MAX_NUMBERS // (k * (times + d)))
+        for first in range(0, n, block_size):
+            block = slice(first, min(first + block_size, n))
+            w = seed.normal(block.stop - first, times * k, start=first)
+            noise = local_noise(self.x[neighbours[block]], w.view(-1, times, k))
+            draws[block] = x[block, None] + h * noise
+        return draws
 
 
-def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
-    """The rows x (n, d) of each class, or all with columns of codes beside them, and their k nearest."""
-    x, joint, numbers = x.double(), x.double(), [torch.arange(len(x))]
+def find_class_neighbours(
+    x: Tensor, codes: Tensor | None, k: int
+) -> list[ClassNeighbours]:
+    """The k nearest rows of each row of x (n, d), itself included, within each class.
+
+    Class numbers as `codes` (n,) give one result for each class. Continuous `codes`
+    (n, l) are further columns of the distances.
+    """
+    x = x.double()
+    points = x
+    classes = [torch.arange(len(x))]
     if codes is not None and codes.dim() == 2:
-        joint = torch.cat((x, codes.double()), 1)
+        points = torch.cat((x, codes.double()), 1)
     elif codes is not None:
-        numbers = [
-            torch.nonzero(codes == c)[:, 0] for c in torch.unique(codes).tolist()
-        ]
-    rows = [(own, joint[own]) for own in numbers]
-    near = [find_nearest(build_search(z), z, min(k, len(own)))[1] for own, z in rows]
-    return [Group(own, x[own], found) for own, found in zip(numbers, near, strict=True)]
+        numbers = torch.unique(codes).tolist()
+        classes = [torch.nonzero(codes == c)[:, 0] for c in numbers]
+    found = []
+    for indices in classes:
+        class_points = points[indices]
+        index = build_index(class_points)
+        _, neighbours = query_index(index, class_points, min(k, len(indices)))
+        found.append(ClassNeighbours(indices, x[indices], neighbours))
+    return found
 
 
-def choose_smoothing(groups: Sequence[Group]) -> float:
-    """The least h whose draws are no closer to rows than rows are to each other (`choose_spread`)."""
-    n = sum(len(group.x) for group in groups)
-    times = -(-_TRIED // n)
-    step = max(1, n // _TRIED)
+def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
+    """The least h whose draws are no nearer to rows than rows are to each other."""
+    n = sum(len(group.x) for group in classes)
+    times = math.ceil(_N_TRIED_DRAWS / n)
+    step = max(1, n // _N_TRIED_DRAWS)
 
     def draw(h: float) -> list[Tensor]:
-        draws = (
-            group.draw(h, times, Seed(0).child(i), step)
-            for i, group in enumerate(groups)
-        )
-        return [part.flatten(0, 1) for part in draws]
+        draws = []
+        for i, group in enumerate(classes):
+            group_draws = group.draw(h, times, Seed(0).child(i), step)
+            draws.append(group_draws.flatten(0, 1))
+        return draws
 
-    return choose_spread([group.x for group in groups], draw)
+    return choose_spread([group.x for group in classes], draw)

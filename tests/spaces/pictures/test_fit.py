@@ -112,7 +112,7 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     assert (
         flow.plan(images[:1797], labels[:1797]).batch_size is None
     )  # every stage sees all
-    parts = job.begin().parts
+    parts = job.start().parts
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:

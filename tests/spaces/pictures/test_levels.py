@@ -44,7 +44,7 @@ def test_stages_have_the_directions_of_their_level(patch_basis):
         (RandomPatches if patch_basis == "random" else Tiles,) * 2
     ):
         assert isinstance(flow.stages[i].frame, kind)
-        cloud = Cloud(flow.stages[i].space.down(x))
+        cloud = Cloud(flow.stages[i].subspace.restrict(x))
         frames = [Step(flow, i, k, 0, cloud, Cloud(x)).frame() for k in range(5)]
         assert [f.n_directions for f in frames] == [
             made.count_directions(i, k) for k in range(5)
@@ -63,7 +63,7 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
     ]
     assert [stage.n_knots for stage in (coarse, fine, single)] == [12, 12, 512]
     assert [stage.taper for stage in (coarse, fine, single)] == [0, 0.5, 0]
-    assert [stage.space.clip for stage in (coarse, fine, single)] == [
+    assert [stage.subspace.clip for stage in (coarse, fine, single)] == [
         False,
         False,
         True,
@@ -82,10 +82,14 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), n_stages=1)
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
-    assert torch.allclose(space.up(space.down(change)), change, atol=1e-9)
+    assert torch.allclose(space.extend(space.restrict(change)), change, atol=1e-9)
     assert float(particles.x.abs().max()) > 1
     simulate(
-        flow, particles, Target.from_cloud(data), Noise(Seed(0)), run=FlowState(stage=1)
+        flow,
+        particles,
+        Target.from_cloud(data),
+        Noise(Seed(0)),
+        state=FlowState(stage_index=1),
     )
     assert float(particles.x.abs().max()) <= 1
 

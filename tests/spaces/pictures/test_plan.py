@@ -168,7 +168,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
             "sliceflow.spaces.pictures.fit.total_memory", lambda device, m=memory: m
         )
         plan = flow.plan(PICTURES)
-        assert (plan.batch_size, gpu._looked_at(plan)) == (max_samples, of_gpu)
+        assert (plan.batch_size, gpu.choose_batch_size(plan)) == (max_samples, of_gpu)
 
 
 @pytest.mark.parametrize(

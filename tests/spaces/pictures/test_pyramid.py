@@ -58,35 +58,35 @@ def test_columns_are_local():
 def test_painting_and_reading_again_is_the_identity(shape):
     level = Subspace(*shape)
     z = Seed(0).normal(level.dimension, 4)
-    assert level.up(z).shape == (shape[0] * shape[1] * shape[2], 4)
-    assert torch.allclose(level.down(level.up(z)), z, rtol=0, atol=1e-10)
-    assert level.up(z.float()).dtype == torch.float32
+    assert level.extend(z).shape == (shape[0] * shape[1] * shape[2], 4)
+    assert torch.allclose(level.restrict(level.extend(z)), z, rtol=0, atol=1e-10)
+    assert level.extend(z.float()).dtype == torch.float32
 
 
 def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
     level = Subspace(2, 7, 5, 3, 2)
     u = torch.kron(identity(2), torch.kron(basis(7, 3), basis(5, 2)))
     x = Seed(0).normal(70, 4)
-    assert torch.allclose(level.down(x), u.T @ x)
-    assert torch.allclose(level.up(u.T @ x), u @ (u.T @ x))
+    assert torch.allclose(level.restrict(x), u.T @ x)
+    assert torch.allclose(level.extend(u.T @ x), u @ (u.T @ x))
 
 
 def test_full_resolution_is_the_picture_itself():
     level = Subspace(3, 6, 4, 6, 4)
     x = torch.zeros(72, 2)
     assert level.is_full_resolution
-    assert level.down(x) is x
-    assert level.up(x) is x
+    assert level.restrict(x) is x
+    assert level.extend(x) is x
     assert not Subspace(3, 6, 4, 6, 3).is_full_resolution
 
 
 def test_chunks_of_columns_change_nothing(monkeypatch):
     x = torch.randn(3 * 12 * 10, 1000, dtype=torch.float64)
     level = Subspace(3, 12, 10, 5, 4)
-    small = level.down(x)
-    pictures = level.up(small)
+    small = level.restrict(x)
+    pictures = level.extend(small)
     monkeypatch.setattr(
         "sliceflow.spaces.pictures.pyramid._CHUNK", 1
     )  # 256 columns at a time
-    torch.testing.assert_close(level.down(x), small)
-    torch.testing.assert_close(level.up(small), pictures)
+    torch.testing.assert_close(level.restrict(x), small)
+    torch.testing.assert_close(level.extend(small), pictures)

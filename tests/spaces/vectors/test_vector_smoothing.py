@@ -11,7 +11,7 @@ from sklearn.datasets import make_moons
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Shard
-from sliceflow.neighbours.smoothing import find_groups
+from sliceflow.neighbours.smoothing import find_class_neighbours
 from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def moons(n, noise=0.1, seed=0):
 
 def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
     exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
-    found = Smoothing(h, x, find_groups(x, codes, k), exact)
+    found = Smoothing(h, x, find_class_neighbours(x, codes, k), exact)
     return found.draws(times, Seed(0), here or Shard(0, len(x), len(x)))
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import MOST_LEVEL, ROUNDS
+from sliceflow.kernels.reference import MAX_LEVEL, ROUNDS
 from sliceflow.kernels.triton.values import larger
 
 _WIDE = 1024  # bins of a map looked at together,
@@ -250,7 +250,7 @@ def at_bends(
     _at_bends_kernel[grid](
         lo.contiguous(), hi.contiguous(), values.contiguous(), counts.contiguous(),
         new_lo, new_hi, places, levels, shift, knots, exponent,
-        BINS=n_bins, KNOTS=n_knots, MOST=MOST_LEVEL, ROUNDS=ROUNDS,
+        BINS=n_bins, KNOTS=n_knots, MOST=MAX_LEVEL, ROUNDS=ROUNDS,
         LANES=lanes, BLOCK=block, WIDE=min(bins, _WIDE),
         num_warps=4 if lanes * block <= 2048 else 8, enable_fp_fusion=False,
     )  # fmt: skip

@@ -1,7 +1,9 @@
-"""Rotations for photographs: each direction of a tile combines a few cosines, not all pixels.
+"""Rotations of tiles for photographs: each direction combines a few cosines.
 
-A random direction over all pixels of a tile mostly measures coarse light and shade, which a few steps
-match. So Θ = R·P: the rows of P are the cosines of the tile, and R rotates random groups of 2 to 32.
+A random direction over all pixels of a tile mostly measures coarse light and shade,
+which a few steps match. So the rotation of a tile is Θ = R·P: the rows of P are the
+cosines of the tile (its DCT-II basis) in random order, and R rotates groups of 2, 4, 8,
+16 or 32 of them. Steps cycle through these group sizes.
 """
 
 from __future__ import annotations
@@ -15,63 +17,92 @@ from sliceflow.caches import cached
 from sliceflow.engine.frames import rotation, uniform_rotations, zero_padded
 from sliceflow.engine.random import Seed
 
-_GROUPS = (2, 4, 8, 16, 32)  # cosines in a group; steps cycle through these sizes
-_POOL = 256  # rotations of each group size
-_CACHE_BYTES = 1 << 26  # bytes cached, of each kind
-_MIN_VALUES = 8  # smaller tiles use a plain rotation: a group would be the whole tile
+# Cosines in a group. Small groups see single frequencies, large ones mixtures.
+GROUP_SIZES = (2, 4, 8, 16, 32)
+
+# Rotations of each group size that are drawn once, and then chosen from at random: a QR
+# decomposition for each group of each step would cost more than the step.
+N_POOLED_ROTATIONS = 256
+
+# Tiles with fewer values use a plain rotation: a group would be the whole tile.
+MIN_TILE_VALUES = 8
+
+# Rotations are drawn for several steps at once, which is faster: for at most 32 steps,
+# and at most this many numbers, about 30 MB in float64.
+MAX_STEPS_PER_BLOCK = 32
+MAX_VALUES_PER_BLOCK = 1 << 22
+
+# Bytes that each of the three caches below may hold: a block or two.
+CACHE_BYTES = 1 << 26
 
 
-def _cosines(n: int) -> Tensor:
-    """The cosine basis of n values (the DCT-II), rows of unit length: (n, n)."""
+def _dct_matrix(n: int) -> Tensor:
+    """The cosine basis of n values (the DCT-II), rows of unit length: (n, n), float64."""
     i = torch.arange(n, dtype=torch.float64)
     rows = torch.cos(math.pi / n * torch.outer(i, i + 0.5)) * math.sqrt(2 / n)
     rows[0] /= math.sqrt(2)
     return rows
 
 
-@cached(_CACHE_BYTES)
+@cached(CACHE_BYTES)
 def cosine_basis(
-    channels: int, s: int, t: int, device: torch.device | str = "cpu"
+    channels: int, height: int, width: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels."""
-    basis = torch.kron(_cosines(channels), torch.kron(_cosines(s), _cosines(t)))
-    return basis.to(device)
+    """P (k, k) of tiles of k = C·height·width values.
+
+    Its rows are products of a cosine over channels, a vertical and a horizontal one.
+    """
+    spatial = torch.kron(_dct_matrix(height), _dct_matrix(width))
+    return torch.kron(_dct_matrix(channels), spatial).to(device)
 
 
-@cached(_CACHE_BYTES)
-def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
-    """The rotations of groups, shared by all seeds with the same entropy."""
-    normal = Seed(entropy).child("groups", size).normal(_POOL * size, size)
-    return uniform_rotations(normal.view(_POOL, size, size)).to(device)
+@cached(CACHE_BYTES)
+def _rotation_pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
+    """Rotations (256, size, size), shared by all seeds with the same entropy."""
+    seed = Seed(entropy).child("groups", size)
+    normal = seed.normal(N_POOLED_ROTATIONS * size, size)
+    return uniform_rotations(normal.view(N_POOLED_ROTATIONS, size, size)).to(device)
 
 
-@cached(_CACHE_BYTES)
-def _block(
+@cached(CACHE_BYTES)
+def _rotation_block(
     seed: Seed,
     first: int,
-    steps: int,
+    n_steps: int,
     tile: tuple[int, int, int],
     side: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of steps first … first + steps − 1 of a stage, (steps, side, side)."""
+    """The rotations of steps first … first + n_steps − 1: (n_steps, side, side)."""
     k = math.prod(tile)
-    numbers = seed.child("cosines").uniform(steps, 2 * k, start=first, device=device)
-    order = numbers[:, :k].argsort(dim=1, stable=True)
-    chosen = (numbers[:, k:] * _POOL).long()
-    rows = cosine_basis(*tile, device)[order]
-    for turn, size in enumerate(_GROUPS):
-        at = slice((turn - first) % len(_GROUPS), None, len(_GROUPS))
-        n = k // size  # leftover cosines are not rotated
-        selected = rows[at]
-        pool = _pool(seed.entropy, size, device)
-        if n == 0 or len(selected) == 0:
-            continue
-        groups = selected[:, : n * size].reshape(-1, size, k)
-        turned = torch.bmm(pool[chosen[at, :n].reshape(-1)], groups)
-        selected[:, : n * size] = turned.view(len(selected), n * size, k)
-    return zero_padded(rows.to(dtype), side)
+    uniform = seed.child("cosines").uniform(n_steps, 2 * k, start=first, device=device)
+    order = uniform[:, :k].argsort(dim=1, stable=True)
+    pool_index = (uniform[:, k:] * N_POOLED_ROTATIONS).long()
+    theta = cosine_basis(*tile, device)[order]  # (n_steps, k, k)
+    for i, size in enumerate(GROUP_SIZES):
+        pool = _rotation_pool(seed.entropy, size, device)
+        # The steps whose group size this is: every fifth one.
+        steps = slice((i - first) % len(GROUP_SIZES), None, len(GROUP_SIZES))
+        _rotate_groups(theta[steps], pool, pool_index[steps])
+    return zero_padded(theta.to(dtype), side)
+
+
+def _rotate_groups(theta: Tensor, pool: Tensor, pool_index: Tensor) -> None:
+    """Rotate groups of rows of theta (n_steps, k, k), in place.
+
+    The rotations are `pool` (256, size, size). Group j of step i takes the one with the
+    number pool_index[i, j]. Rows that are left over at the end are not rotated.
+    """
+    n_steps, k, _ = theta.shape
+    size = pool.shape[-1]
+    n_groups = k // size
+    n_rotated = n_groups * size
+    if n_groups == 0 or n_steps == 0:
+        return
+    groups = theta[:, :n_rotated].reshape(-1, size, k)
+    rotations = pool[pool_index[:, :n_groups].reshape(-1)]
+    theta[:, :n_rotated] = torch.bmm(rotations, groups).view(n_steps, n_rotated, k)
 
 
 def cosine_rotation(
@@ -82,10 +113,16 @@ def cosine_rotation(
     dtype: torch.dtype = torch.float64,
     side: int | None = None,
 ) -> Tensor:
-    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side)."""
+    """The rotation of a step for tiles of shape (C, height, width).
+
+    It is (k, k) for k = C·height·width, or zero-padded to (side, side).
+    """
     k = math.prod(tile)
-    if k < _MIN_VALUES:
+    if k < MIN_TILE_VALUES:
         return rotation(seed, step, k, device, dtype, side)
-    steps = max(1, min(32, (1 << 22) // (k * k)))  # about 30 MB at a time
-    first = step // steps * steps
-    return _block(seed, first, steps, tile, side or k, device, dtype)[step - first]
+    if side is None:
+        side = k
+    n_steps = max(1, min(MAX_STEPS_PER_BLOCK, MAX_VALUES_PER_BLOCK // (k * k)))
+    first = step // n_steps * n_steps
+    block = _rotation_block(seed, first, n_steps, tile, side, device, dtype)
+    return block[step - first]

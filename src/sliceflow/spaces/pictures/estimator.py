@@ -16,17 +16,17 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, is_int, require
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
-from sliceflow.spaces.pictures.layout import part_of
+from sliceflow.spaces.pictures.inpainting import complete_pictures, with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import as_mask
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
 
 
-class ImageFlow(FlowEstimator):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Parameters
@@ -82,8 +82,9 @@ class ImageFlow(FlowEstimator):
     """
 
     _kinds = (PicturePlan, FittedPictures, PictureRows)
+    _options_type = PictureOptions
 
-    def __init__(  # many: they are the settings of the model
+    def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
         *,
         schedule: str = "auto",
@@ -168,17 +169,17 @@ class ImageFlow(FlowEstimator):
             raise ValueError(
                 "pass mask=, what is known of the pictures, such as mask='left'"
             )
-        known = part_of(mask, fitted.layout, "mask")
+        known = as_mask(mask, fitted.layout, "mask")
         codes = None
-        pictures = without_hidden(X, known)
+        pictures = with_hidden_as_zero(X, known)
         like = self._kept_pictures(fitted)
         if y is not None:
-            if fitted.given is None or fitted.given.condition.hidden:
+            if fitted.conditions is None or fitted.conditions.condition.hidden:
                 raise ValueError(
                     "y was given but the model was fitted without labels; omit y"
                 )
-            condition = fitted.given.condition
-            learnt = fitted.given.codes[: len(like)]
+            condition = fitted.conditions.condition
+            learnt = fitted.conditions.codes[: len(like)]
             asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
             if len(asked) != len(pictures):
                 fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
@@ -191,14 +192,14 @@ class ImageFlow(FlowEstimator):
 
     def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
-        rows: PictureRows | None = self._model.rows
+        rows = self._rows_for_file()  # as a loaded model would have them
         if rows is not None:
             return rows.pixels
         if fitted.mosaics is None:
             fact = "keeps no pictures, but a mask needs them"
             hint = "fit it with keep_rows=True, or for one mask with observed="
             raise ParameterError("keep_rows", self.keep_rows, fact, hint)
-        return fitted.layout.read(fitted.mosaics.pictures(fitted.layout))
+        return fitted.layout.read(fitted.mosaics.decoded_pictures(fitted.layout))
 
     def evolution(
         self,
@@ -240,7 +241,7 @@ class ImageFlow(FlowEstimator):
                 raise ValueError("the model was fitted without observed=; omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
-        frames = fitted.frames(n, codes, seed, n_frames)
+        frames = fitted.trajectory(n, codes, seed, n_frames)
         return (
             torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
         )
@@ -258,13 +259,17 @@ class ImageFlow(FlowEstimator):
         return self
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks | None = None
+        self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> PictureAdapter:
-        check_parameters(self.get_params(deep=False))
-        parameters = with_preset(self, self.options or PictureOptions(), PICTURES)
+        parameters = self.get_params(deep=False)
+        check_parameters(parameters)
+        parameters["options"] = self.options or PictureOptions()
+        if self.preset is not None:
+            defaults = type(self)().get_params(deep=False)
+            defaults["options"] = PictureOptions()
+            parameters = with_preset(parameters, defaults, PICTURES)
         layout = None
         if like_fitted:
-            pending: PictureRows | None = self._pending_rows
-            layout = self._model.fitted.layout if pending is None else pending.layout
-        device = resolve_device(self.device)
-        return PictureAdapter(parameters, device, layout, ranks or Ranks())
+            pending = self._pending_rows
+            layout = self._fitted_state().layout if pending is None else pending.layout
+        return PictureAdapter(parameters, resolve_device(self.device), layout, ranks)

@@ -1,4 +1,4 @@
-"""The fit of pictures: prepare, then move the particles level by level."""
+"""The fit of pictures: plan it, then move the particles level by level."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.devices import total_memory
-from sliceflow.engine import conditions, events
+from sliceflow.engine import conditions
 from sliceflow.engine.batches import (
     Batches,
     Target,
@@ -23,356 +23,491 @@ from sliceflow.engine.batches import (
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud, sort_by_class
-from sliceflow.engine.flow import FlowState, Noise, simulate
+from sliceflow.engine.events import Listener
+from sliceflow.engine.flow import FlowState, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import require
+from sliceflow.errors import CopyWarning, DataError, require
 from sliceflow.metrics.copying import copy_warning
-from sliceflow.models.particles import ParticleConditions, select_particles
+from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.fitting import run_flow
+from sliceflow.models.particles import (
+    ParticleConditions,
+    count_moved,
+    select_particles,
+)
+from sliceflow.models.protocols import FlowResult
 from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
-from sliceflow.models.rows import Conditions
+from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.layout import Layout, part_of
+from sliceflow.spaces.pictures.layout import Layout, as_mask
 from sliceflow.spaces.pictures.levels import LevelFlow
-from sliceflow.spaces.pictures.mosaics import kept_pictures, mosaics_of, start
+from sliceflow.spaces.pictures.mosaics import (
+    build_mosaics,
+    initial_particles,
+    stored_pictures,
+)
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 
-_FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
+# The fewest pictures that a step uses, whatever the memory, and the fewest on a CPU if
+# pictures are encoded once per stage.
+MIN_BATCH = 4096
+MIN_CPU_BATCH = 10_000
+# A step's projections may take this share of all memory of the device.
+CPU_MEMORY_SHARE = 8
+GPU_MEMORY_SHARE = 4
+
+# Integer pixels that all are below this share of the possible values are probably of
+# another range than the user said.
+DARK_SHARE = 4
 
 
 @dataclass(frozen=True)
 class PictureAdapter:
     """Pictures, for one estimator."""
 
-    parameters: Mapping[
-        str, Any
-    ]  # the estimator's checked ones, and `options`, never None
-    device: torch.device  # device of the fit
+    parameters: Mapping[str, Any]  # the estimator's checked ones; `options` never None
+    device: torch.device
     layout: Layout | None = None  # that pictures must have; None takes theirs
     ranks: Ranks = SINGLE
 
     def read(self, X: Any, y: Any) -> PictureRows:
-        ranks = self.ranks
+        """The user's pictures and labels, checked."""
         if y is not None and self.parameters["observed"] is not None:
-            raise ValueError(
-                "a flow can use labels or observed pixels, not both; choose one"
-            )
-        like = self.layout or Layout.infer(X, self.parameters["n_pixel_values"])
-        pixels = like.read(X)
-        values = like.n_pixel_values
-        if values is None:
-            pixels = pixels.astype(np.promote_types(like.dtype, np.float32), copy=False)
-        elif self.layout is None and 0 < (brightest := int(pixels.max())) < values // 4:
-            fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
-            advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
-            warnings.warn(
-                f"{fact}; {advice}", UserWarning, stacklevel=5
-            )  # the call of fit
-        shard = ranks.shard(len(pixels), f"{like}{'' if y is None else ' and labels'}")
-        given = None
-        if y is not None:
-            names = np.atleast_1d(conditions.as_array(y, "labels"))
-            if len(names) != shard.count:
-                fact = f"there are {shard.count} pictures but {len(names)} labels"
-                raise ValueError(f"{fact}; pass one label per picture")
-            if names.ndim != 1:
-                raise ValueError(
-                    f"labels have shape {names.shape}; pass one class label per picture"
-                )
-            given = Conditions.infer(ranks.gather(names), shard.total, "labels")
-        return PictureRows(like, pixels, given, None if ranks.size == 1 else shard)
+            fact = "a flow can use labels or observed pixels, not both"
+            raise DataError(fact, "choose one")
+        layout = self.layout
+        if layout is None:
+            layout = Layout.infer(X, self.parameters["n_pixel_values"])
+        pixels = layout.read(X)
+        if layout.n_pixel_values is None:
+            dtype = np.promote_types(layout.dtype, np.float32)
+            pixels = pixels.astype(dtype, copy=False)
+        elif self.layout is None:
+            _warn_if_dark(pixels, layout.n_pixel_values)
 
-    def plan(self, rows: PictureRows, seed: Seed) -> PictureJob:
-        ranks = self.ranks
+        labels = None
+        kind = str(layout)
+        if y is not None:
+            labels = _check_labels(y, len(pixels))
+            kind += " and labels"
+        shard = None
+        if self.ranks.size > 1:
+            shard = self.ranks.shard(len(pixels), kind)
+        row_conditions = None
+        if labels is not None:
+            all_labels = self.ranks.gather(labels)
+            row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
+        return PictureRows(layout, pixels, row_conditions, shard)
+
+    def plan(self, rows: PictureRows, seed: Seed) -> PictureFit:
+        """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
-        observed = self.parameters["observed"]
+        ranks = self.ranks
+        observed = parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
         m = plans.choose_particles(parameters, data.n, self.device)
         least = max(ranks.size, data.n_conditions)
-        require(
-            m >= least,
-            "n_particles",
-            m,
-            f"at least {least}, one for each class and rank",
-        )
-        xi = parameters["amplifier"]
-        transport = parameters["transport"]
-        n = data.n
-        if data.given is None and observed is None:
-            k = plans.choose_clusters(parameters, m, n, data.layout.shape, self.device)
-            if k > 1:
-                data = data.clustered(k, seed.child("data"), ranks)
-                xi = math.inf
-        mask = None if observed is None else part_of(observed, data.layout).copy()
-        xi = plans.choose_amplifier(xi, transport, m, n, data.n_conditions)
-        model = parameters["options"].n_knots != 0
-        own = seed.child("conditions")
-        assigned = ParticleConditions.in_proportion(
-            data.given, m, xi, own, own.child("mixed"), model
-        )
-        plan = self._plan(data, m, assigned.n_moved(m, model), xi, ranks)
-        return PictureJob(plan, data, assigned, mask, seed, ranks)
+        kind = f"at least {least}, one for each class and rank"
+        require(m >= least, "n_particles", m, kind)
 
-    def _plan(
-        self, data: PictureData, m: int, moved: int, amplifier: float, ranks: Ranks
+        amplifier = parameters["amplifier"]
+        if data.conditions is None and observed is None:
+            shape = data.layout.shape
+            k = plans.choose_clusters(parameters, m, data.n, shape, self.device)
+            if k > 1:
+                data = data.with_clusters(k, seed.child("data"), ranks)
+                amplifier = math.inf
+        known = None
+        if observed is not None:
+            known = as_mask(observed, data.layout).copy()
+        amplifier = plans.choose_amplifier(
+            amplifier, parameters["transport"], m, data.n, data.n_conditions
+        )
+        has_model = parameters["options"].n_knots != 0
+        assigned = None
+        if data.conditions is not None:
+            drawn_from = seed.child("conditions")
+            assigned = ParticleConditions.in_proportion(
+                data.conditions,
+                m,
+                amplifier,
+                drawn_from,
+                drawn_from.child("mixed"),
+                has_model,
+            )
+        n_moved = count_moved(m, assigned, has_model)
+        plan = self._with_cost(self._resolve(data, m, n_moved, amplifier), data)
+        return PictureFit(plan, data, assigned, known, seed, ranks)
+
+    def _resolve(
+        self, data: PictureData, m: int, n_moved: int, amplifier: float
     ) -> PicturePlan:
-        """The plan for m particles, of which the fit moves `moved`."""
+        """The plan for m particles, of which the fit moves `n_moved`, without its cost."""
         parameters = self.parameters
-        options = self.parameters["options"]
+        options = parameters["options"]
         layout = data.layout
-        given = data.given
-        observed = parameters["observed"]
         n = data.n
-        width = data.n_conditions
-        per_class = width if math.isinf(amplifier) else 0
+        n_classes = data.n_conditions
+        is_observed = parameters["observed"] is not None
         shared = 0 < amplifier < math.inf
-        n_summed = plans.choose_start(
-            options.start, layout, shared, observed is not None
+        per_class = math.isinf(amplifier)
+        mosaic_size = plans.choose_mosaic_size(
+            options.start, layout, shared, is_observed
         )
-        joint = not per_class and not n_summed
-        different = n / ((2 if parameters["mirror"] else 1) * (per_class or 1))
-        steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
-        c, h, w = layout.shape
-        text = parameters["schedule"]
-        text = {"auto": schedules.auto(h, w, c), "paper": schedules.paper(h, w)}.get(
-            text, text
-        )
-        size = (m if per_class else moved) + n, ranks.size
-        kind: Any = (
-            "none"
-            if given is None
-            else "clusters"
-            if given.condition.hidden
-            else "labels"
-        )
+        joint = not per_class and mosaic_size == 0
+        n_steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
+        n_different_per_map = n / 2 if parameters["mirror"] else float(n)
+        if per_class:
+            n_different_per_map /= n_classes
+        n_sorted_or_counted = n + (m if per_class else n_moved)
         plan = PicturePlan(
             device=str(self.device),
-            n_ranks=ranks.size,
+            n_ranks=self.ranks.size,
             n_pictures=n,
             layout=layout,
             mirror=data.mirrored,
             n_particles=m,
-            n_moved=moved,
-            condition="observed" if observed is not None else kind,
-            n_conditions=width,
+            n_moved=n_moved,
+            condition=_condition_kind(data, is_observed),
+            n_conditions=n_classes,
             amplifier=amplifier,
-            stages=tuple(schedules.from_string(text, h, w, steps)),
+            stages=self._stages(layout, n_steps),
             patch_basis=plans.choose_patch_basis(
-                parameters["patch_basis"], data, ranks
+                parameters["patch_basis"], data, self.ranks
             ),
-            transport=plans.choose_transport(parameters["transport"], amplifier, *size),
-            n_knots=plans.choose_knots(options.n_knots, m, amplifier, width),
-            n_summed=n_summed,
+            transport=plans.choose_transport(
+                parameters["transport"],
+                amplifier,
+                n_sorted_or_counted,
+                self.ranks.size,
+            ),
+            n_knots=plans.choose_knots(options.n_knots, m, amplifier, n_classes),
+            mosaic_size=mosaic_size,
             shrinkage=plans.choose_shrinkage(
-                options.shrinkage, different, steps, n_summed > 0
+                options.shrinkage, n_different_per_map, n_steps, mosaic_size > 0
             ),
             options=options,
         )
-        plan = replace(
-            plan, batch_size=None if ranks.size > 1 else self._looked_at(plan)
-        )
-        n_here = data.raw.shape[1]
-        m_here = ranks.share(moved).count
-        what = f"n_particles={m_here}, {n_here} pictures of {layout.dimension} values and a model"
-        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
-        takes = plan.fit_bytes(n_here, m_here), plan.fit_seconds()
-        return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
+        if self.ranks.size > 1:
+            return plan
+        return replace(plan, batch_size=self.choose_batch_size(plan))
 
-    def _looked_at(self, plan: PicturePlan) -> int | None:
-        """The most particles, and the most pictures, that a step looks at; None is all of them.
+    def _stages(
+        self, layout: Layout, n_steps: int
+    ) -> tuple[schedules.PictureStage, ...]:
+        """The stages that the parameter `schedule` says."""
+        channels, height, width = layout.shape
+        text = self.parameters["schedule"]
+        if text == "auto":
+            text = schedules.auto(height, width, channels)
+        elif text == "paper":
+            text = schedules.paper(height, width)
+        return tuple(schedules.from_string(text, height, width, n_steps))
 
-        They fit into a share of all memory: not of the free one, as they change a step's result.
+    def choose_batch_size(self, plan: PicturePlan) -> int | None:
+        """The most particles, and the most pictures, of a step; None is all of them.
+
+        They fit into a share of all memory: not of the free one, because they change
+        the result of a step.
         """
-        max_samples = plan.transport.max_samples
-        memory = total_memory(self.device)
-        on_cpu = self.device.type == "cpu"
-        if max_samples is None:
+        batch_size = plan.transport.max_samples
+        if batch_size is None:
             return None
+        on_cpu = self.device.type == "cpu"
+        memory = total_memory(self.device)
         if memory is not None:
-            max_samples = min(
-                max_samples,
-                max(4096, memory // (8 if on_cpu else 4) // (8 * max(plan.directions))),
-            )
+            share = CPU_MEMORY_SHARE if on_cpu else GPU_MEMORY_SHARE
+            bytes_per_picture = 8 * max(plan.directions_per_stage)
+            affordable = memory // share // bytes_per_picture
+            batch_size = min(batch_size, max(MIN_BATCH, affordable))
         if on_cpu and plan.options.dequantize_every == "stage":
-            max_samples = min(max_samples, max(plan.n_moved, _FEWEST_LOOKED_AT))
-        return max_samples if max_samples < max(plan.n_moved, plan.n_pictures) else None
+            batch_size = min(batch_size, max(plan.n_moved, MIN_CPU_BATCH))
+        if batch_size >= max(plan.n_moved, plan.n_pictures):
+            return None
+        return batch_size
+
+    def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
+        n = data.pixels.shape[1]
+        m = self.ranks.share(plan.n_moved).count
+        pictures = f"{n} pictures of {plan.layout.dimension} values"
+        what = f"n_particles={m}, {pictures} and a model of {plan.n_steps} steps need"
+        hint = "lower n_particles, quality or n_knots (0 keeps no model)"
+        return plan.with_cost(plan.fit_bytes(n, m), plan.fit_seconds(), what, hint)
+
+
+def _warn_if_dark(pixels: np.ndarray, n_pixel_values: int) -> None:
+    """Warn if integer pixels probably have fewer values than `n_pixel_values`."""
+    brightest = int(pixels.max())
+    if 0 < brightest < n_pixel_values // DARK_SHARE:
+        fact = f"the brightest pixel is {brightest}"
+        fact += f", but pixels may have {n_pixel_values} values"
+        hint = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
+        warnings.warn(f"{fact}; {hint}", UserWarning, stacklevel=6)  # the call of fit
+
+
+def _check_labels(y: Any, n: int) -> np.ndarray:
+    """The labels of n pictures as an array (n,)."""
+    labels = np.atleast_1d(conditions.as_array(y, "labels"))
+    if len(labels) != n:
+        fact = f"there are {n} pictures but {len(labels)} labels"
+        raise DataError(fact, "pass one label per picture")
+    if labels.ndim != 1:
+        fact = f"labels have shape {labels.shape}"
+        raise DataError(fact, "pass one class label per picture")
+    return labels
+
+
+def _condition_kind(
+    data: PictureData, is_observed: bool
+) -> Literal["none", "labels", "clusters", "observed"]:
+    """What the flow is conditioned on."""
+    if is_observed:
+        return "observed"
+    if data.conditions is None:
+        return "none"
+    return "clusters" if data.conditions.condition.hidden else "labels"
 
 
 @dataclass(frozen=True)
-class PictureJob:
-    """A planned fit of pictures. No particle has moved yet. It is its own only part."""
+class PictureFit:
+    """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
-    assigned: ParticleConditions  # the particles' classes
+    assigned: ParticleConditions | None  # the particles' classes
     observed: np.ndarray | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
 
-    @property
-    def parts(self) -> tuple[PictureJob]:
-        return (self,)
-
-    def begin(self) -> MovingPictures:
+    def start(self) -> MovingPictures:
+        """The particles at their start."""
         return MovingPictures(self)
 
-    def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
-        ((fitted, pixels),) = results
-        y = self.assigned.y
-        y = None if y is None else y[self.ranks.share(self.plan.n_particles).slice]
-        return fitted, self.data.layout.write(pixels), y
-
-    def copies(self, results: Sequence[Any]) -> tuple[str, str]:
-        if self.ranks.size > 1 or self.observed is not None:
-            return "", ""
-        ((_, pixels),) = results
-        layout = replace(self.data.layout, tensor=False)
-        particles = layout.write(pixels).reshape(pixels.shape[1], -1)
-        shape = (*layout.shape, self.data.raw.shape[1])
-        rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
-        shown = copy_warning([(rows, particles)], self.plan.device)
-        more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions)"
-        return shown, f"{more}, or a lower quality, help"
+    def run(
+        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
+    ) -> FlowResult[FittedPictures]:
+        """Move the particles."""
+        return run_flow(self.start(), listeners, checkpoints)
 
 
 class MovingPictures:
-    """A fit whose particles stand at their start, or are on their way."""
+    """A flow whose particles stand at their start, or are on their way."""
 
-    def __init__(self, job: PictureJob) -> None:
-        plan = job.plan
-        data = job.data
-        device = job.data.device
-        ranks = job.ranks
-        self.job = job
-        self.share = ranks.share(plan.n_moved)  # this rank's part of all particles
-        self.first = self.share.first
-        self.known = data.layout.known(job.observed, device)
-        per_class = plan.per_class
-        class_slices = None
-        assigned = data.codes, job.assigned.codes, job.assigned.column
-        codes, codes_p, column = (None if t is None else t.to(device) for t in assigned)
-        if per_class and codes_p is not None:
-            codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, per_class)
-            column = sorted_column if column is None else sorted_column[column]
-            class_slices = all_runs.part(self.share.slice)
-        self.column = column  # of each particle, the kept ones first; None if they are in that order
-        self.parts = self._parts()
-        self.batches = (
-            Batches() if self.parts else self._batches(codes, codes_p, class_slices)
-        )
-        self.pixels = (
-            kept_pictures(data, ranks) if plan.n_summed else None
-        )  # of mosaics
-        self.noise = Noise(job.seed.child("particles"), self.share.first)
-        own = None if codes_p is None else codes_p[self.share.slice]
-        at = self.share.count, own, self.noise, device
-        x = start(plan, mosaics_of(plan, self.pixels, codes, device), *at)
-        if self.known is not None:
-            x = torch.where(self.known, self._observed(), x)
-        self.particles = Cloud(x, own, class_slices)
-        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
-        how: Any = dict(
-            max_samples=plan.batch_size, distinct=0.5 if plan.mirror else 1.0
-        )
-        self.rates = noise_rates(
-            plan.n_moved, data.n, *both, n_classes=per_class, **how
-        )
+    def __init__(self, planned: PictureFit) -> None:
+        plan = planned.plan
+        data = planned.data
+        device = data.device
+        self.planned = planned
+        self.share = planned.ranks.share(plan.n_moved)
+        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self._set_codes()
+        # Columns of the pictures that each stage uses, in turn; none if all use all.
+        self.parts = self._divide_pictures()
+        self.batches = Batches()
+        if not self.parts:
+            self.batches = self._batches()
 
-    def _parts(self) -> list[Tensor]:
-        """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""
-        plan = self.job.plan
-        data = self.job.data
-        max_samples = self.job.plan.batch_size
-        if max_samples is None or plan.n_moved > max_samples or data.n <= max_samples:
+        # The pictures of which mosaics are made; None if particles start as noise.
+        self.stored_pixels: Tensor | None = None
+        if plan.mosaic_size:
+            self.stored_pixels = stored_pictures(data, planned.ranks)
+        own_codes = None
+        if self.codes_p is not None:
+            own_codes = self.codes_p[self.share.slice]
+        mosaics = build_mosaics(plan, self.stored_pixels, self.codes_q, device)
+        x = initial_particles(
+            plan, mosaics, self.share.count, own_codes, self.noise, device
+        )
+        known_values = data.layout.known_values(planned.observed, device)
+        if known_values is not None:
+            x = torch.where(known_values, self._observed(), x)
+        self.particles = Cloud(x, own_codes, self.class_slices)
+
+        levels = LevelFlow(plan, planned.seed, device, known_values)
+        self.flow = levels.flow(self._noise_rates())
+        if planned.ranks.size > 1:
+            self.flow = across_ranks(self.flow, planned.ranks)
+        self.n_stages = len(self.flow.stages)
+
+    def _set_codes(self) -> None:
+        """Set the class numbers of all particles and pictures, on the device.
+
+        If classes have their own maps, particles are sorted by class; `class_slices` are
+        those of this rank's particles.
+        """
+        planned = self.planned
+        device = planned.data.device
+        per_class = planned.plan.per_class
+        self.codes_p: Tensor | None = None
+        self.codes_q: Tensor | None = None
+        self.positions: Tensor | None = None  # see `ParticleConditions`
+        self.class_slices: ClassSlices | None = None
+        if planned.assigned is None:
+            return
+        assert planned.data.codes is not None
+        self.codes_q = planned.data.codes.to(device)
+        self.codes_p = planned.assigned.codes.to(device)
+        if planned.assigned.positions is not None:
+            self.positions = planned.assigned.positions.to(device)
+        if per_class:
+            self.codes_p, _, inverse, slices = sort_by_class(self.codes_p, per_class)
+            if self.positions is None:
+                self.positions = inverse
+            else:
+                self.positions = inverse[self.positions]
+            self.class_slices = slices.part(self.share.slice)
+
+    def _divide_pictures(self) -> list[Tensor]:
+        """The columns of the pictures that each stage uses, in turn.
+
+        There are none if all stages use all pictures. On a CPU, where even the encoding
+        of all pictures would take long, a stage uses a part of many.
+        """
+        plan = self.planned.plan
+        data = self.planned.data
+        batch_size = plan.batch_size
+        if batch_size is None or plan.n_moved > batch_size or data.n <= batch_size:
             return []
-        if data.device.type != "cpu" or plan.shared:
-            return []  # else even the encoding of all pictures would take long
-        order = self.job.seed.child("batches", "order").permutation(data.n)
+        if data.device.type != "cpu" or plan.classes_share_maps:
+            return []
+        order = self.planned.seed.child("batches", "order").permutation(data.n)
         class_slices = ClassSlices((0, data.n))
-        if plan.per_class and data.own_codes is not None:
-            order = order[torch.argsort(data.own_codes[order], stable=True)]
-            class_slices = ClassSlices.from_codes(data.own_codes, plan.per_class)
-        return [
-            order[columns]
-            for columns in even_parts(class_slices, max_samples, data.device)[0]
-        ]
+        if plan.per_class and data.local_codes is not None:
+            order = order[torch.argsort(data.local_codes[order], stable=True)]
+            class_slices = ClassSlices.from_codes(data.local_codes, plan.per_class)
+        parts, _ = even_parts(class_slices, batch_size, data.device)
+        return [order[columns] for columns in parts]
 
-    def _batches(
-        self,
-        codes: Tensor | None,
-        codes_p: Tensor | None,
-        class_slices: ClassSlices | None,
-    ) -> Batches:
-        """The columns that each step uses; `class_slices` are those of this rank's particles, if apart."""
-        plan = self.job.plan
-        data = self.job.data
-        seed = self.job.seed.child("batches")
-        codes_p = None if plan.amplifier == 0 else codes_p
-        if self.job.ranks.size > 1:  # a step uses all columns
-            if class_slices is not None and data.own_codes is not None:
-                own_runs = ClassSlices.from_codes(data.own_codes, plan.per_class)
-                order = torch.argsort(data.own_codes, stable=True)
-                return Batches(order=order, class_slices=[(class_slices, own_runs)])
-            return weighted_batches(codes, codes_p, data.own_numbers, data.device)
-        if plan.per_class and codes is not None and codes_p is not None:
+    def _batches(self) -> Batches:
+        """The columns that each step uses."""
+        plan = self.planned.plan
+        data = self.planned.data
+        codes_p = None if plan.amplifier == 0 else self.codes_p
+        codes_q = self.codes_q
+        if self.planned.ranks.size > 1:  # a step uses all columns
+            if self.class_slices is None or data.local_codes is None:
+                return weighted_batches(codes_q, codes_p, data.indices, data.device)
+            slices_q = ClassSlices.from_codes(data.local_codes, plan.per_class)
+            order = torch.argsort(data.local_codes, stable=True)
+            return Batches(order=order, class_slices=[(self.class_slices, slices_q)])
+        seed = self.planned.seed.child("batches")
+        if plan.per_class and codes_p is not None and codes_q is not None:
             return divide_per_class(
-                plan.batch_size, codes_p, codes, plan.per_class, seed
+                plan.batch_size, codes_p, codes_q, plan.per_class, seed
             )
         return divide(
-            plan.n_moved, data.n, plan.batch_size, codes_p, codes, seed, data.device
+            plan.n_moved,
+            data.n,
+            plan.batch_size,
+            codes_p,
+            codes_q,
+            seed,
+            data.device,
         )
 
     def _observed(self) -> Tensor:
-        """The particles' observed pixels. Kept and other particles use each picture equally often."""
-        job = self.job
+        """The particles' observed pixels, encoded.
+
+        Kept particles use each picture equally often, and so do the others.
+        """
+        planned = self.planned
+        data = planned.data
         share = self.share
-        data = self.job.data
-        n_kept = self.job.plan.n_particles
-        seeds = job.seed.child("conditions"), job.seed.child("conditions", "further")
-        pairs = zip((n_kept, share.total - n_kept), seeds, strict=True)
-        numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[
-            share.slice
-        ]
-        raw = data.picked(numbers.to(data.device), job.ranks)
-        seed = job.seed.child("observed")
+        n_kept = planned.plan.n_particles
+        seed = planned.seed.child("conditions")
+        of_kept = conditions.even_rows(data.n, n_kept, seed)
+        of_others = conditions.even_rows(
+            data.n, share.total - n_kept, seed.child("further")
+        )
+        numbers = torch.cat((of_kept, of_others))[share.slice]
+        pixels = data.gather_columns(numbers.to(data.device), planned.ranks)
         return data.layout.encode(
-            raw, seed, total=share.total, class_slices=[share.slice]
+            pixels,
+            planned.seed.child("observed"),
+            n_total=share.total,
+            column_slices=[share.slice],
         )
 
-    def move(self, run: FlowState, listeners: Sequence[events.Listener]) -> None:
-        job = self.job
-        plan = self.job.plan
-        levels = LevelFlow(plan, job.seed, job.data.device, self.known)
-        flow = across_ranks(levels.flow(self.rates), job.ranks)
-        every_step = plan.options.dequantize_every == "step"
+    def _noise_rates(self) -> tuple[float, ...]:
+        """What the noise of the maps is proportional to, for their shrinkage."""
+        plan = self.planned.plan
+        uses_codes = plan.amplifier > 0
+        return noise_rates(
+            plan.n_moved,
+            self.planned.data.n,
+            self.codes_p if uses_codes else None,
+            self.codes_q if uses_codes else None,
+            n_classes=plan.per_class,
+            max_samples=plan.batch_size,
+            distinct=0.5 if plan.mirror else 1.0,
+        )
 
-        def draw(*shard: int) -> Cloud:
-            seed = job.seed.child("data", *(shard if every_step else shard[:1]))
+    def target(self) -> Target:
+        """The pictures, dequantised anew for every stage or every step."""
+        planned = self.planned
+        data = planned.data
+        per_class = planned.plan.per_class
+        every_step = planned.plan.options.dequantize_every == "step"
+
+        def draw(stage_index: int, step_index: int) -> Cloud:
+            seed = planned.seed.child("data", stage_index)
+            if every_step:
+                seed = seed.child(step_index)
             if not self.parts:
-                return job.data.cloud(seed).part(self.batches.order)
-            cloud = job.data.cloud(seed, self.parts[shard[0] % len(self.parts)])
-            if plan.per_class and cloud.y is not None:
-                cloud.class_slices = ClassSlices.from_codes(cloud.y, plan.per_class)
+                return data.cloud(seed).part(self.batches.order)
+            cloud = data.cloud(seed, self.parts[stage_index % len(self.parts)])
+            if per_class and cloud.y is not None:
+                cloud.class_slices = ClassSlices.from_codes(cloud.y, per_class)
             return cloud
 
-        target = Target(draw, self.batches, every_step)
-        simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
+        return Target(draw, self.batches, every_step)
 
     def finish(
-        self, run: FlowState, listeners: Sequence[events.Listener]
-    ) -> tuple[FittedPictures, Tensor]:
-        """The fitted state, and the pixels (d, n) of this rank's kept particles."""
-        job = self.job
-        data = self.job.data
-        m = self.job.plan.n_particles
-        x = select_particles(self.particles.x, self.column, self.share, m, job.ranks)
-        model = (
-            job.plan,
-            job.seed,
-            tuple(step.moving() for step in run.model),
-            data.given,
+        self, state: FlowState, listeners: Sequence[Listener]
+    ) -> FlowResult[FittedPictures]:
+        """What the fit gives, without its history."""
+        planned = self.planned
+        data = planned.data
+        m = planned.plan.n_particles
+        x = select_particles(
+            self.particles.x, self.positions, self.share, m, planned.ranks
         )
-        return FittedPictures(*model, job.observed, self.pixels, data.device), x
+        fitted = FittedPictures(
+            planned.plan,
+            planned.seed,
+            tuple(step.without_still_maps() for step in state.model),
+            data.conditions,
+            planned.observed,
+            self.stored_pixels,
+            data.device,
+        )
+        y = None
+        if planned.assigned is not None and planned.assigned.y is not None:
+            y = planned.assigned.y[planned.ranks.share(m).slice]
+        return FlowResult(
+            fitted,
+            warning=self._copy_warning(x),
+            particles=data.layout.write(x),
+            y=y,
+        )
+
+    def _copy_warning(self, x: Tensor) -> CopyWarning | None:
+        """What to tell the user if the particles x (d, n) copy pictures; else nothing."""
+        planned = self.planned
+        if planned.ranks.size > 1 or planned.observed is not None:
+            return None
+        layout = replace(planned.data.layout, tensor=False)
+        particles = layout.write(x).reshape(x.shape[1], -1)
+        n = planned.data.pixels.shape[1]
+        pixels = planned.data.pixels.view(*layout.shape, n)
+        rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
+        shown = copy_warning([(rows, particles)], planned.plan.device)
+        if not shown:
+            return None
+        more = f"more shrinkage than {planned.plan.shrinkage:.2g} (PictureOptions)"
+        hint = f"{more}, or a lower quality, help"
+        return CopyWarning(f"the particles copy rows of X ({shown}); {hint}")

@@ -12,86 +12,104 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import CompactMap, ModelStep
-from sliceflow.engine.flow import Noise
-from sliceflow.engine.frames import releasing
+from sliceflow.engine.flow import Flow, Noise
+from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError
 from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps
-from sliceflow.models.rows import Conditions, HasConditions
-from sliceflow.spaces.pictures.inpainting import without_hidden
+from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow, evolution
-from sliceflow.spaces.pictures.mosaics import Mosaics, kept_layout, mosaics_of, start
+from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_trajectory
+from sliceflow.spaces.pictures.mosaics import (
+    Mosaics,
+    build_mosaics,
+    initial_particles,
+    stored_layout,
+)
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
-_CHUNK = 1 << 13  # offline samples per pass
+# Offline samples of one pass over the steps of a model. On a GPU, where a small step
+# takes as long as a large one, there are more: as many as have so many values (256 MB in
+# float32), within limits.
+SAMPLES_PER_PASS = 1 << 13
+MAX_SAMPLES_PER_PASS = 1 << 16
+MAX_VALUES_PER_PASS = 1 << 26
 
 
 @dataclass(frozen=True)
 class FittedPictures(HasConditions):
-    """The state of a fitted estimator."""
+    """The state of a fitted estimator of pictures."""
 
     plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
-    given: Conditions | None = None  # classes or clusters, also of mirror images
-    observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = (
-        None  # pixels that are known
+    conditions: RowConditions | None = (
+        None  # classes or clusters, also of mirror images
     )
-    # the pictures that particles start from; None is noise
+    # True where a pixel is known
+    observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
+    # the pictures that particles start from, as mosaics; None is noise
     pixels: (
         Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")] | None
     ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-    needs_rows = False  # mosaics keep their own pictures
+    needs_rows = False  # mosaics have their own pictures
 
     def check(self) -> None:
+        """Raise a ValueError if the parts of a saved model do not fit together."""
+        self._check_conditions()
+        self._check_stored_pictures()
+        self._check_steps()
+
+    def _check_conditions(self) -> None:
         plan = self.plan
-        layout = self.plan.layout
-        codes = self.codes
-        check_labels(self.given)
-        if (width := self.n_conditions) != plan.n_conditions:
+        check_labels(self.conditions)
+        if self.n_conditions != plan.n_conditions:
             raise ValueError(
-                f"the condition has width {width}, the plan {plan.n_conditions}"
+                f"the condition has width {self.n_conditions}, the plan "
+                f"{plan.n_conditions}"
             )
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")
-        if self.observed is not None and self.observed.shape != layout.shape[1:]:
-            shape = self.observed.shape
+        picture_size = plan.layout.shape[1:]
+        if self.observed is not None and self.observed.shape != picture_size:
             raise ValueError(
-                f"observed pixels have shape {shape}, not {layout.shape[1:]}"
+                f"observed pixels have shape {self.observed.shape}, not {picture_size}"
             )
-        if (self.pixels is not None) != (plan.n_summed > 0):
+
+    def _check_stored_pictures(self) -> None:
+        plan = self.plan
+        if (self.pixels is not None) != (plan.mosaic_size > 0):
             raise ValueError("the kept pictures and the start of the plan do not fit")
-        if self.pixels is not None:
-            n = len(self.pixels)
-            values = kept_layout(layout).n_pixel_values or 0
-            if (
-                n == 0
-                or self.pixels.shape[1:] != layout.shape
-                or int(self.pixels.max()) >= values
-            ):
-                raise ValueError(
-                    f"the kept pictures are not at least one of {layout.shape}"
-                )
-            if plan.per_class and (
-                codes is None or len(codes) != n * (1 + plan.mirror)
-            ):
+        if self.pixels is None:
+            return
+        n = len(self.pixels)
+        shape = plan.layout.shape
+        has_pictures = n > 0 and self.pixels.shape[1:] == shape
+        n_values = stored_layout(plan.layout).n_pixel_values
+        assert n_values is not None  # stored pictures are bytes
+        if not has_pictures or int(self.pixels.max()) >= n_values:
+            raise ValueError(f"the kept pictures are not at least one of {shape}")
+        if plan.per_class:
+            n_codes = 2 * n if plan.mirror else n
+            if self.codes is None or len(self.codes) != n_codes:
                 raise ValueError(f"there are not codes for {n} kept pictures")
+
+    def _check_steps(self) -> None:
+        plan = self.plan
         levels = LevelFlow(plan, self.seed, torch.device("cpu"))
-        each = plan.per_class or 1
-        about = (
-            layout.dimension,
-            torch.float32,
-            codes,
-            max(1.0, plan.options.start_noise),
-        )
+        n_classes = max(1, plan.per_class)
         check_steps(
             levels.flow(),
             self.steps,
-            lambda i, k: levels.count_directions(i, k) * each,
-            *about,
+            n_maps=lambda i, k: levels.count_directions(i, k) * n_classes,
+            d=plan.layout.dimension,
+            dtype=torch.float32,
+            codes=self.codes,
+            start=max(1.0, plan.options.start_noise),
         )
         if any(step.theta is not None for step in self.steps):
             raise ValueError(
@@ -104,100 +122,161 @@ class FittedPictures(HasConditions):
 
     @cached_property
     def mosaics(self) -> Mosaics | None:
-        """The start of particles; None is noise."""
-        return mosaics_of(self.plan, self.pixels, self.codes, self.device)
+        """The mosaics that particles start as; None is noise."""
+        return build_mosaics(self.plan, self.pixels, self.codes, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
-        """Twice n pictures, because chunks are joined, their codes, a chunk's work, the largest grid."""
-        d = self.layout.dimension
-        pixels = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
-        work = 4 * min(n, self._chunk()) * (3 * d + max(self.plan.directions))
-        compact = [
-            step.table for step in self.steps if isinstance(step.table, CompactMap)
-        ]
-        grids = max(
-            (24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0
-        )
-        return n * pixels + work + self.plan.frame_bytes + grids
+        """Memory to draw n samples.
 
-    def _chunk(self) -> int:
-        """Samples per pass: more on a GPU, where a small step takes as long as a large one."""
+        Twice the pictures, because chunks are joined, their codes, the work of a pass,
+        and the largest grid of maps.
+        """
+        d = self.layout.dimension
+        picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
+        n_directions = max(self.plan.directions_per_stage)
+        pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
+        grid_bytes = 0
+        for step in self.steps:
+            if isinstance(step.map, CompactMap):
+                n_values = step.map.n_maps * (step.map.n_bins + 1)
+                grid_bytes = max(grid_bytes, 24 * n_values)
+        return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
+
+    def _samples_per_pass(self) -> int:
         if self.device.type == "cpu":
-            return _CHUNK
-        return max(_CHUNK, min(1 << 16, (1 << 26) // self.layout.dimension))
+            return SAMPLES_PER_PASS
+        wanted = MAX_VALUES_PER_PASS // self.layout.dimension
+        return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
     def columns(self, X: Any) -> Tensor:
-        return self.layout.encode(self._raw(X))
+        """The user's pictures as columns (d, n) of values in [−1, 1]."""
+        return self.layout.encode(self._pixel_columns(X))
 
-    def _raw(self, X: Any) -> Tensor:
-        """Pixels of the user's pictures as columns (d, n)."""
-        return self.layout.columns(torch.from_numpy(self.layout.read(X)))
+    def _pixel_columns(self, X: Any) -> Tensor:
+        """The pixels of the user's pictures as columns (d, n)."""
+        return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        return self.frames(n, codes, seed)[0]
+        """n samples of the classes with these codes (n,), in the user's layout."""
+        return self.trajectory(n, codes, seed)[0]
 
-    @releasing()
-    def frames(
+    @freeing_rotation_pools()
+    def trajectory(
         self,
         n: int,
         codes: Tensor | None,
         seed: Seed,
         n_frames: int = 1,
-        raw: Tensor | None = None,
+        known_pixels: Tensor | None = None,
     ) -> list[Any]:
-        """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
-        if not self.steps:
-            raise ValueError(
-                "it was fitted with n_knots=0, which keeps no maps; fit with n_knots > 0"
-            )
-        if self.observed is not None and raw is None:
-            raise ValueError(
-                "this model completes pictures (observed=…); call inpaint(X)"
-            )
-        known = self.layout.known(self.observed, self.device)
-        flow = LevelFlow(self.plan, self.seed, self.device, known).flow()
-        out = []
-        chunk = self._chunk()
-        for part in (
-            slice(first, min(first + chunk, n)) for first in range(0, n, chunk)
-        ):
-            y = None if codes is None else codes[part].to(self.device)
+        """n samples on their way from the start to the end, in the user's layout.
+
+        Parameters
+        ----------
+        n : number of samples
+        codes : their class numbers (n,), or None
+        seed : of the samples
+        n_frames : pictures of each sample on its way; 1 is only the end
+        known_pixels : for a model with observed pixels, pictures to complete as columns
+            (d, k) of pixels; each is completed n/k times
+
+        Returns
+        -------
+        a list of frames, each with all n samples; the last frame has the samples
+        """
+        self._check_can_sample(known_pixels)
+        known_values = self.layout.known_values(self.observed, self.device)
+        flow = LevelFlow(self.plan, self.seed, self.device, known_values).flow()
+        passes = []
+        samples_per_pass = self._samples_per_pass()
+        for first in range(0, n, samples_per_pass):
+            part = slice(first, min(first + samples_per_pass, n))
             noise = Noise(seed.child("particles"), part.start)
-            count = part.stop - part.start
-            x = start(self.plan, self.mosaics, count, y, noise, self.device)
-            if known is not None and raw is not None:
-                columns = torch.arange(part.start, part.stop, device=raw.device) // (
-                    n // raw.shape[1]
-                )
-                fractions = seed.child("observed", 0)
-                given = self.layout.encode(
-                    raw[:, columns], fractions, total=n, class_slices=[part]
-                )
-                x = torch.where(known, given, x)
-            cloud = Cloud(x, y)
-            order = None
-            if self.plan.per_class and y is not None:
-                y, sorting, order, class_slices = sort_by_class(y, self.plan.per_class)
-                cloud = Cloud(x[:, sorting], y, class_slices)
-            frames = evolution(flow, self.steps, cloud, noise, n_frames)
-            frames = frames if order is None else [x[:, order] for x in frames]
-            out.append([self.layout.write(x) for x in frames])
-        join: Any = torch.cat if self.layout.tensor else np.concatenate
-        return [
-            parts[0] if len(parts) == 1 else join(parts)
-            for parts in zip(*out, strict=True)
-        ]
+            particles = self._initial_cloud(part, codes, noise)
+            if known_values is not None and known_pixels is not None:
+                observed = self._encode_observed(known_pixels, part, n, seed)
+                particles.x = torch.where(known_values, observed, particles.x)
+            frames = self._replay(flow, particles, noise, n_frames)
+            passes.append([self.layout.write(x) for x in frames])
+        return [self._joined(parts) for parts in zip(*passes, strict=True)]
+
+    def _check_can_sample(self, known_pixels: Tensor | None) -> None:
+        if not self.steps:
+            raise DataError(
+                "it was fitted with n_knots=0, which keeps no maps",
+                "fit with n_knots > 0",
+            )
+        if self.observed is not None and known_pixels is None:
+            raise DataError(
+                "this model completes pictures (observed=…)", "call inpaint(X)"
+            )
+
+    def _initial_cloud(self, part: slice, codes: Tensor | None, noise: Noise) -> Cloud:
+        """The particles of some of the samples where they start."""
+        count = part.stop - part.start
+        y = None
+        if codes is not None:
+            y = codes[part].to(self.device)
+        x = initial_particles(self.plan, self.mosaics, count, y, noise, self.device)
+        return Cloud(x, y)
+
+    def _encode_observed(
+        self, known_pixels: Tensor, part: slice, n: int, seed: Seed
+    ) -> Tensor:
+        """The values (d, m) of the pictures that some of the n samples complete.
+
+        Samples of the same picture follow each other.
+        """
+        n_per_picture = n // known_pixels.shape[1]
+        samples = torch.arange(part.start, part.stop, device=known_pixels.device)
+        return self.layout.encode(
+            known_pixels[:, samples // n_per_picture],
+            seed.child("observed", 0),
+            n_total=n,
+            column_slices=[part],
+        )
+
+    def _replay(
+        self, flow: Flow, particles: Cloud, noise: Noise, n_frames: int
+    ) -> list[Tensor]:
+        """Move particles by the steps of the model: frames (d, n), in their order."""
+        n_classes = self.plan.per_class
+        if n_classes == 0 or particles.y is None:
+            return replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
+        # Classes with separate maps must follow each other.
+        codes, order, inverse_order, class_slices = sort_by_class(
+            particles.y, n_classes
+        )
+        particles = Cloud(particles.x[:, order], codes, class_slices)
+        frames = replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
+        return [x[:, inverse_order] for x in frames]
+
+    def _joined(self, parts: tuple[Any, ...]) -> Any:
+        """Pictures of several passes as one array or tensor."""
+        if len(parts) == 1:
+            return parts[0]
+        if self.layout.tensor:
+            return torch.cat(parts)
+        return np.concatenate(parts)
 
     def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
-        """n completions of each picture on their way: (frames, k, n, h, w[, c])."""
-        known: Any = self.observed
-        array = without_hidden(pictures, known)
-        raw = self._raw(array).to(self.device)
-        frames = self.frames(raw.shape[1] * n, None, seed, n_frames, raw)
+        """n completions of each of k pictures, on their way.
+
+        Returns
+        -------
+        (frames, k, n, h, w[, c]); the last frame has the completions
+        """
+        known = self.observed
+        assert known is not None  # as the caller found
+        given = with_hidden_as_zero(pictures, known)
+        known_pixels = self._pixel_columns(given).to(self.device)
+        k = known_pixels.shape[1]
+        frames = self.trajectory(k * n, None, seed, n_frames, known_pixels)
         completed = np.stack([np.asarray(frame) for frame in frames])
         # Encoding rounds the values; copy the exact ones.
-        completed[:, :, known] = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
-        completed = completed.reshape(
-            len(completed), raw.shape[1], n, *completed.shape[2:]
-        )
-        return torch.from_numpy(completed) if self.layout.tensor else completed
+        exact = given.astype(self.layout.dtype)[:, known]
+        completed[:, :, known] = exact.repeat(n, 0)
+        completed = completed.reshape(len(frames), k, n, *completed.shape[2:])
+        if self.layout.tensor:
+            return torch.from_numpy(completed)
+        return completed

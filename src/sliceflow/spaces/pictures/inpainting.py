@@ -1,15 +1,21 @@
 """Completions of pictures from any known part, by the pictures that are most like it.
 
-Principal components x describe hidden pixels. A ridge regression on random features of known pixels
-predicts them: its prediction is the condition y. Local conditions (`sliceflow.neighbours`) draw x given
-y around a neighbour. In photographs, a draw gets the fine detail of this neighbour; in drawings, where a
-fifth of the pixels are black or white, it would be specks. One monotone map gives hidden pixels the
-distribution that they have in pictures: sums of components are never black.
+1. Principal components x describe the hidden pixels of each training picture.
+2. A ridge regression on random features of the known pixels predicts them. Its
+   prediction is the condition y.
+3. Local conditions (`sliceflow.neighbours`) draw x given y around a neighbour, which is
+   one of the training pictures with a similar y.
+4. In photographs, a draw gets the fine detail of this neighbour. In drawings, where a
+   fifth of the pixels are black or white, this would be specks.
+5. One monotone map gives hidden pixels the distribution that they have in training
+   pictures: sums of components are never quite black.
+6. Of several draws, one is taken that continues the known pixels. In photographs, what
+   is left of a step at the seam is spread over the hidden pixels.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,88 +25,148 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import draw_near
-from sliceflow.neighbours.local import LocalRows, LocalSettings
-from sliceflow.neighbours.views import View, project, ridge
+from sliceflow.errors import DataError
+from sliceflow.neighbours.features import FeatureMap, project, ridge
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
+from sliceflow.neighbours.sampling import sample_neighbourhoods
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
-_HIDDEN = 100
-_KNOWN = 60
-_FEATURES = 1_000  # components, and random features of the known ones
-_SUGGESTED = 20  # components of the predictions: more would need more neighbours
-_NEIGHBOURS = 100
-_SPREAD = 0.4  # pictures that a completion is drawn from, and how far from them
-_TONES = 2_001
-_TONE_ROWS = 200  # quantiles of the monotone map, and pictures that it is fitted to
-_DRAWS = 8
-_ALIKE = 3.0  # draws of which one is taken; t, as differences side by side say the same
-_COMPARED = 2_000
-_EXTREME = 0.2  # pictures that are measured; share of black and white in drawings
+# Fewer pictures do not say how hidden pixels vary.
+MIN_TRAINING_PICTURES = 10
 
-Codes = (
-    tuple[np.ndarray, np.ndarray] | None
-)  # class numbers of pictures to complete, and to learn from
+# Principal components of known and of hidden pixels, at most. In photographs the fine
+# detail of a neighbour has what these leave out.
+N_KNOWN_COMPONENTS = 60
+N_HIDDEN_COMPONENTS = 100
+# Random features of the known pixels. With 500 instead, 83 instead of 85 % of completed
+# digits were recognised.
+N_RANDOM_FEATURES = 1_000
+# Principal components of the predictions that make up the condition. More would need
+# more neighbours.
+N_CONDITION_COMPONENTS = 20
+
+# Training pictures that a completion is drawn from, and how far draws spread around
+# them, in units of their own spread.
+N_NEIGHBOURS = 100
+SPREAD = 0.4
+
+# Quantiles of the monotone map of pixels, and training pictures that it is fitted to:
+# each gives hundreds of pixels.
+N_TONE_QUANTILES = 2_001
+N_TONE_PICTURES = 200
+# Added from quantile to quantile, so that they increase, as `numpy.interp` wants them.
+TONE_INCREMENT = 1e-9
+
+# One of so many draws is taken, by how well it continues the known pixels.
+DRAWS_PER_COMPLETION = 8
+# t of this choice: about how many differences side by side say the same.
+SEAM_CORRELATION = 3.0
+# Training pictures in which differences of neighbouring pixels are measured, and by which
+# drawings are recognised.
+N_MEASURED_PICTURES = 2_000
+# Pictures are drawings if this share of pixels, or more, is black or white.
+MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
+
+
+class ClassCodes(NamedTuple):
+    """Class numbers of the pictures to complete, and of the training pictures."""
+
+    given: np.ndarray
+    training: np.ndarray
 
 
 def complete_pictures(
     layout: Layout,
     X: np.ndarray,
     mask: np.ndarray,
-    like: np.ndarray,
+    training_pixels: np.ndarray,
     *,
     n: int,
     seed: Seed,
-    codes: Codes = None,
+    codes: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Complete pictures X (m, h, w[, c]) from what a mask (h, w) knows: (m, n, h, w[, c]).
+    """Complete pictures from what a mask knows of them.
 
-    It learns from at least 10 pixels `like` (N, c, h, w). With `codes`, a completion uses its own class.
+    Parameters
+    ----------
+    X : pictures (m, h, w[, c]); the hidden pixels are any in range
+    mask : (h, w), True where a pixel is known
+    training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
+    n : completions of each picture
+    codes : `ClassCodes`; a completion then learns only from pictures of its class
+
+    Returns
+    -------
+    (m, n, h, w[, c])
     """
-    if mask.all() or not mask.any():
-        every = "every pixel is" if mask.all() else "no pixel is"
-        raise ValueError(f"{every} known in mask; pass some of them, not all")
-    if len(like) < 10:
-        raise ValueError(
-            f"there are {len(like)} pictures to learn from; pass at least 10"
+    _check_mask(mask)
+    if len(training_pixels) < MIN_TRAINING_PICTURES:
+        raise DataError(
+            f"there are {len(training_pixels)} pictures to learn from",
+            f"pass at least {MIN_TRAINING_PICTURES}",
         )
     c, h, w = layout.shape
-    top = (layout.n_pixel_values or 2) - 1
-    known = np.tile(mask.ravel(), c)
-    raw = layout.read(X).reshape(len(X), -1)
-    like = like.reshape(len(like), -1)
-    rows, given = (r.astype(np.float32) / np.float32(top) for r in (like, raw))
-    pictures = _Pictures(rows, known, layout.shape, seed.child("tones"))
-    pixels = np.empty((len(given), n, int((~known).sum())))
-    asked, learnt = codes or (np.zeros(len(given), int), np.zeros(len(rows), int))
-    for i, code in enumerate(np.unique(asked)):
-        some, own = (np.flatnonzero(numbers == code) for numbers in (asked, learnt))
-        pixels[some] = pictures.draw(given[some], n, own, seed.child("class", i))
-    pixels = (pixels if layout.n_pixel_values is None else (pixels * top).round()).clip(
-        0, top
-    )
-    out = np.repeat(raw[:, None], n, 1)
-    out[..., ~known] = pixels
-    done = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(X.dtype)
-    return done.reshape(len(given), n, *X.shape[1:])
+    brightest = 1
+    if layout.n_pixel_values is not None:
+        brightest = layout.n_pixel_values - 1
+    known = np.tile(mask.ravel(), c)  # of the values of a picture
+    pixels = layout.read(X).reshape(len(X), -1)
+    training_rows = training_pixels.reshape(len(training_pixels), -1)
+    rows = pixels.astype(np.float32) / np.float32(brightest)
+    training_rows = training_rows.astype(np.float32) / np.float32(brightest)
+
+    completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
+    hidden = np.empty((len(rows), n, int((~known).sum())))
+    if codes is None:
+        codes = (np.zeros(len(rows), int), np.zeros(len(training_rows), int))
+    given_codes, training_codes = codes
+    for i, code in enumerate(np.unique(given_codes)):
+        given = np.flatnonzero(given_codes == code)
+        training = np.flatnonzero(training_codes == code)
+        hidden[given] = completer.draw(rows[given], n, training, seed.child("class", i))
+
+    if layout.n_pixel_values is not None:
+        hidden = (hidden * brightest).round()
+    completed = np.repeat(pixels[:, None], n, 1)
+    completed[..., ~known] = hidden.clip(0, brightest)
+    channels_last = completed.reshape(-1, c, h, w).transpose(0, 2, 3, 1)
+    return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])
 
 
-def without_hidden(X: Any, known: np.ndarray) -> np.ndarray:
-    """A copy of pictures whose hidden pixels are 0, whatever they were: NaN, masked, out of range."""
-    fits = np.shape(X)[1:3] == known.shape  # else `Layout.read` says what is wrong
-    if (
-        fits
-        and isinstance(X, np.ma.MaskedArray)
-        and not np.ma.getmaskarray(X)[:, known].any()
-    ):
-        X = X.filled(0)
+def _check_mask(mask: np.ndarray) -> None:
+    if mask.all():
+        raise DataError("every pixel is known in mask", "pass some of them, not all")
+    if not mask.any():
+        raise DataError("no pixel is known in mask", "pass some of them, not all")
+
+
+def with_hidden_as_zero(X: Any, known: np.ndarray) -> np.ndarray:
+    """A copy of the user's pictures whose hidden pixels are 0.
+
+    Whatever they were: NaN, masked, out of range. `known` (h, w) is True where a pixel
+    is not hidden. Pictures of another size are returned as they are, for `Layout.read`
+    to say what is wrong.
+    """
+    has_size_of_mask = np.shape(X)[1:3] == known.shape
+    if has_size_of_mask and isinstance(X, np.ma.MaskedArray):
+        known_is_masked = np.ma.getmaskarray(X)[:, known].any()
+        if not known_is_masked:
+            X = X.filled(0)
     pictures: np.ndarray = np.array(as_array(X))
-    if fits:
+    if has_size_of_mask:
         pictures[:, ~known] = 0
     return pictures
 
 
-class _Pictures:
-    """Pictures in [0, 1] as rows (n, d), ready to complete others with the same `known` pixels (d,)."""
+class _Completer:
+    """Training pictures, ready to complete others with the same known pixels.
+
+    Parameters
+    ----------
+    rows : training pictures (N, d) with values in [0, 1]
+    known : (d,), True where a value is known
+    shape : (c, h, w) of a picture
+    """
 
     def __init__(
         self,
@@ -109,80 +175,106 @@ class _Pictures:
         shape: tuple[int, int, int],
         seed: Seed,
     ) -> None:
-        some = rows[:_COMPARED]
+        measured = rows[:N_MEASURED_PICTURES]
+        is_extreme = (measured <= 0) | (measured >= 1)
+        are_drawings = bool(is_extreme.mean() >= MIN_EXTREME_SHARE_OF_DRAWINGS)
         hidden = rows[:, ~known]
-        drawings = ((some <= 0) | (some >= 1)).mean() >= _EXTREME
         self.known = known
-        self.seam = _Seam(some, known, shape, smooth=not drawings)
-        self.shown = _components(rows[:, known], _KNOWN)
-        self.hidden = _components(hidden, _HIDDEN)
-        seen = _scores(self.shown, rows[:, known])
-        self.x = _scores(self.hidden, hidden)
-        self.view = View.fit_to(seen, _FEATURES)
-        slopes = ridge(self.view, seen, self.x)
-        main = _components(
-            project(self.view, seen, slopes).numpy(), _SUGGESTED
-        ).components_
-        self.slopes = slopes @ torch.from_numpy(main.T).double()
-        self.y = project(self.view, seen, self.slopes)
-        self.detail = (
-            None if drawings else hidden - self.hidden.inverse_transform(self.x.numpy())
-        )
-        self.tones: tuple[np.ndarray, np.ndarray] | None = None
+        self.seam = _Seam(measured, known, shape, smooth=not are_drawings)
+
+        self.known_pca = _fit_pca(rows[:, known], N_KNOWN_COMPONENTS)
+        self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
+        known_scores = _scores(self.known_pca, rows[:, known])
+        self.x = _scores(self.hidden_pca, hidden)
+        self.view = FeatureMap.fit(known_scores, N_RANDOM_FEATURES)
+        self.slopes = _condition_slopes(self.view, known_scores, self.x)
+        self.y = project(self.view, known_scores, self.slopes)
+
+        self.detail: np.ndarray | None = None  # what components leave out
+        if not are_drawings:
+            self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tones = self._fit_tones(hidden, seed)
 
-    def _local(self, own: np.ndarray) -> LocalRows:
-        unit = torch.eye(self.y.shape[1], dtype=torch.float64)
-        settings = LocalSettings(min(_NEIGHBOURS, len(own)), _SPREAD, unit)
-        return LocalRows(self.x[own], self.y[own], settings)
+    def draw(
+        self, rows: np.ndarray, n: int, training: np.ndarray, seed: Seed
+    ) -> np.ndarray:
+        """Hidden pixels (m, n, hidden) of pictures (m, d).
+
+        `training` are the indices of the training pictures to learn from.
+        """
+        known_scores = _scores(self.known_pca, rows[:, self.known])
+        y = project(self.view, known_scores, self.slopes)
+        x, neighbour = self._local_rows(training).sample(
+            y, n * DRAWS_PER_COMPLETION, seed, max_components=1
+        )
+        draws = x.numpy()  # (m, 8n, components)
+        neighbours = training[neighbour.numpy()]  # (m, 8n)
+        at_seam = self._pixels(draws, neighbours, self.seam.hidden)
+        best = self.seam.choose(rows, at_seam, seed.child("continuing"))
+        draws = np.take_along_axis(draws, best[..., None], 1)
+        neighbours = np.take_along_axis(neighbours, best, 1)
+        return self.seam.blend(rows, self._pixels(draws, neighbours))
+
+    def _local_rows(self, training: np.ndarray) -> LocalSampler:
+        """Some training pictures, ready to be asked for x given y."""
+        settings = LocalSettings(
+            k=min(N_NEIGHBOURS, len(training)),
+            spread=SPREAD,
+            projection=torch.eye(self.y.shape[1], dtype=torch.float64),
+        )
+        return LocalSampler(self.x[training], self.y[training], settings)
 
     def _pixels(
-        self, draws: np.ndarray, around: np.ndarray, some: Any = slice(None)
+        self,
+        x: np.ndarray,
+        neighbours: np.ndarray,
+        selection: slice | np.ndarray = slice(None),
     ) -> np.ndarray:
-        """Hidden pixels (or `some` of them) of components (…, p) that are drawn around pictures (…)."""
-        pixels = draws @ self.hidden.components_[:, some] + self.hidden.mean_[some]
+        """Hidden pixels (…, hidden) of draws x (…, components), or a selection of them.
+
+        `neighbours` (…) are the training pictures around which x are drawn.
+        """
+        pixels = self._untoned_pixels(x, neighbours, selection)
+        drawn, real = self.tones
+        return np.asarray(np.interp(pixels, drawn, real))
+
+    def _untoned_pixels(
+        self, x: np.ndarray, neighbours: np.ndarray, selection: slice | np.ndarray
+    ) -> np.ndarray:
+        """As `_pixels`, before the monotone map."""
+        pca = self.hidden_pca
+        pixels = x @ pca.components_[:, selection] + pca.mean_[selection]
         if self.detail is not None:
-            pixels += self.detail[:, some][around]
-        return np.asarray(
-            pixels if self.tones is None else np.interp(pixels, *self.tones)
-        )
+            pixels += self.detail[:, selection][neighbours]
+        return np.asarray(pixels)
 
     def _fit_tones(
         self, hidden: np.ndarray, seed: Seed
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
-        some = seed.child("rows").permutation(len(hidden))[:_TONE_ROWS]
-        near = self._local(np.arange(len(hidden))).adjusted(
-            self.y[some], without=some, most=1
-        )
-        draws, picked = draw_near(near, 1, _SPREAD, seed)
-        pixels = self._pixels(draws.numpy(), near.rows.gather(1, picked).numpy())
-        levels = np.linspace(0, 1, _TONES)
-        before, after = (
-            np.quantile(values, levels) for values in (pixels, hidden[some.numpy()])
-        )
-        return before + 1e-9 * np.arange(_TONES), after
+        """The monotone map of hidden pixels: quantiles of drawn and of real ones.
 
-    def draw(
-        self, given: np.ndarray, n: int, own: np.ndarray, seed: Seed
-    ) -> np.ndarray:
-        """Hidden pixels (m, n, hidden) of given rows (m, d), by the pictures with the numbers `own`."""
-        y = project(self.view, _scores(self.shown, given[:, self.known]), self.slopes)
-        draws, around = (
-            t.numpy() for t in self._local(own).draw(y, n * _DRAWS, seed, most=1)
+        Some training pictures are completed from all others.
+        """
+        chosen = seed.child("rows").permutation(len(hidden))[:N_TONE_PICTURES]
+        local_rows = self._local_rows(np.arange(len(hidden)))
+        adjusted = local_rows.neighbourhoods(
+            self.y[chosen], exclude=chosen, max_components=1
         )
-        numbers = own[around]
-        edge = self._pixels(draws, numbers, self.seam.inner)
-        best = self.seam.choose(given, edge, seed.child("continuing"))
-        draws = np.take_along_axis(draws, best[..., None], 1)
-        return self.seam.joined(
-            given, self._pixels(draws, np.take_along_axis(numbers, best, 1))
-        )
+        x, picked = sample_neighbourhoods(adjusted, 1, SPREAD, seed)
+        neighbours = adjusted.rows.gather(1, picked)
+        drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
+        levels = np.linspace(0, 1, N_TONE_QUANTILES)
+        drawn_quantiles = np.quantile(drawn, levels)
+        real_quantiles = np.quantile(hidden[chosen.numpy()], levels)
+        increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
+        return increasing, real_quantiles
 
 
 class _Seam:
-    """Where known and hidden pixels meet: pairs of neighbours `outer` and `inner`, as their numbers
-    among all and among hidden pixels; `square` is the mean square of their difference in pictures.
+    """Where known and hidden pixels meet.
+
+    Pair k of pixels side by side has the known pixel outside[k], an index among all
+    pixels, and the hidden one hidden[k], an index among hidden pixels.
     """
 
     def __init__(
@@ -192,61 +284,98 @@ class _Seam:
         shape: tuple[int, int, int],
         smooth: bool,
     ) -> None:
-        pixels = np.arange(len(known)).reshape(shape)
-        number = (~known).cumsum() - 1
-        ends = [(pixels[:, :-1], pixels[:, 1:]), (pixels[:, :, :-1], pixels[:, :, 1:])]
-        a, b = (np.concatenate([pair[i].ravel() for pair in ends]) for i in (0, 1))
-        meet = known[a] != known[b]
-        within = ~known[a] & ~known[b]
-        self.outer, inner = (
-            np.where(known[a] == one, a, b)[meet] for one in (True, False)
-        )
-        self.inner = number[inner]
-        n = int((~known).sum())
-        self.square = (
-            float(np.square(rows[:, self.outer] - rows[:, inner]).mean()) + 1e-12
-        )
-        i = number[a[within]]
-        j = number[b[within]]
-        degree = np.bincount(np.concatenate((i, j, self.inner)), minlength=n)
-        at = np.concatenate((np.arange(n), i, j)), np.concatenate((np.arange(n), j, i))
-        laplacian = coo_matrix(
-            (np.concatenate((degree, -np.ones(2 * len(i)))), at), (n, n)
-        )
-        self.solver = splu(laplacian.tocsc()) if smooth else None
+        first, second = _neighbouring_pixels(shape)
+        meets = known[first] != known[second]
+        outside = np.where(known[first], first, second)[meets]
+        inside = np.where(known[first], second, first)[meets]
+        hidden_index = (~known).cumsum() - 1
+        self.outside = outside
+        self.hidden = hidden_index[inside]
 
-    def choose(self, given: np.ndarray, edge: np.ndarray, seed: Seed) -> np.ndarray:
-        """Which draws (m, n) continue given rows; `edge` (m, 8n, p) has hidden pixels at the seam.
+        # σ² of the differences, in real pictures; a little more, never zero.
+        differences = rows[:, outside] - rows[:, inside]
+        self.mean_square = float(np.square(differences).mean()) + 1e-12
 
-        One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at the seam.
+        self.solver = None
+        if smooth:
+            is_inner = ~known[first] & ~known[second]
+            self.solver = _laplace_solver(
+                hidden_index[first[is_inner]],
+                hidden_index[second[is_inner]],
+                self.hidden,
+                int((~known).sum()),
+            )
+
+    def choose(self, rows: np.ndarray, at_seam: np.ndarray, seed: Seed) -> np.ndarray:
+        """The indices (m, n) of draws that continue the known pixels of rows (m, d).
+
+        One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
+        the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
         """
-        score = -np.square(edge - given[:, None, self.outer]).sum(2) / (
-            2 * _ALIKE * self.square
-        )
-        score -= np.log(
-            -np.log(seed.uniform(*score.shape).numpy())
-        )  # Gumbel: the largest is a draw
-        best = score.reshape(len(score), -1, _DRAWS).argmax(2)
-        return np.asarray(np.arange(0, score.shape[1], _DRAWS) + best)
+        squares = np.square(at_seam - rows[:, None, self.outside]).sum(2)
+        log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
+        # With Gumbel's noise the largest is a draw in proportion to the weights.
+        uniform = seed.uniform(*log_weight.shape).numpy()
+        log_weight -= np.log(-np.log(uniform))
+        m, n_draws = log_weight.shape
+        groups = log_weight.reshape(m, -1, DRAWS_PER_COMPLETION)
+        group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
+        return np.asarray(group_starts + groups.argmax(2))
 
-    def joined(self, given: np.ndarray, pixels: np.ndarray) -> np.ndarray:
-        """Hidden pixels (m, n, hidden) of photographs, joined to the known ones of given rows (m, d).
+    def blend(self, rows: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+        """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
 
-        Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and Blake (2003),
-        "Poisson image editing". In drawings that would be fog.
+        Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
+        Blake (2003), "Poisson image editing". In drawings that would be fog.
         """
         if self.solver is None:
             return pixels
-        e = given[:, None, self.outer] - pixels[..., self.inner]
-        right = np.zeros((pixels.shape[2], e.shape[0] * e.shape[1]))
-        np.add.at(right, self.inner, e.reshape(-1, e.shape[2]).T)
-        return np.asarray(pixels + self.solver.solve(right).T.reshape(pixels.shape))
+        differences = rows[:, None, self.outside] - pixels[..., self.hidden]
+        m, n, n_pairs = differences.shape
+        right_side = np.zeros((pixels.shape[2], m * n))
+        np.add.at(right_side, self.hidden, differences.reshape(-1, n_pairs).T)
+        correction = self.solver.solve(right_side).T.reshape(pixels.shape)
+        return np.asarray(pixels + correction)
 
 
-def _components(rows: np.ndarray, most: int) -> PCA:
+def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of pixels side by side, one above or left of the other, as indices."""
+    index = np.arange(np.prod(shape)).reshape(shape)
+    first = np.concatenate((index[:, :-1].ravel(), index[:, :, :-1].ravel()))
+    second = np.concatenate((index[:, 1:].ravel(), index[:, :, 1:].ravel()))
+    return first, second
+
+
+def _laplace_solver(i: np.ndarray, j: np.ndarray, at_seam: np.ndarray, n: int) -> Any:
+    """Solves the discrete Laplace equation on n hidden pixels.
+
+    Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
+    a known neighbour, where the solution is given.
+    """
+    degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
+    diagonal = np.arange(n)
+    values = np.concatenate((degree, -np.ones(2 * len(i))))
+    rows = np.concatenate((diagonal, i, j))
+    columns = np.concatenate((diagonal, j, i))
+    return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
+
+
+def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tensor:
+    """The slopes (f, m) by which a view of known pixels gives the condition y.
+
+    These are the main components of what a ridge regression predicts of x.
+    """
+    slopes = ridge(view, known_scores, x)
+    predictions = project(view, known_scores, slopes)
+    main = _fit_pca(predictions.numpy(), N_CONDITION_COMPONENTS).components_
+    return slopes @ torch.from_numpy(main.T).double()
+
+
+def _fit_pca(rows: np.ndarray, max_components: int) -> PCA:
+    n_components = min(max_components, len(rows) - 1, rows.shape[1])
     with np.errstate(invalid="ignore"):  # rows that are all alike
-        return PCA(min(most, len(rows) - 1, rows.shape[1]), random_state=0).fit(rows)
+        return PCA(n_components, random_state=0).fit(rows)
 
 
-def _scores(components: PCA, rows: np.ndarray) -> Tensor:
-    return torch.from_numpy(components.transform(rows)).double()
+def _scores(pca: PCA, rows: np.ndarray) -> Tensor:
+    return torch.from_numpy(pca.transform(rows)).double()

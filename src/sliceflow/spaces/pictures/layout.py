@@ -1,7 +1,9 @@
-"""Conversion between the user's pictures and the engine's: layout, values, mirror images, masks.
+"""Conversion between the user's pictures and the engine's columns.
 
-Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..n_pixel_values-1 are
-*dequantised*, (v + u)·2/n_pixel_values − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
+The user has (n, H, W) or (n, H, W, C), integers or floats, as an array or a tensor. The
+engine has columns (C·H·W, n), channel by channel, with values in [-1, 1]. Integer pixels
+v of 0..n_pixel_values-1 are *dequantised*, (v + u)·2/n_pixel_values − 1 with u uniform in
+(0, 1); floats in [0, 1] become 2v − 1.
 """
 
 from __future__ import annotations
@@ -13,13 +15,21 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, from_tensor, require_finite, unmasked
+from sliceflow.errors import (
+    DataError,
+    ParameterError,
+    from_tensor,
+    require_finite,
+    unmasked,
+)
 from sliceflow.fields import Between
+from sliceflow.spaces.pictures.schedules import MAX_SIDE
 
-_DTYPES = (
+DTYPES = (
     "bool",
     "uint8",
     "uint16",
@@ -34,56 +44,60 @@ _DTYPES = (
     "float64",
 )
 
+# Limits on what a saved model may say, so that a damaged file is refused early.
+MAX_CHANNELS = 1 << 10
+MAX_PIXEL_VALUES = 1 << 31
+
+# More channels than this are taken for a side of the picture: RGB and an alpha channel.
+MAX_USUAL_CHANNELS = 4
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape and dtype of the user's pictures: enough to read others and to write samples."""
+    """Shape and type of the user's pictures: enough to read others and write samples."""
 
-    height: Annotated[int, Between(1, 1 << 14)]
-    width: Annotated[int, Between(1, 1 << 14)]
-    channels: (
-        Annotated[int, Between(1, 1 << 10)] | None
-    )  # None: (n, h, w) without a channel axis
+    height: Annotated[int, Between(1, MAX_SIDE)]
+    width: Annotated[int, Between(1, MAX_SIDE)]
+    # None: pictures (n, h, w) without an axis of channels
+    channels: Annotated[int, Between(1, MAX_CHANNELS)] | None
     dtype: str
-    n_pixel_values: Annotated[int, Between(2, 1 << 31)] | None  # None: floats in [0, 1]
-    tensor: bool = False
+    # None: floats in [0, 1]
+    n_pixel_values: Annotated[int, Between(2, MAX_PIXEL_VALUES)] | None
+    tensor: bool = False  # the user's pictures are a torch tensor
 
     def check(self) -> None:
-        if self.dtype not in _DTYPES or self.dtype.startswith("float") != (
-            self.n_pixel_values is None
-        ):
+        """Raise a ValueError if a saved layout contradicts itself."""
+        is_float = self.dtype.startswith("float")
+        if self.dtype not in DTYPES or is_float != (self.n_pixel_values is None):
             raise ValueError(
-                f"pictures of {self.n_pixel_values} pixel values cannot be {self.dtype!r}"
+                f"pictures of {self.n_pixel_values} pixel values cannot be "
+                f"{self.dtype!r}"
             )
 
     @classmethod
     def infer(cls, images: Any, n_pixel_values: int) -> Layout:
-        """The layout of `images`; a ValueError if they are no pictures."""
+        """The layout of the user's pictures; a `DataError` if they are no pictures."""
         array = as_array(images)
-        fact = f"pictures have shape {array.shape}"
-        if array.ndim not in (3, 4):
-            raise ValueError(f"{fact}; pass (n, h, w) or (n, h, w, c), all of one size")
-        if 0 in array.shape:
-            raise ValueError(f"{fact}, which is empty; pass at least one picture")
-        if array.ndim == 4 and array.shape[3] > 4 and array.shape[1] <= 4:
-            advice = "pass (n, h, w, c): images.transpose(0, 2, 3, 1)"
-            raise ValueError(f"{fact}, which looks like (n, c, h, w); {advice}")
-        channels = array.shape[3] if array.ndim == 4 else None
+        _check_shape(array)
         if array.dtype.kind not in "fiub":
-            raise ValueError(
-                f"pictures have dtype {array.dtype}; pass integers or floats"
+            raise DataError(
+                f"pictures have dtype {array.dtype}", "pass integers or floats"
             )
-        kind = None
-        if (
-            array.dtype.kind != "f"
-        ):  # a value above the type's maximum would wrap around
-            kind = min(
-                n_pixel_values,
-                2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1,
-            )
-        _, h, w = array.shape[:3]
-        tensor = isinstance(images, Tensor)
-        return cls(h, w, channels, str(array.dtype), kind, tensor)
+        channels = None
+        if array.ndim == 4:
+            channels = array.shape[3]
+        values = None
+        if array.dtype.kind != "f":
+            # A value above the type's maximum would wrap around.
+            values = min(n_pixel_values, _n_values_of(array.dtype))
+        return cls(
+            height=array.shape[1],
+            width=array.shape[2],
+            channels=channels,
+            dtype=str(array.dtype),
+            n_pixel_values=values,
+            tensor=isinstance(images, Tensor),
+        )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,171 +106,251 @@ class Layout:
 
     @property
     def dimension(self) -> int:
+        """d = C·H·W, the number of values of a picture."""
         return math.prod(self.shape)
 
     def read(self, images: Any) -> np.ndarray:
-        """The pictures, checked, as (n, C, H, W): integers as bytes or int32, floats as they are."""
+        """The user's pictures, checked, as pixels (n, C, H, W).
+
+        Integers become bytes or int32. Floats stay as they are, but float16 becomes
+        float32.
+        """
         array = as_array(images)
-        expected = (self.height, self.width) + (
-            (self.channels,) if self.channels else ()
-        )
+        self._check_kind(array)
+        self._check_range(array)
+        channels_last = array.reshape(len(array), self.height, self.width, -1)
+        pixels = channels_last.transpose(0, 3, 1, 2)
+        pixels = pixels.astype(self._pixel_dtype(array.dtype), copy=False)
+        # torch wants arrays in row-major order that can be written to.
+        return np.require(pixels, requirements=["C", "W"])
+
+    def _check_kind(self, array: np.ndarray) -> None:
+        """Raise a `DataError` for pictures of another size or type than this layout."""
+        expected: tuple[int, ...] = (self.height, self.width)
+        if self.channels is not None:
+            expected = (self.height, self.width, self.channels)
         if array.shape[1:] != expected:
-            raise ValueError(
+            raise DataError(
                 f"pictures are {array.shape[1:]} but the model was fitted on {expected}"
             )
         if len(array) == 0:
-            raise ValueError("there are no pictures; pass at least one")
-        values = self.n_pixel_values
-        if (array.dtype.kind == "f") != (values is None):
-            known = (
-                "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
+            raise DataError("there are no pictures", "pass at least one")
+        is_float = array.dtype.kind == "f"
+        if is_float and self.n_pixel_values is not None:
+            last = self.n_pixel_values - 1
+            raise DataError(
+                f"pictures are {array.dtype} but the model was fitted on integers "
+                f"0..{last}"
             )
-            raise ValueError(
-                f"pictures are {array.dtype} but the model was fitted on {known}"
+        if not is_float and self.n_pixel_values is None:
+            raise DataError(
+                f"pictures are {array.dtype} but the model was fitted on floats in "
+                "[0, 1]"
             )
+
+    def _check_range(self, array: np.ndarray) -> None:
+        """Raise a `DataError` for pixels out of range, or NaN."""
         low = array.min()
         high = array.max()
-        if values is None and not 0 <= low <= high <= 1:  # nor NaN
-            fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
-            raise ValueError(f"{fact}; divide by the largest value, or pass integers")
-        if values is not None and (low < 0 or high >= values):
-            fact = f"integer pictures must be in 0..{values - 1} but range from {low} to {high}"
-            raise ValueError(
-                f"{fact}; set n_pixel_values= to one more than the largest possible value"
+        if self.n_pixel_values is None:
+            if not 0 <= low <= high <= 1:
+                raise DataError(
+                    f"float pictures must be in [0, 1] but range from {low:.6g} to "
+                    f"{high:.6g}",
+                    "divide by the largest value, or pass integers",
+                )
+        elif low < 0 or high >= self.n_pixel_values:
+            raise DataError(
+                f"integer pictures must be in 0..{self.n_pixel_values - 1} but range "
+                f"from {low} to {high}",
+                "set n_pixel_values= to one more than the largest possible value",
             )
-        pixels = array.reshape(len(array), self.height, self.width, -1).transpose(
-            0, 3, 1, 2
-        )
-        kind: Any = np.uint8 if (values or 0) <= 256 else np.int32
-        if values is None:
-            kind = np.promote_types(array.dtype, np.float32)  # no float16
-        return np.require(
-            pixels.astype(kind, copy=False), requirements=["C", "W"]
-        )  # for torch
 
-    def columns(self, pixels: Tensor) -> Tensor:
+    def _pixel_dtype(self, dtype: np.dtype) -> DTypeLike:
+        """The type of the pixels that `read` returns for pictures of a type."""
+        if self.n_pixel_values is None:
+            return np.promote_types(dtype, np.float32)
+        if self.n_pixel_values <= 256:
+            return np.uint8
+        return np.int32
+
+    def to_columns(self, pixels: Tensor) -> Tensor:
         """Pixels (n, C, H, W) as columns (C·H·W, n)."""
         return pixels.permute(1, 2, 3, 0).reshape(self.dimension, len(pixels))
 
     def encode(
         self,
-        raw: Tensor,
+        pixels: Tensor,
         seed: Seed | None = None,
         *,
-        total: int | None = None,
-        class_slices: Sequence[slice] = (),
+        n_total: int | None = None,
+        column_slices: Sequence[slice] | None = None,
     ) -> Tensor:
-        """Columns of pixels to values in [-1, 1]; without `seed`, integers are at the middle of their step.
+        """Pixels as columns (d, n) to values in [-1, 1].
 
-        A picture's noise depends on its number. The columns may be the slices `class_slices` of `total`.
+        Parameters
+        ----------
+        pixels : columns (d, n), as `to_columns` returns them
+        seed : draws the fractions u of integer pixels; None takes u = ½
+        n_total : the number of all pictures, if the columns are only some of them
+        column_slices : which of these the columns are, as slices that follow each
+            other. A picture's fractions depend only on its index
         """
-        x = raw.to(torch.float32)
+        x = pixels.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
         if seed is None:
             x += 0.5
-        else:
-            # One row of numbers per pixel, as the pictures are stored: no transposition.
-            d = len(raw)
-            n = raw.shape[1] if total is None else total
-            kind: Any = dict(dtype=torch.float32, device=raw.device)
-            parts = [
-                seed.uniform_part(d, n, run, **kind)
-                for run in class_slices or [slice(0, n)]
-            ]
-            u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-            x += u.clamp_(
-                max=1 - self.n_pixel_values * 2.0**-22
-            )  # else v + u could round up to v + 1
+            return x.mul_(2 / self.n_pixel_values).sub_(1)
+        d, n = pixels.shape
+        if n_total is None:
+            n_total = n
+        if column_slices is None:
+            column_slices = [slice(0, n_total)]
+        # One row of random numbers per pixel, as the pictures are stored: so nothing
+        # has to be transposed.
+        fractions = [
+            seed.uniform_part(
+                d, n_total, part, dtype=torch.float32, device=pixels.device
+            )
+            for part in column_slices
+        ]
+        u = fractions[0]
+        if len(fractions) > 1:
+            u = torch.cat(fractions, 1)
+        # Without the limit, v + u could round up to v + 1.
+        x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
     def write(self, x: Tensor) -> Any:
-        """Columns of values to pictures in the user's dtype and layout."""
-        values = self.n_pixel_values
-        shape = (*self.shape, x.shape[1])
+        """Columns (d, n) of values to pictures in the user's type and shape."""
         require_finite(x, "use an amplifier and start_noise closer to the defaults")
+        values = self.n_pixel_values
         if values is None:
-            x = ((x + 1) / 2).clamp(0, 1)
+            pixels = ((x + 1) / 2).clamp(0, 1)
         else:
-            x = ((x + 1) * (values / 2)).floor_().clamp_(0, values - 1)
-            x = x.to(
-                torch.uint8 if values <= 256 else torch.int32
-            )  # less to transpose and copy
-        return self.as_given(
-            x.view(shape).permute(3, 1, 2, 0).contiguous().cpu().numpy()
-        )
+            pixels = ((x + 1) * (values / 2)).floor_().clamp_(0, values - 1)
+            # Small types, because there is less to transpose and to copy.
+            if values <= 256:
+                pixels = pixels.to(torch.uint8)
+            else:
+                pixels = pixels.to(torch.int32)
+        channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
+        return self.to_user_format(channels_last.contiguous().cpu().numpy())
 
-    def as_given(self, array: np.ndarray) -> Any:
-        """Pictures (n, H, W, C) in the user's dtype and layout."""
+    def to_user_format(self, array: np.ndarray) -> Any:
+        """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
-        array = array if self.channels else array[..., 0]
-        return torch.from_numpy(array) if self.tensor else array
+        if self.channels is None:
+            array = array[..., 0]
+        if self.tensor:
+            return torch.from_numpy(array)
+        return array
 
-    def mirrored(self, raw: Tensor) -> Tensor:
-        """The pictures followed by their mirror images, flipped left to right."""
-        return torch.cat(
-            (raw, raw.view(*self.shape, -1).flip(2).reshape(raw.shape)), dim=1
-        )
+    def with_mirror_images(self, pixels: Tensor) -> Tensor:
+        """Columns (d, n) followed by their mirror images, left to right: (d, 2n)."""
+        mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
+        return torch.cat((pixels, mirrored), dim=1)
 
-    def known(self, mask: np.ndarray | None, device: torch.device) -> Tensor | None:
-        """Which values of a picture a mask (H, W) knows, (C·H·W, 1); None if it knows none."""
+    def known_values(
+        self, mask: np.ndarray | None, device: torch.device
+    ) -> Tensor | None:
+        """Which values of a column a mask (H, W) of known pixels knows: (C·H·W, 1).
+
+        None if it knows none.
+        """
         if mask is None or not mask.any():
             return None
-        return (
-            torch.tensor(mask, device=device)
-            .view(1, -1)
-            .repeat(self.shape[0], 1)
-            .view(-1, 1)
-        )
+        known_pixels = torch.tensor(mask, device=device).view(1, -1)
+        return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
 def as_array(images: Any) -> np.ndarray:
-    """Pictures of any type as an array, in native byte order."""
+    """The user's pictures of any type as an array, in native byte order."""
     images = unmasked(from_tensor(images), "the pictures")
     try:
         array: np.ndarray = np.asarray(images)
-        native = (
-            np.float64
-            if array.dtype == np.longdouble
-            else array.dtype.newbyteorder("=")
-        )
-        return array.astype(native, copy=False)
+        dtype: DTypeLike = array.dtype.newbyteorder("=")
+        if array.dtype == np.longdouble:
+            dtype = np.float64
+        return array.astype(dtype, copy=False)
     except ValueError as error:
-        raise ValueError(
-            "pictures have different sizes; resize them to one size first"
+        raise DataError(
+            "pictures have different sizes", "resize them to one size first"
         ) from error
 
 
-def _middle(h: int, w: int) -> np.ndarray:
+def _check_shape(array: np.ndarray) -> None:
+    """Raise a `DataError` for an array that does not have the shape of pictures."""
+    fact = f"pictures have shape {array.shape}"
+    if array.ndim not in (3, 4):
+        raise DataError(fact, "pass (n, h, w) or (n, h, w, c), all of one size")
+    if 0 in array.shape:
+        raise DataError(f"{fact}, which is empty", "pass at least one picture")
+    if array.ndim == 4:
+        _, second, _, last = array.shape
+        if second <= MAX_USUAL_CHANNELS < last:
+            raise DataError(
+                f"{fact}, which looks like (n, c, h, w)",
+                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)",
+            )
+
+
+def _n_values_of(dtype: np.dtype) -> int:
+    """The number of values from 0 to the largest one of a type of integers."""
+    if dtype.kind == "b":
+        return 2
+    return int(np.iinfo(dtype).max) + 1
+
+
+# Masks by name: booleans (h, w), True where a pixel is known.
+
+
+def _top(h: int, w: int) -> np.ndarray:
+    mask = np.zeros((h, w), bool)
+    mask[: h // 2] = True
+    return mask
+
+
+def _left(h: int, w: int) -> np.ndarray:
+    mask = np.zeros((h, w), bool)
+    mask[:, : w // 2] = True
+    return mask
+
+
+def _center(h: int, w: int) -> np.ndarray:
     mask = np.zeros((h, w), bool)
     mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
     return mask
 
 
 MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
-    "top": lambda h, w: np.arange(h)[:, None].repeat(w, 1) < h // 2,
-    "bottom": lambda h, w: np.arange(h)[:, None].repeat(w, 1) >= h // 2,
-    "left": lambda h, w: np.arange(w)[None].repeat(h, 0) < w // 2,
-    "right": lambda h, w: np.arange(w)[None].repeat(h, 0) >= w // 2,
-    "border": lambda h, w: ~_middle(h, w),  # the centre is missing
-    "center": _middle,  # the border is missing
+    "top": _top,
+    "bottom": lambda h, w: ~_top(h, w),
+    "left": _left,
+    "right": lambda h, w: ~_left(h, w),
+    "border": lambda h, w: ~_center(h, w),  # the center is hidden
+    "center": _center,  # the border is hidden
 }
 
 
-def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray:
-    """(h, w) booleans, True where a pixel is observed, from a name or mask; `name` is for errors."""
+def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarray:
+    """A mask (h, w) of booleans, True where a pixel is known, from a name or an array.
+
+    `parameter` is what the user calls it, for errors.
+    """
     h = layout.height
     w = layout.width
-    if isinstance(observed, str):
-        if observed not in MASKS:
+    if isinstance(mask, str):
+        if mask not in MASKS:
             raise ParameterError(
-                name, observed, f"is not one of {sorted(MASKS)}, nor a mask"
+                parameter, mask, f"is not one of {sorted(MASKS)}, nor a mask"
             )
-        return MASKS[observed](h, w)
-    mask: np.ndarray = np.asarray(unmasked(observed, name))
-    if mask.shape != (h, w) or mask.dtype != bool:
-        fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
-        raise ValueError(
-            f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known"
+        return MASKS[mask](h, w)
+    array: np.ndarray = np.asarray(unmasked(mask, parameter))
+    if array.shape != (h, w) or array.dtype != bool:
+        raise DataError(
+            f"{parameter} has shape {array.shape} and dtype {array.dtype}",
+            f"pass an ({h}, {w}) mask of booleans, True where a pixel is known",
         )
-    return mask
+    return array

@@ -1,6 +1,7 @@
 """The flow of pictures through the levels of a pyramid, stage by stage.
 
-Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its level (`pyramid`).
+Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its level
+(`pyramid`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow, Noise, Step, replay
-from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.frames import AnyFrame, FrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -28,157 +29,219 @@ from sliceflow.engine.transports import (
     TransportMap,
 )
 from sliceflow.spaces.pictures.plan import SINGLE_PIXEL_BINS, PicturePlan
-from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 
 @dataclass(frozen=True)
 class LevelFlow:
-    """The flow through the levels of a pyramid, for fitting and sampling.
+    """Builds the flow through the levels of a pyramid, for fitting and sampling.
 
-    A stage moves the coefficients of its level; at its end the change is upsampled and added to the
-    pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
+    A stage moves the coefficients of its level; at its end the change is upsampled and
+    added to the pixels. With observed pixels, every step is upsampled instead, and does
+    not move the observed pixels.
     """
 
     plan: PicturePlan
     seed: Seed  # of the fit
     device: torch.device
-    known: Tensor | None = None  # (d, 1) marks the observed pixels
+    known_values: Tensor | None = None  # (d, 1), True where a pixel is observed
 
-    def flow(self, rates: tuple[float, ...] = ()) -> Flow:
-        """The flow of the engine; a fit shrinks its maps by the `rates` of their noise."""
+    def flow(self, noise_rates: tuple[float, ...] = ()) -> Flow:
+        """The flow of the engine; a fit shrinks its maps by the rates of their noise."""
         plan = self.plan
-        transport = self.plan.transport
-        if rates and plan.shrinkage:
-            n_shared = plan.n_conditions if plan.shared else 0
-            transport = Shrunk(transport, plan.shrinkage, rates, n_shared)
-        stages = [self._stage(i, transport) for i in range(len(plan.stages))]
-        condition = (plan.n_conditions, plan.amplifier)
-        budget = projection_budget(self.device)
-        return Flow(stages, self.seed.child("flow"), *condition, budget=budget)
+        transport = plan.transport
+        if noise_rates and plan.shrinkage:
+            n_shared = plan.n_conditions if plan.classes_share_maps else 0
+            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared)
+        return Flow(
+            stages=[self._stage(i, transport) for i in range(len(plan.stages))],
+            seed=self.seed.child("flow"),
+            n_conditions=plan.n_conditions,
+            amplifier=plan.amplifier,
+            budget=projection_budget(self.device),
+        )
 
-    def directions(self, i: int) -> Tiles | RandomPatches:
-        """The frames of stage i, on the coefficients of its level."""
+    def frame_kind(self, i: int) -> Tiles | RandomPatches:
+        """The kind of frames of stage i, on the coefficients of its level."""
         plan = self.plan
-        level = self.plan.stages[i]
-        c, h, w = self.plan.layout.shape
-        size = c, level.h, level.w, level.patch
+        stage = plan.stages[i]
+        channels, height, width = plan.layout.shape
         if plan.patch_basis == "random":
-            return RandomPatches(*size, plan.options.n_directions, (h, w))
-        name = plan.options.precision
-        precision = None
-        # Single pixels become exact, which takes the particles' precision.
-        if self.device.type != "cpu" and not self._single_pixels(i):
-            precision = getattr(torch, "float16" if name == "auto" else name)
-        return Tiles(*size, plan.patch_basis == "cosines", precision)
+            return RandomPatches(
+                channels,
+                stage.h,
+                stage.w,
+                stage.patch,
+                n_directions=plan.options.n_directions,
+                full_size=(height, width),
+            )
+        return Tiles(
+            channels,
+            stage.h,
+            stage.w,
+            stage.patch,
+            cosines=plan.patch_basis == "cosines",
+            precision=self._precision(i),
+        )
 
     def count_directions(self, i: int, step: int) -> int:
         """The number of directions of a step of stage i."""
-        return self.directions(i).count(self.seed.child("flow", *_branch(i)), step)
+        seed = self.seed.child("flow", *_seed_branch(i))
+        return self.frame_kind(i).count_directions(seed, step)
+
+    def _precision(self, i: int) -> torch.dtype | None:
+        """The type of the rotations of stage i; None is that of the particles."""
+        # Single pixels become exact, which takes the particles' precision.
+        if self.device.type == "cpu" or self._has_single_pixels(i):
+            return None
+        name = self.plan.options.precision
+        if name == "auto":
+            return torch.float16
+        precision: torch.dtype = getattr(torch, name)
+        return precision
 
     def _stage(self, i: int, transport: Transport) -> Stage:
         """Stage i; single pixels have maps of their own kind, which are not shrunk."""
         plan = self.plan
-        level = self.plan.stages[i]
-        c, h, w = self.plan.layout.shape
-        single = self._single_pixels(i)
-        options = plan.options
-        knots = plan.n_knots
-        subspace = Subspace(c, h, w, level.h, level.w)
-        # Before single pixels, ties at ±1 would stay ties.
-        clip = (
-            options.clip
-            and subspace.is_full_resolution
-            and not self._single_pixels(i + 1)
-        )
-        frame: FrameKind = self.directions(i)
-        space = replace(subspace, clip=clip)
-        if self.known is not None:
-            frame = MaskedFrame(subspace, self.directions(i), self.known)
-            space = replace(space, h=h, w=w)
-        last = not single and all(
-            map(self._single_pixels, range(i + 1, len(plan.stages)))
-        )
-        if single:
-            transport = self._finer(plan.transport)
-            knots = (
-                SINGLE_PIXEL_BINS if knots and transport != plan.transport else knots
-            )
-        # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
-        share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
-        size = 1.0
-        if (
-            plan.patch_basis == "random"
-        ):  # η is at most H, as in the authors' script: else it diverges
-            size = min(1.0, options.n_directions / subspace.dimension)
-        how: Any = dict(
-            step_size=size, taper=options.taper if last else 0.0, n_knots=knots
-        )
-        how |= dict(
-            reach=2 * math.sqrt(c * h * w * share), space=space, branch=_branch(i)
-        )
-        return Stage(level.name, frame, level.n_steps, transport, **how)
+        stage = plan.stages[i]
+        channels, height, width = plan.layout.shape
+        level = PyramidLevel(channels, height, width, stage.h, stage.w)
+        n_knots = plan.n_knots
+        if self._has_single_pixels(i):
+            transport = self._single_pixel_transport()
+            if n_knots and transport != plan.transport:
+                n_knots = SINGLE_PIXEL_BINS
 
-    def _single_pixels(self, i: int) -> bool:
-        """Whether stage i looks at single pixels of grey pictures, which end on their own values."""
+        taper = 0.0
+        if self._is_last_of_patches(i):
+            taper = plan.options.taper
+
+        # Clipped before a stage of single pixels, ties at ±1 would stay ties.
+        clip = plan.options.clip and level.is_full_resolution
+        if self._has_single_pixels(i + 1):
+            clip = False
+
+        frame: FrameKind = self.frame_kind(i)
+        subspace = replace(level, clip=clip)
+        if self.known_values is not None:
+            frame = MaskedFrameKind(level, self.frame_kind(i), self.known_values)
+            subspace = replace(subspace, h=height, w=width)
+        return Stage(
+            name=stage.name,
+            frame=frame,
+            n_steps=stage.n_steps,
+            transport=transport,
+            step_size=self._step_size(level),
+            taper=taper,
+            n_knots=n_knots,
+            reach=self._reach(stage),
+            subspace=subspace,
+            branch=_seed_branch(i),
+        )
+
+    def _step_size(self, level: PyramidLevel) -> float:
+        """1; for random patches at most H/d, as in the authors' script.
+
+        They keep η at or below the number of directions H: else the flow diverges.
+        """
+        if self.plan.patch_basis != "random":
+            return 1.0
+        return min(1.0, self.plan.options.n_directions / level.dimension)
+
+    def _reach(self, stage: PictureStage) -> float:
+        """A bound on how far a projection can move.
+
+        Pixels are in [−1, 1], and a direction covers one tile. Lanczos' kernel spreads
+        the tile by about a coefficient on each side.
+        """
+        covered = (stage.patch + 2) ** 2 / (stage.h * stage.w)
+        n_values = self.plan.layout.dimension * min(1.0, covered)
+        return 2 * math.sqrt(n_values)
+
+    def _has_single_pixels(self, i: int) -> bool:
+        """Whether stage i moves each pixel of grey pictures by itself.
+
+        Such a stage makes the distribution of each pixel exact.
+        """
         if i >= len(self.plan.stages) or self.plan.patch_basis == "random":
             return False
         stage = self.plan.stages[i]
         return stage.patch == 1 and (1, stage.h, stage.w) == self.plan.layout.shape
 
-    def _finer(self, transport: Transport) -> Transport:
-        """The transport with whole bins for every value of a pixel: so black is black."""
-        values = self.plan.layout.n_pixel_values
-        if not isinstance(transport, Histogram) or values is None:
+    def _is_last_of_patches(self, i: int) -> bool:
+        """Whether stage i is the last one that is not of single pixels."""
+        if self._has_single_pixels(i):
+            return False
+        later = range(i + 1, len(self.plan.stages))
+        return all(self._has_single_pixels(k) for k in later)
+
+    def _single_pixel_transport(self) -> Transport:
+        """The transport of single pixels.
+
+        A histogram gets bins that begin and end where pixel values do: so black stays
+        black.
+        """
+        transport = self.plan.transport
+        n_values = self.plan.layout.n_pixel_values
+        if not isinstance(transport, Histogram) or n_values is None:
             return transport
-        n_bins = max(
-            transport.n_bins, min(1 << int(values).bit_length(), SINGLE_PIXEL_BINS)
-        )
-        each = n_bins // values
-        if each == 0:  # more values than bins
+        wanted = min(1 << int(n_values).bit_length(), SINGLE_PIXEL_BINS)
+        n_bins = max(transport.n_bins, wanted)
+        bins_per_value = n_bins // n_values
+        if bins_per_value == 0:
             return transport
-        end = 2 * n_bins / (each * values) - 1  # pixels are in [−1, 1]
+        # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
+        # beyond it.
+        end = 2 * n_bins / (bins_per_value * n_values) - 1
         return AlignedHistogram(n_bins, transport.max_samples, (-1.0, end))
 
 
-def _branch(i: int) -> tuple[str | int, ...]:
-    """Of the seed of a flow, for the frames of stage i."""
+def _seed_branch(i: int) -> tuple[str | int, ...]:
+    """The branch of a flow's seed that draws the frames of stage i."""
     return "level", i, "frame", 0
 
 
-def evolution(
+def replay_with_trajectory(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
     noise: Noise,
     n_frames: int,
 ) -> list[Tensor]:
-    """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end; or the end."""
-    total = len(model)
-    taken = [particles.x.clone()] if n_frames > 1 else []
-    due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
+    """Move particles by the steps of a model, as `replay`, and return them on their way.
 
-    def after(step: Step) -> None:
-        if step.turn + 1 in due:
-            taken.append(step.positions())
+    Returns
+    -------
+    whole pictures (d, n): at the start, in between, and at the end; with
+    ``n_frames=1`` only at the end. Fewer than `n_frames` if there are fewer steps.
+    """
+    n_steps = len(model)
+    trajectory = []
+    if n_frames > 1:
+        trajectory.append(particles.x.clone())
+    recorded_steps = set()
+    for k in range(1, n_frames - 1):
+        recorded_steps.add(round(n_steps * k / (n_frames - 1)))
+    recorded_steps.discard(n_steps)  # the end is added below
 
-    replay(flow, model, particles, noise, after)
-    return [*taken, particles.x]
+    def record(step: Step) -> None:
+        if step.steps_before + 1 in recorded_steps:
+            trajectory.append(step.positions())
+
+    replay(flow, model, particles, noise, record)
+    trajectory.append(particles.x)
+    return trajectory
 
 
 @dataclass(frozen=True)
-class MaskedFrame:
-    """Frames of a pyramid level that act on pixels: they project through `down`, and lift through `up`.
+class MaskedFrameKind:
+    """Frames of a pyramid level that act on pixels and leave the known ones in place."""
 
-    The `known` pixels (d, 1) never move. `draw` fills in the frame of a step.
-    """
-
-    subspace: Subspace
-    directions: Tiles | RandomPatches
-    known: Tensor
-    frame: Any = None
-    kept: None = None  # a model keeps nothing of it
-    theta_y: None = None  # what is observed is the only condition
+    level: PyramidLevel
+    kind: Tiles | RandomPatches  # on the coefficients of the level
+    known_values: Tensor  # (d, 1), True where a pixel never moves
 
     def draw(
         self,
@@ -188,22 +251,44 @@ class MaskedFrame:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> MaskedFrame:
-        return replace(self, frame=self.directions.draw(seed, step, x))
+        """The frame of a step. What is observed is the only condition."""
+        return MaskedFrame(self.level, self.kind.draw(seed, step, x), self.known_values)
+
+
+@dataclass(frozen=True)
+class MaskedFrame:
+    """A frame of a pyramid level that acts on pixels: z = ΘUᵀx, and dx = M·UΘᵀdz.
+
+    U extends coefficients of the level to pixels, Θ are directions on coefficients, and
+    M is 0 where a pixel is known: these pixels never move.
+    """
+
+    level: PyramidLevel
+    frame: AnyFrame  # on the coefficients of the level
+    known_values: Tensor  # (d, 1)
+    stored: None = None  # a model stores nothing of it
 
     @property
     def n_directions(self) -> int:
-        return int(self.frame.n_directions)
+        return self.frame.n_directions
+
+    def amplified(self, amplifier: float) -> Self:
+        """The same: what is observed is the only condition."""
+        return self
 
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
+        """z (h, n) of some or all columns of pictures (d, n)."""
         cloud = cloud.part(columns)
-        z: Tensor = self.frame.project(replace(cloud, x=self.subspace.down(cloud.x)))
-        return z
+        coefficients = self.level.restrict(cloud.x)
+        return self.frame.project(replace(cloud, x=coefficients))
 
     def lift(self, dz: Tensor) -> Tensor:
-        return self.subspace.up(self.frame.lift(dz)) * ~self.known
+        """dx (d, n) of dz (h, n); 0 where a pixel is known."""
+        return self.level.extend(self.frame.lift(dz)) * ~self.known_values
 
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
-        before = self.subspace.down(cloud.x)
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+        """Move the hidden pixels of pictures, in place."""
+        before = self.level.restrict(cloud.x)
         after = before.clone()
-        self.frame.move(replace(cloud, x=after), table, size)
-        cloud.x += self.subspace.up(after.sub_(before)) * ~self.known
+        self.frame.move(replace(cloud, x=after), transport_map, step_size)
+        cloud.x += self.level.extend(after.sub_(before)) * ~self.known_values

@@ -1,13 +1,14 @@
-"""Mosaics: particles start as sums of a few pictures, instead of noise. This is not in the paper.
+"""Mosaics: particles start as sums of a few pictures, instead of noise.
 
-A particle of a class with mean μ starts, at pixel p, as
+This is not in the paper. A particle of a class with mean μ starts, at pixel p, as
 
     x(p) = μ(p) + r·Σᵢ wᵢ(p)·(xᵢ(p) − μ(p))/‖xᵢ − μ‖,    Σᵢ wᵢ(p)² = 1,
 
-where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one more. The
-weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that change smoothly over the
-picture, with mean 0 over it. So each picture prevails somewhere and none everywhere, and edges stay
-edges, which a flow hardly makes from noise. With β = 0 all weights are 1/√s.
+where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one
+more. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that
+change smoothly over the picture, with mean 0 over it. So each picture prevails somewhere
+and none everywhere, and edges stay edges, which a flow hardly makes from noise. With
+β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,183 +28,240 @@ from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
 
-_SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
-_LENGTH = 4  # sides of a picture over the length on which weights change
-_WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004
-_VALUES = 1 << 25  # values at a time
-_LEVELS = 64  # pixel values that are kept: files are a third smaller than with 256, samples as good
+# Standard deviation of the noise that is added to mosaics: equal pixels must not stay
+# ties. It is a quarter of a step between 256 pixel values. Contrasts below it count as
+# this, so that nothing is divided by zero.
+TIE_NOISE = 2e-3
+
+# Weights change over a length of this share of a side. It is the longest with which
+# parts of samples are as new as those of test pictures (CIFAR-10): with longer fields
+# parts look more like training pictures.
+FIELD_LENGTH = 1 / 4
+
+# Cosines along a side that make up a field. The next one would have an amplitude below
+# .004.
+N_FIELD_COSINES = 6
+
+# Pixel values that stored pictures are rounded to: files are a third smaller than with
+# 256, and samples as good.
+N_STORED_VALUES = 64
+
+# Values of pictures that are summed at a time: 128 MB in float32.
+MAX_VALUES_PER_CHUNK = 1 << 25
 
 
-def kept_layout(layout: Layout) -> Layout:
-    """The layout of the pictures that a model keeps: they have at most 64 values."""
-    return replace(
-        layout, n_pixel_values=min(_LEVELS, layout.n_pixel_values or _LEVELS)
-    )
+def stored_layout(layout: Layout) -> Layout:
+    """The layout of the pictures that a model stores: at most 64 pixel values."""
+    n_values = N_STORED_VALUES
+    if layout.n_pixel_values is not None:
+        n_values = min(N_STORED_VALUES, layout.n_pixel_values)
+    return replace(layout, n_pixel_values=n_values)
 
 
-def kept_pictures(data: PictureData, ranks: Ranks) -> Tensor:
-    """All pictures of all ranks, without mirror images, as a model keeps them: (n, c, h, w), bytes."""
-    raw = ranks.gather(data.raw[:, : data.shard.count].T)
-    values = data.layout.n_pixel_values
-    if values is None:  # a mosaic hardly shows rounding
-        raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
-    elif values > _LEVELS:
-        raw = raw.long() * _LEVELS // values
-    pixels: Tensor = raw.to(torch.uint8).reshape(-1, *data.layout.shape).cpu()
+def stored_pictures(data: PictureData, ranks: Ranks) -> Tensor:
+    """The pictures of all ranks as a model stores them: bytes (n, c, h, w).
+
+    Mirror images are made again when they are needed.
+    """
+    n_values = data.layout.n_pixel_values
+    rows = ranks.gather(data.pixels[:, : data.shard.count].T)
+    if n_values is None:  # floats: a mosaic hardly shows rounding
+        rows = (rows * N_STORED_VALUES).floor().clamp(0, N_STORED_VALUES - 1)
+    elif n_values > N_STORED_VALUES:
+        rows = rows.long() * N_STORED_VALUES // n_values
+    pixels: Tensor = rows.to(torch.uint8).reshape(-1, *data.layout.shape).cpu()
     return pixels
 
 
 @dataclass(frozen=True)
-class Mosaics:
-    """Mosaics of `size` pictures."""
+class PicturesByClass:
+    """The indices of pictures in order of class: those of class c start at starts[c]."""
 
-    size: int  # s
+    indices: Tensor  # (N,)
+    starts: Tensor  # (C,)
+    sizes: Tensor  # (C,)
+
+
+@dataclass(frozen=True)
+class Mosaics:
+    """Mosaics of `mosaic_size` pictures, as the module describes them."""
+
+    mosaic_size: int  # s
     locality: float  # β
-    layout: Layout  # the layout of `pixels`
+    layout: Layout  # of `pixels`
     pixels: Tensor  # (n, c, h, w), all pictures
     mirrored: bool = False  # whether mirror images follow them
     codes: Tensor | None = None  # (N,) class numbers, also of mirror images
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    @cached_property
-    def raw(self) -> Tensor:
-        """All pictures, with mirror images, as columns (d, N) on the device."""
-        raw = self.layout.columns(self.pixels.to(self.device))
-        return self.layout.mirrored(raw) if self.mirrored else raw
+    def draw(self, count: int, codes: Tensor | None, noise: Noise) -> Tensor:
+        """Mosaics (d, count) of the classes with these codes (count,)."""
+        d = len(self._columns)
+        device = self._columns.device
+        x = torch.empty(d, count, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(TIE_NOISE)
+        if codes is None:
+            codes = torch.zeros(count, dtype=torch.int64, device=device)
+        pictures = self._random_pictures(codes, noise)
+        for first in range(0, count, self._chunk):
+            part = slice(first, min(count, first + self._chunk))
+            part_noise = replace(noise, first=noise.first + first)
+            x[:, part] += self._sum(pictures[part], codes[part], part_noise)
+        return x
 
-    @cached_property
-    def _order(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The pictures class by class, and the first place and the number of those of each class."""
-        n = self.raw.shape[1]
-        codes = self.codes
-        codes = torch.zeros(n, dtype=torch.int64) if codes is None else codes
-        _, order, _, class_slices = sort_by_class(
-            codes.to(self.raw.device), self.n_classes
+    def decoded_pictures(self, layout: Layout) -> np.ndarray:
+        """The pictures, without mirror images, in another layout of the same shape."""
+        indices = torch.arange(len(self.pixels), device=self._columns.device)
+        parts = [
+            np.asarray(layout.write(self._encoded(part)))
+            for part in torch.split(indices, self._chunk)
+        ]
+        return np.concatenate(parts)
+
+    def _random_pictures(self, codes: Tensor, noise: Noise) -> Tensor:
+        """Indices (n, s + 1) of random pictures of each particle's class."""
+        by_class = self._by_class
+        u = noise.seed.child("summed").uniform(
+            rows=len(codes),
+            columns=self.mosaic_size + 1,
+            start=noise.first,
+            device=codes.device,
         )
-        starts = torch.tensor(class_slices.starts, device=self.raw.device)
-        return order, starts[:-1], starts.diff()
+        rank_in_class = (u * by_class.sizes[codes, None]).long()
+        return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
-    @cached_property
-    def _means(self) -> Tensor:
-        """The mean of each class: (d, C)."""
-        order, starts, sizes = self._order
-        sums = torch.zeros(
-            len(self.raw), self.n_classes, dtype=torch.float64, device=self.raw.device
-        )
-        for c, (first, size) in enumerate(
-            zip(starts.tolist(), sizes.tolist(), strict=True)
-        ):
-            for part in range(first, first + size, self._chunk):
-                numbers = order[part : min(part + self._chunk, first + size)]
-                sums[:, c] += self._values(numbers).double().sum(1)
-        return (sums / sizes.clamp(min=1)).float()
-
-    @property
-    def _chunk(self) -> int:
-        return max(1, _VALUES // len(self.raw))
-
-    def pictures(self, layout: Layout) -> np.ndarray:
-        """The pictures, without mirror images, in the layout of the model."""
-        parts = torch.split(
-            torch.arange(len(self.pixels), device=self.raw.device), self._chunk
-        )
-        return np.concatenate(
-            [np.asarray(layout.write(self._values(part))) for part in parts]
-        )
-
-    def _values(self, numbers: Tensor) -> Tensor:
-        """The pixels, in [−1, 1], of the pictures with these numbers."""
-        return self.layout.encode(self.raw[:, numbers])
-
-    @cached_property
-    def _waves(self) -> Tensor:
-        """The fields of unit variance that each product of two cosines has a share in: (hw, k)."""
-        _, h, w = self.layout.shape
-        waves = torch.kron(_cosines(h), _cosines(w))[:, 1:]  # without the constant
-        size = waves.square().sum(1, keepdim=True).sqrt().clamp(min=1e-9)
-        return (waves / size).float().to(self.raw.device)
+    def _sum(self, pictures: Tensor, codes: Tensor, noise: Noise) -> Tensor:
+        """x of the formula (d, n), for indices (n, s + 1) of pictures; the last is x₀."""
+        n = len(pictures)
+        n_channels = self.layout.shape[0]
+        means = self._class_means[:, codes]
+        weights = self._weights(n, noise)
+        total = torch.zeros_like(means)
+        for i in range(self.mosaic_size):
+            deviation = self._encoded(pictures[:, i]) - means
+            deviation /= deviation.norm(dim=0).clamp(min=TIE_NOISE)
+            weighted = deviation.view(n_channels, -1, n) * weights[i]
+            total += weighted.view_as(deviation)
+        contrast = (self._encoded(pictures[:, -1]) - means).norm(dim=0)
+        total *= contrast
+        return means + total
 
     def _weights(self, count: int, noise: Noise) -> Tensor:
-        """w of each summed picture: (s, hw, count)."""
-        waves = self._waves
-        s = self.size
-        if self.locality == 0 or waves.shape[1] == 0:
-            return torch.full((s, 1, count), 1 / math.sqrt(s), device=waves.device)
-        normal = torch.empty(s * waves.shape[1], count, device=waves.device)
-        fields = waves @ noise.child("weights").fill(normal).view(s, -1, count)
+        """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
+        cosines = self._field_cosines
+        s = self.mosaic_size
+        n_cosines = cosines.shape[1]
+        if self.locality == 0 or n_cosines == 0:
+            return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
+        normal = torch.empty(s * n_cosines, count, device=cosines.device)
+        noise.child("weights").fill(normal)
+        fields = cosines @ normal.view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
 
-    def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
-        """The start (d, count) of particles of classes y (count,)."""
-        order, starts, sizes = self._order
-        x = torch.empty(
-            len(self.raw), count, dtype=torch.float32, device=self.raw.device
+    @cached_property
+    def _columns(self) -> Tensor:
+        """All pictures, with mirror images, as columns (d, N) on the device."""
+        columns = self.layout.to_columns(self.pixels.to(self.device))
+        if self.mirrored:
+            columns = self.layout.with_mirror_images(columns)
+        return columns
+
+    def _encoded(self, indices: Tensor) -> Tensor:
+        """The values, in [−1, 1], of the pictures with these indices: (d, n)."""
+        return self.layout.encode(self._columns[:, indices])
+
+    @property
+    def _chunk(self) -> int:
+        """The number of pictures that are summed at a time."""
+        return max(1, MAX_VALUES_PER_CHUNK // len(self._columns))
+
+    @cached_property
+    def _by_class(self) -> PicturesByClass:
+        device = self._columns.device
+        codes = self.codes
+        if codes is None:
+            codes = torch.zeros(self._columns.shape[1], dtype=torch.int64)
+        _, order, _, class_slices = sort_by_class(codes.to(device), self.n_classes)
+        starts = torch.tensor(class_slices.starts, device=device)
+        return PicturesByClass(order, starts[:-1], starts.diff())
+
+    @cached_property
+    def _class_means(self) -> Tensor:
+        """μ of each class: (d, C)."""
+        by_class = self._by_class
+        d = len(self._columns)
+        sums = torch.zeros(
+            d, self.n_classes, dtype=torch.float64, device=self._columns.device
         )
-        noise.child("start").fill(x).mul_(_SPREAD)
-        if y is None:
-            y = torch.zeros(count, dtype=torch.int64, device=x.device)
-        shape: Any = dict(
-            rows=count, columns=self.size + 1, start=noise.first, device=x.device
-        )
-        u = noise.seed.child("summed").uniform(**shape)
-        numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
-        for first in range(0, count, self._chunk):
-            part = slice(first, min(count, first + self._chunk))
-            means = self._means[:, y[part]]
-            n = part.stop - first
-            weights = self._weights(n, replace(noise, first=noise.first + first))
-            total = torch.zeros_like(means)
-            for k, of in enumerate(numbers[part].T):
-                away = self._values(of) - means
-                contrast = away.norm(dim=0)
-                if k < self.size:
-                    away /= contrast.clamp(min=_SPREAD)
-                    total += (
-                        away.view(self.layout.shape[0], -1, n) * weights[k]
-                    ).view_as(away)
-                else:
-                    total *= contrast
-            x[:, part] += means + total
-        return x
+        members = torch.split(by_class.indices, by_class.sizes.tolist())
+        for c, indices in enumerate(members):
+            for part in torch.split(indices, self._chunk):
+                sums[:, c] += self._encoded(part).double().sum(1)
+        return (sums / by_class.sizes.clamp(min=1)).float()
+
+    @cached_property
+    def _field_cosines(self) -> Tensor:
+        """The products of two cosines that fields consist of: (h·w, k).
+
+        A field is their sum with independent normal factors. It has unit variance at
+        every pixel. The constant is left out, so its mean over the picture is 0.
+        """
+        _, h, w = self.layout.shape
+        cosines = torch.kron(_scaled_cosines(h), _scaled_cosines(w))[:, 1:]
+        deviation = cosines.square().sum(1, keepdim=True).sqrt()
+        # The minimum is for pictures of one pixel, which have no cosines.
+        cosines = cosines / deviation.clamp(min=1e-9)
+        return cosines.float().to(self._columns.device)
 
 
-def mosaics_of(
+def _scaled_cosines(n: int) -> Tensor:
+    """Cosines (n, k) along a side of n pixels, float64.
+
+    Their amplitudes fall as those of a field with a Gaussian covariance that changes
+    over a length of n/4.
+    """
+    k = torch.arange(min(n, N_FIELD_COSINES), dtype=torch.float64)
+    amplitudes = torch.exp(-((math.pi * FIELD_LENGTH * k).square()) / 4)
+    positions = torch.arange(n) + 0.5
+    return torch.cos(math.pi / n * torch.outer(positions, k)) * amplitudes
+
+
+def build_mosaics(
     plan: PicturePlan, pixels: Tensor | None, codes: Tensor | None, device: torch.device
 ) -> Mosaics | None:
-    """Of the kept pictures of a model, or None; `codes` (N,) count if classes have separate maps."""
+    """The mosaics of a plan; None if particles start as noise.
+
+    Parameters
+    ----------
+    pixels : the stored pictures (n, c, h, w), or None
+    codes : class numbers (N,), used if classes have separate maps
+    """
     if pixels is None:
         return None
-    how = (
-        plan.n_summed,
-        plan.options.locality,
-        kept_layout(plan.layout),
-        pixels,
-        plan.mirror,
-    )
     return Mosaics(
-        *how, codes if plan.per_class else None, max(1, plan.per_class), device
+        mosaic_size=plan.mosaic_size,
+        locality=plan.options.locality,
+        layout=stored_layout(plan.layout),
+        pixels=pixels,
+        mirrored=plan.mirror,
+        codes=codes if plan.per_class else None,
+        n_classes=max(1, plan.per_class),
+        device=device,
     )
 
 
-def _cosines(n: int) -> Tensor:
-    """Cosines (n, k) with the amplitudes that make a sum of them change on a length of n/4."""
-    k = torch.arange(min(n, _WAVES), dtype=torch.float64)
-    amplitudes = torch.exp(-((math.pi / _LENGTH * k).square()) / 4)
-    return torch.cos(math.pi / n * torch.outer(torch.arange(n) + 0.5, k)) * amplitudes
-
-
-def start(
+def initial_particles(
     plan: PicturePlan,
     mosaics: Mosaics | None,
     count: int,
-    y: Tensor | None,
+    codes: Tensor | None,
     noise: Noise,
     device: torch.device,
 ) -> Tensor:
-    """The start (d, count) of particles with codes y: mosaics, or noise if these are None."""
+    """Where particles with codes (count,) start: (d, count), mosaics or noise."""
     if mosaics is not None:
-        return mosaics.start(count, y if plan.per_class else None, noise)
+        return mosaics.draw(count, codes if plan.per_class else None, noise)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
     return noise.child("start").fill(x).mul_(plan.options.start_noise)

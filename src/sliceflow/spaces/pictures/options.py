@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sliceflow.errors import is_bool, is_int, is_real, require
 
-_PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -15,22 +15,24 @@ class PictureOptions:
 
     Parameters
     ----------
-    start : "noise", or an int s: particles start as sums of s random pictures of their class. Classes
-        must not share maps then, and the model keeps the pictures. "auto" is 4 for colour pictures
-        without a mask, else "noise"
-    locality : β: how much the weights of the summed pictures differ from place to place; 0: not at all
+    start : "noise", or an int s: particles start as mosaics, which are sums of s random
+        pictures of their class. Classes must not share maps then, and the model keeps
+        the pictures. "auto" is 4 for colour pictures without a mask, else "noise"
+    locality : β: how much the weights of the pictures of a mosaic differ from place to
+        place; 0: not at all
     start_noise : standard deviation of the starting pixels, if they are noise
     clip : clip particles to the range of pixels after each stage at full resolution
-    dequantize_every : "stage" or "step": how often integer pixels get another random fraction
+    dequantize_every : "stage" or "step": how often integer pixels get another random
+        fraction
     n_directions : directions per step, only with ``patch_basis="random"``
     taper : the step size falls from 1 to 0 over this last fraction of the last stage
-    n_knots : knots kept per map for offline samples; shared maps of classes and sorted maps keep eight
-        times as many. "auto" is one per 750 particles, between 16 and 64. 0 keeps no model: then only
-        the batched samples `particles_` exist
-    precision : operands of matrix products on a GPU: "float16" (the default), "bfloat16" or "float32",
-        which is slower. Sums and particles are always float32
-    shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than that move
-        nothing. "auto" is 8 if particles start as sums of pictures, else
+    n_knots : knots kept per map for offline samples; shared maps of classes and sorted
+        maps keep eight times as many. "auto" is one per 750 particles, between 16 and
+        64. 0 keeps no model: then only the batched samples `particles_` exist
+    precision : operands of matrix products on a GPU: "float16" (the default),
+        "bfloat16" or "float32", which is slower. Sums and particles are always float32
+    shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than
+        that move nothing. "auto" is 8 if particles start as mosaics, else
         2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
 
     Examples
@@ -52,31 +54,34 @@ class PictureOptions:
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        start = self.start
-        knots = self.n_knots
-        kappa = self.shrinkage
-        named = start in ("auto", "noise")
-        number = "a finite number of at least 0"
-        rules = {
-            "start": (
-                named or is_int(start, 1),
-                "'auto', 'noise' or an int of at least 1",
-            ),
-            "locality": (is_real(self.locality, 0), number),
-            "start_noise": (is_real(self.start_noise, 0), number),
-            "clip": (is_bool(self.clip), "True or False"),
-            "dequantize_every": (
-                self.dequantize_every in ("stage", "step"),
-                "'stage' or 'step'",
-            ),
-            "n_directions": (is_int(self.n_directions, 1), "an int of at least 1"),
-            "taper": (is_real(self.taper, 0, 1), "a number from 0 to 1"),
-            "n_knots": (
-                knots == "auto" or is_int(knots, 0),
-                "'auto' or an int of at least 0",
-            ),
-            "precision": (self.precision in _PRECISIONS, f"one of {list(_PRECISIONS)}"),
-            "shrinkage": (kappa == "auto" or is_real(kappa, 0), f"'auto' or {number}"),
-        }
-        for name, (ok, what) in rules.items():
+
+        def check(name: str, ok: bool, what: str) -> None:
             require(ok, name, getattr(self, name), what)
+
+        number = "a finite number of at least 0"
+        check(
+            "start",
+            self.start in ("auto", "noise") or is_int(self.start, 1),
+            "'auto', 'noise' or an int of at least 1",
+        )
+        check("locality", is_real(self.locality, 0), number)
+        check("start_noise", is_real(self.start_noise, 0), number)
+        check("clip", is_bool(self.clip), "True or False")
+        check(
+            "dequantize_every",
+            self.dequantize_every in ("stage", "step"),
+            "'stage' or 'step'",
+        )
+        check("n_directions", is_int(self.n_directions, 1), "an int of at least 1")
+        check("taper", is_real(self.taper, 0, 1), "a number from 0 to 1")
+        check(
+            "n_knots",
+            self.n_knots == "auto" or is_int(self.n_knots, 0),
+            "'auto' or an int of at least 0",
+        )
+        check("precision", self.precision in PRECISIONS, f"one of {list(PRECISIONS)}")
+        check(
+            "shrinkage",
+            self.shrinkage == "auto" or is_real(self.shrinkage, 0),
+            f"'auto' or {number}",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 
@@ -24,36 +24,84 @@ from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
-QUALITY = {"draft": 3, "standard": 8, "best": 25}  # steps per stage,
-_JOINT = 6  # and times as many if all pictures share maps and particles start as noise
-_MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on average
-_MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
-_CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
-_MAX_CLUSTERS = {"grey": 30, "colour": 25}
-_MAX_COLUMNS = (
-    1 << 20
-)  # columns per step: smaller batches are slower on a GPU, and worse
-_MIN_KNOTS = 16
-_MAX_KNOTS = 64  # knots per map
-_PARTICLES_PER_KNOT = 750
-SINGLE_PIXEL_BINS = 512  # of single pixels
-_BASES = (
-    "auto",
-    "pixels",
-    "cosines",
-    "random",
-)  # "random": the paper's random patches, not tiles
-_BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
-_NANOSECONDS = {
-    "cpu": 8.0,
-    "cuda": 0.02,
-}  # for each value that a step projects and moves
-_CPU_PARTICLES = {
-    "draft": 10_000,
-    "standard": 20_000,
-}  # most, unless the user says how many; else
-_MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
-_CPU_DRAFT = 2  # steps per stage of "draft" there
+# Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
+# samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
+# 140 MB (benchmarks/RESULTS.md).
+QUALITY = {"draft": 3, "standard": 8, "best": 25}
+# So many times more if all pictures share maps and particles start as noise: maps of all
+# pictures, and from noise, have more to do.
+JOINT_STEPS_FACTOR = 6
+# Steps per stage of "draft" on a CPU, where a fit takes minutes.
+CPU_DRAFT_STEPS = 2
+
+# The most particles on a CPU, unless the user says how many: time is proportional to
+# them. The last one is also for numbers of steps.
+CPU_MAX_PARTICLES = {"draft": 10_000, "standard": 20_000, "best": 40_000}
+
+# Pictures that a class with separate maps needs, on average over classes. With fewer,
+# classes share maps: their noise would be large, and pictures would be copied.
+MIN_PICTURES_PER_CLASS = 100
+# ξ of classes that share maps. Of the paper's values 0, 2, 5 and 10 it separates the
+# classes of MNIST and CIFAR-10 best: 98.5 and 72 % of samples are recognised as theirs
+# (benchmarks/RESULTS.md).
+SHARED_AMPLIFIER = 10.0
+
+# Different pictures that a cluster needs. Smaller clusters are copied: 200 clusters of
+# MNIST (300 digits each) had an NN ratio of .66, 30 clusters one of .92.
+MIN_GREY_PICTURES_PER_CLUSTER = 1000
+MIN_COLOUR_PICTURES_PER_CLUSTER = 2000
+# More clusters gain little: 30 and 50 clusters of Fashion-MNIST had FD 2.9 and 2.6.
+MAX_GREY_CLUSTERS = 30
+MAX_COLOUR_CLUSTERS = 25
+# Pixel values that a cluster of grey pictures needs, for each √(steps per stage). Steps
+# copy: many of them copied the digits of 30 clusters of 2,000 each (MNIST).
+CLUSTER_VALUES_PER_ROOT_STEP = 470_000
+
+# The most columns of a step, particles or pictures. Smaller batches are slower on a GPU,
+# and worse: 16,384 columns took MNIST's FD from .20 to .70 with labels.
+MAX_COLUMNS_PER_STEP = 1 << 20
+
+# Bins of histograms. Classes that share a histogram need more, because ξ spreads them
+# over a wide range.
+N_BINS = 128
+N_BINS_OF_SHARED_MAPS = 1024
+# The most bins of single pixels: two for each of 256 pixel values.
+SINGLE_PIXEL_BINS = 512
+
+# Knots kept of a map. More follow the map better, but also its noise: so there is one
+# for so many particles, within limits.
+PARTICLES_PER_KNOT = 750
+MIN_KNOTS = 16
+MAX_KNOTS = 64
+
+# Pictures of a mosaic. With fewer, parts of samples resemble training pictures more.
+MOSAIC_SIZE = 4
+# κ of mosaics, which need only small corrections. With 8, real pictures nearly stay
+# where they are (FID-768 .016); with 4 they drift (.048). See "Fixed point" in
+# benchmarks/RESULTS.md.
+MOSAIC_SHRINKAGE = 8.0
+# κ over √(steps per stage/pictures per map) if particles start as noise, and the most.
+# Every step adds noise, and few pictures have more of it: digits would be copied with a
+# factor below 1.
+SHRINKAGE_FACTOR = 2.5
+MAX_SHRINKAGE = 2.0
+
+# Pixels between these two shares of the full brightness are grey. Pictures in which
+# fewer than a fifth of all pixels are grey count as drawings.
+GREY_RANGE = (0.1, 0.9)
+MAX_GREY_SHARE_OF_DRAWINGS = 0.2
+# About as many pictures are looked at to decide this: more would only take longer.
+MAX_PICTURES_FOR_BASIS = 10_000
+
+# Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
+# bends. Nanoseconds for each value that a step projects and moves, on one thread of a
+# CPU or on one GPU: rough, since they depend on the machine.
+BYTES_PER_BIN = 48
+NANOSECONDS_PER_VALUE = {"cpu": 8.0, "cuda": 0.02}
+
+# "random" are the paper's random patches, not tiles.
+PatchBasis = Literal["pixels", "cosines", "random"]
+PATCH_BASES = ("auto", "pixels", "cosines", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,40 +117,46 @@ class PicturePlan(Plan):
     n_conditions: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
-    patch_basis: Literal["pixels", "cosines", "random"]
+    patch_basis: PatchBasis
     transport: SavedTransport
-    batch_size: int | None = (
-        None  # most particles, and most pictures, per step; None uses all
-    )
-    n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
-    n_summed: Annotated[
-        int, Between(0, 1 << 10)
-    ]  # pictures of a mosaic; 0 starts as noise
+    batch_size: int | None = None  # most particles, and pictures, of a step; None: all
+    n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
+    mosaic_size: Annotated[int, Between(0, 1 << 10)]  # pictures of one; 0: noise
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
     options: PictureOptions  # as given; those above are resolved
 
     def check(self) -> None:
-        if any(
-            v.h > self.layout.height or v.w > self.layout.width for v in self.stages
-        ):
-            raise ValueError(f"a stage is larger than pictures of {self.layout.shape}")
+        """Raise a ValueError if a saved plan contradicts itself."""
+        for stage in self.stages:
+            if stage.h > self.layout.height or stage.w > self.layout.width:
+                raise ValueError(
+                    f"a stage is larger than pictures of {self.layout.shape}"
+                )
 
     @property
     def per_class(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
-        return self.n_conditions if math.isinf(self.amplifier) else 0
+        if math.isinf(self.amplifier):
+            return self.n_conditions
+        return 0
 
     @property
-    def shared(self) -> bool:
+    def classes_share_maps(self) -> bool:
+        """Whether classes shift the projections of maps that they share."""
         return 0 < self.amplifier < math.inf
 
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
-        if self.condition in ("observed", "clusters"):
-            return "completion" if self.condition == "observed" else "clusters"
-        shared = f"CSWF ξ={self.amplifier:g}" if self.amplifier else "SWF"
-        return "per class" if self.per_class else shared
+        if self.condition == "observed":
+            return "completion"
+        if self.condition == "clusters":
+            return "clusters"
+        if self.per_class:
+            return "per class"
+        if self.classes_share_maps:
+            return f"CSWF ξ={self.amplifier:g}"
+        return "SWF"
 
     @property
     def n_steps(self) -> int:
@@ -111,28 +165,36 @@ class PicturePlan(Plan):
     @property
     def start(self) -> str:
         """Where particles start, in words."""
-        if not self.n_summed:
+        if self.mosaic_size == 0:
             return "noise"
-        whose = f"their {'class' if self.condition == 'labels' else 'cluster'}"
-        whose = whose if self.per_class else "the data"
-        return f"mosaics of {self.n_summed} training pictures of {whose}, which the model keeps"
+        source = "the data"
+        if self.per_class and self.condition == "labels":
+            source = "their class"
+        elif self.per_class:
+            source = "their cluster"
+        return (
+            f"mosaics of {self.mosaic_size} training pictures of {source}, "
+            "which the model keeps"
+        )
 
     @property
-    def directions(self) -> list[int]:
+    def directions_per_stage(self) -> list[int]:
         """The most directions of a step, for each stage."""
         if self.patch_basis == "random":
             return [self.options.n_directions] * len(self.stages)
         c = self.layout.shape[0]
         return [
-            Tiles(c, stage.h, stage.w, stage.patch).most_directions
+            Tiles(c, stage.h, stage.w, stage.patch).max_directions
             for stage in self.stages
         ]
 
     @property
     def n_maps(self) -> int:
         """The most maps of all steps, of one class."""
+        directions = self.directions_per_stage
         return sum(
-            h * v.n_steps for h, v in zip(self.directions, self.stages, strict=True)
+            n_directions * stage.n_steps
+            for n_directions, stage in zip(directions, self.stages, strict=True)
         )
 
     @property
@@ -140,147 +202,205 @@ class PicturePlan(Plan):
         """Memory to draw the directions of a step."""
         if self.patch_basis == "random":
             return 16 * self.options.n_directions * self.layout.dimension
-        c = self.layout.shape[0]
-        tile = max(c * min(v.patch, v.h) * min(v.patch, v.w) for v in self.stages)
-        return rotation_bytes(tile, 4)
+        largest_tile = max(
+            min(stage.patch, stage.h) * min(stage.patch, stage.w)
+            for stage in self.stages
+        )
+        return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
 
-    def lines(self) -> Sequence[tuple[str, object]]:
-        more = (
-            f", {self.n_moved} moved for the model"
-            if self.n_moved > self.n_particles
-            else ""
-        )
-        layout = self.layout
-        what = "pictures and mirror images" if self.mirror else "pictures"
-        values = layout.n_pixel_values
-        kind = "floats" if values is None else f"{values} values a pixel"
-        colour = "" if layout.channels is None else f"×{layout.channels}"
-        k = self.n_conditions
-        kinds = dict(
-            labels=f"{k} classes", clusters=f"{k} clusters", observed="observed pixels"
-        )
-        directions = f"tiles of {self.patch_basis}"
-        if self.patch_basis == "random":
-            directions = f"{self.options.n_directions} random patches"
-        looked = (
-            f"at most {self.batch_size} particles and pictures"
-            if self.batch_size
-            else ""
-        )
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
         return [
-            (
-                "data",
-                f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}",
-            ),
-            ("condition", kinds.get(self.condition, "")),
-            ("particles", f"{self.n_particles}{more}"),
+            ("data", self._data_in_words()),
+            ("condition", self._condition_in_words()),
+            ("particles", self._particles_in_words()),
             ("start", self.start),
             ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
             ("steps", self.n_steps),
-            ("directions", directions),
+            ("directions", self._directions_in_words()),
             ("transport", repr(self.transport)),
-            ("a step uses", looked),
+            ("a step uses", self._batch_in_words()),
             ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else "off"),
             ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
         ]
 
-    def fit_bytes(self, n_here: int, m_here: int) -> int:
-        """Memory of n pictures and m particles on a rank: clouds, a step, the model, kept pictures."""
+    def _data_in_words(self) -> str:
         layout = self.layout
-        looked_at = self.batch_size
-        per_class = self.per_class or 1
-        n_bins = getattr(self.transport, "n_bins", None)
-        each = map_bytes(self.n_knots, n_bins, self.shared) * per_class
-        bins = n_bins or 0
-        if bins and layout.n_pixel_values is not None:
-            bins = max(bins, SINGLE_PIXEL_BINS)
-        columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
-        work = (
-            max(self.directions) * (4 * columns + _BIN_BYTES * bins * per_class)
-            + self.frame_bytes
-        )
+        pictures = "pictures"
+        if self.mirror:
+            pictures = "pictures and mirror images"
+        size = f"{layout.height}×{layout.width}"
+        if layout.channels is not None:
+            size += f"×{layout.channels}"
+        values = "floats"
+        if layout.n_pixel_values is not None:
+            values = f"{layout.n_pixel_values} values a pixel"
+        return f"{self.n_pictures} {pictures} of {size}, {values}"
+
+    def _condition_in_words(self) -> str:
+        if self.condition == "labels":
+            return f"{self.n_conditions} classes"
+        if self.condition == "clusters":
+            return f"{self.n_conditions} clusters"
+        if self.condition == "observed":
+            return "observed pixels"
+        return ""
+
+    def _particles_in_words(self) -> str:
+        if self.n_moved > self.n_particles:
+            return f"{self.n_particles}, {self.n_moved} moved for the model"
+        return f"{self.n_particles}"
+
+    def _directions_in_words(self) -> str:
+        if self.patch_basis == "random":
+            return f"{self.options.n_directions} random patches"
+        return f"tiles of {self.patch_basis}"
+
+    def _batch_in_words(self) -> str:
+        if self.batch_size is None:
+            return ""
+        return f"at most {self.batch_size} particles and pictures"
+
+    def fit_bytes(self, n_local: int, m_local: int) -> int:
+        """Memory of a fit on a rank with n pictures (and mirror images), m particles.
+
+        It counts clouds, the work of a step, the model, and stored pictures.
+        """
+        layout = self.layout
         d = layout.dimension
-        raw = 1 if layout.n_pixel_values is not None else 4
-        clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
-        kept = (
-            raw * d * self.n_pictures if self.n_summed else 0
-        )  # all pictures, on every rank
-        return clouds + work + self.n_maps * each + kept
+        n_classes = max(1, self.per_class)
+        pixel_bytes = 4
+        if layout.n_pixel_values is not None:
+            pixel_bytes = 1
+        # Four copies of the particles and three of the pictures, in float32.
+        clouds = 4 * 4 * d * m_local + (3 * 4 + pixel_bytes) * d * n_local
+
+        n_bins = None
+        step_bins = 0
+        if isinstance(self.transport, Histogram):
+            n_bins = self.transport.n_bins
+            step_bins = n_bins
+            if layout.n_pixel_values is not None:
+                step_bins = max(n_bins, SINGLE_PIXEL_BINS)
+        n_columns = self._columns_of_step(m_local) + self._columns_of_step(n_local)
+        direction_bytes = 4 * n_columns + BYTES_PER_BIN * step_bins * n_classes
+        step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
+
+        map_size = map_bytes(self.n_knots, n_bins, self.classes_share_maps)
+        model = self.n_maps * map_size * n_classes
+        if self.mosaic_size:  # every rank has all pictures
+            model += pixel_bytes * d * self.n_pictures
+        return clouds + step + model
 
     def fit_seconds(self) -> float:
         """About how long a fit takes on its device."""
-        max_samples = self.batch_size or max(self.n_moved, self.n_pictures)
-        columns = (
+        # All particles are moved; those of the batch are also projected before.
+        n_columns = (
             self.n_moved
-            + min(self.n_moved, max_samples)
-            + min(self.n_pictures, max_samples)
+            + self._columns_of_step(self.n_moved)
+            + self._columns_of_step(self.n_pictures)
         )
-        return self.estimate(self.n_maps * columns, _NANOSECONDS)
+        return self.estimate(self.n_maps * n_columns, NANOSECONDS_PER_VALUE)
+
+    def _columns_of_step(self, n: int) -> int:
+        """How many of n particles or pictures a step uses to fit its maps."""
+        if self.batch_size is None:
+            return n
+        return min(n, self.batch_size)
 
 
 def choose_shrinkage(
     shrinkage: str | float, n_per_map: float, n_steps: int, mosaics: bool = False
 ) -> float:
-    """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage."""
+    """κ for maps that are fitted to `n_per_map` different pictures.
+
+    `n_steps` is the number of steps per stage, `mosaics` whether particles start so.
+    """
     if shrinkage != "auto":
         return float(shrinkage)
-    if mosaics:  # they need only small corrections
-        return 8.0
-    # Every step adds noise, and few pictures have more of it: digits would be copied with less than 1.
-    return min(2.0, 2.5 * math.sqrt(n_steps / max(1.0, n_per_map)))
+    if mosaics:
+        return MOSAIC_SHRINKAGE
+    noise = math.sqrt(n_steps / max(1.0, n_per_map))
+    return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
 
 
-def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool) -> int:
-    """The number of pictures that a particle starts as the mosaic of; 0 is noise."""
-    # A map shared by all classes would not know from which of them a particle started.
-    why = "does not work if classes share maps" if shared else None
-    why = "does not work with observed pixels" if observed else why
+def choose_mosaic_size(
+    start: str | int, layout: Layout, shared: bool, observed: bool
+) -> int:
+    """The number of pictures of the mosaics that particles start as; 0 is noise.
+
+    `shared` is whether classes share maps, `observed` whether some pixels are known.
+    """
+    if start == "noise":
+        return 0
+    reason = None
+    hint = "use start='noise'"
+    if observed:
+        reason = "does not work with observed pixels"
+    elif shared:
+        # A map of all classes would not know from which of them a particle started.
+        reason = "does not work if classes share maps"
+    if shared:
+        hint += ", or amplifier=inf"
     if start == "auto":
-        return 4 if layout.shape[0] > 1 and why is None else 0
-    if start != "noise" and why is not None:
-        more = ", or amplifier=inf" if shared else ""
-        raise ParameterError("start", start, why, f"use start='noise'{more}")
-    return 0 if start == "noise" else int(start)
+        # Mosaics of grey pictures are no better than noise.
+        if reason is None and layout.shape[0] > 1:
+            return MOSAIC_SIZE
+        return 0
+    if reason is not None:
+        raise ParameterError("start", start, reason, hint)
+    return int(start)
 
 
 def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
     """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
         return int(quality)
-    steps = (
-        _CPU_DRAFT if (quality, device.type) == ("draft", "cpu") else QUALITY[quality]
-    )
-    return steps * (_JOINT if joint else 1)
+    n_steps = QUALITY[quality]
+    if quality == "draft" and device.type == "cpu":
+        n_steps = CPU_DRAFT_STEPS
+    if joint:
+        n_steps *= JOINT_STEPS_FACTOR
+    return n_steps
 
 
 def choose_particles(
     parameters: Mapping[str, Any], n: int, device: torch.device
 ) -> int:
-    """M for n pictures. On a CPU, where they take long, there are fewer."""
-    m: int = parameters["n_particles"] or default_particles(
-        n if parameters["mirror"] else 2 * n
-    )
-    if (
-        parameters["n_particles"] is None
-        and device.type == "cpu"
-        and parameters["preset"] is None
-    ):
-        m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
+    """M for n pictures (and mirror images) and the parameters of an estimator.
+
+    On a CPU, where particles take long, there are fewer.
+    """
+    requested = parameters["n_particles"]
+    if requested is not None:
+        return int(requested)
+    m = default_particles(n if parameters["mirror"] else 2 * n)
+    if device.type == "cpu" and parameters["preset"] is None:
+        most = CPU_MAX_PARTICLES["best"]
+        if isinstance(parameters["quality"], str):
+            most = CPU_MAX_PARTICLES[parameters["quality"]]
+        m = min(m, most)
     return m
 
 
 def choose_amplifier(
     amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
 ) -> float:
-    """ξ for m particles and n pictures of `n_classes` classes; 0 without classes."""
+    """ξ for m particles and n pictures of `n_classes` classes; 0 without classes.
+
+    ∞ needs histograms.
+    """
     if n_classes == 0:
         return 0.0
     histograms = isinstance(choose_transport(transport, math.inf, m + n), Histogram)
     if amplifier == "auto":
-        return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
-    if math.isinf(float(amplifier)) and not histograms:
-        raise _sorting("amplifier", math.inf, m, n, "a finite amplifier such as 10")
-    return float(amplifier)
+        if histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
+            return math.inf
+        return SHARED_AMPLIFIER
+    xi = float(amplifier)
+    if math.isinf(xi) and not histograms:
+        raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
+    return xi
 
 
 def choose_clusters(
@@ -290,103 +410,158 @@ def choose_clusters(
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> int:
-    """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
+    """The number of clusters of unlabelled pictures; 1 means no clustering.
+
+    Parameters
+    ----------
+    parameters : of the estimator
+    m : number of particles
+    n : number of pictures, including mirror images
+    shape : (c, h, w) of a picture
+    """
     requested = parameters["n_clusters"]
-    histograms = isinstance(
-        choose_transport(parameters["transport"], math.inf, m + n), Histogram
-    )
+    transport = choose_transport(parameters["transport"], math.inf, m + n)
+    histograms = isinstance(transport, Histogram)
     if requested == "auto":
-        kind = "grey" if shape[0] == 1 else "colour"
-        enough = _MIN_PER_CLUSTER[kind]
-        different = n // 2 if parameters["mirror"] else n
-        if kind == "grey":
-            steps = steps_per_stage(parameters["quality"], False, device)
-            enough = max(
-                enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape))
+        if not histograms:
+            return 1
+        n_different = n
+        if parameters["mirror"]:
+            n_different = n // 2
+        if shape[0] == 1:
+            n_steps = steps_per_stage(parameters["quality"], False, device)
+            n_clusters = _max_grey_clusters(n_different, shape, n_steps)
+        else:
+            n_clusters = min(
+                MAX_COLOUR_CLUSTERS, n_different // MIN_COLOUR_PICTURES_PER_CLUSTER
             )
-        max_samples = min(_MAX_CLUSTERS[kind], different // enough, m)
-        return max(1, max_samples) if histograms else 1
+        return max(1, min(n_clusters, m))
     k = int(requested)
-    max_samples = min(m, n)
     require(
-        k <= max_samples,
+        k <= min(m, n),
         "n_clusters",
         k,
-        f"at most {max_samples}: each cluster needs a particle and a picture",
+        f"at most {min(m, n)}: each cluster needs a particle and a picture",
     )
     if k > 1 and not histograms:
-        raise _sorting("n_clusters", k, m, n, "n_clusters=1")
+        raise _needs_histograms("n_clusters", k, m, n, "n_clusters=1")
     return k
 
 
-def _sorting(name: str, value: float, m: int, n: int, instead: str) -> ParameterError:
-    fact = f"needs histograms, but this transport sorts {m} particles and {n} pictures"
-    return ParameterError(name, value, fact, f"use {instead}, or transport='histogram'")
+def _max_grey_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
+    """The most clusters of n different grey pictures that are not copied; may be 0."""
+    n_values = CLUSTER_VALUES_PER_ROOT_STEP * math.sqrt(n_steps)
+    n_pictures = max(
+        MIN_GREY_PICTURES_PER_CLUSTER, math.ceil(n_values / math.prod(shape))
+    )
+    return min(MAX_GREY_CLUSTERS, n // n_pictures)
+
+
+def _needs_histograms(
+    parameter: str, value: float, m: int, n: int, alternative: str
+) -> ParameterError:
+    """The error of a value that needs histograms, where particles would be sorted."""
+    return ParameterError(
+        parameter,
+        value,
+        f"needs histograms, but this transport sorts {m} particles and {n} pictures",
+        f"use {alternative}, or transport='histogram'",
+    )
 
 
 def choose_transport(
     transport: str | Transport, amplifier: float, n: int, n_ranks: int = 1
 ) -> Transport:
-    """The transport for n particles and pictures. `amplifier` is 0 without labels."""
-    n_bins = (
-        1024 if 0 < amplifier < math.inf else 128
-    )  # classes that share a histogram need more
-    counting = (
-        Histogram(n_bins, _MAX_COLUMNS),
-        Auto(n_bins=n_bins, max_samples=_MAX_COLUMNS),
+    """The transport for n particles and pictures; `amplifier` is 0 without labels."""
+    n_bins = N_BINS
+    if 0 < amplifier < math.inf:
+        n_bins = N_BINS_OF_SHARED_MAPS
+    return transports.choose_transport(
+        transport,
+        n,
+        n_ranks,
+        Histogram(n_bins, MAX_COLUMNS_PER_STEP),
+        Auto(n_bins=n_bins, max_samples=MAX_COLUMNS_PER_STEP),
     )
-    return transports.choose_transport(transport, n, n_ranks, *counting)
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
-    """Knots to keep per map for m particles: more of them follow the map, and also its noise."""
+    """Knots to keep per map for m particles of `n_classes` classes."""
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return _MIN_KNOTS
-    each = m / n_classes if amplifier == math.inf else m
-    return min(_MAX_KNOTS, max(_MIN_KNOTS, round(each / _PARTICLES_PER_KNOT)))
+        return MIN_KNOTS
+    particles_per_map = float(m)
+    if math.isinf(amplifier):
+        particles_per_map = m / n_classes
+    wanted = round(particles_per_map / PARTICLES_PER_KNOT)
+    return min(MAX_KNOTS, max(MIN_KNOTS, wanted))
 
 
-def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any:
-    """The basis of directions; "auto" takes pixels for drawings, which have few grey pixels."""
+def choose_patch_basis(patch_basis: str, data: PictureData, ranks: Ranks) -> PatchBasis:
+    """The basis of directions.
+
+    "auto" takes pixels for drawings, which have few grey pixels, else cosines.
+    """
     if patch_basis != "auto":
-        return patch_basis
-    subset = data.raw[:, data.own_numbers % max(1, data.n // 10_000) == 0].float()
-    value = subset / ((data.layout.n_pixel_values or 2) - 1)
-    between = int(((value > 0.1) & (value < 0.9)).sum())
-    between, pixels = ranks.sum(torch.tensor([between, subset.numel()])).tolist()
-    return "pixels" if between / pixels < 0.2 else "cosines"
+        return cast(PatchBasis, patch_basis)  # as `check_parameters` found
+    stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
+    subset = data.pixels[:, data.indices % stride == 0].float()
+    brightest = 1
+    if data.layout.n_pixel_values is not None:
+        brightest = data.layout.n_pixel_values - 1
+    brightness = subset / brightest
+    darkest_grey, lightest_grey = GREY_RANGE
+    is_grey = (brightness > darkest_grey) & (brightness < lightest_grey)
+    counts = torch.tensor([int(is_grey.sum()), subset.numel()])
+    n_grey, n_pixels = ranks.sum(counts).tolist()
+    if n_grey / n_pixels < MAX_GREY_SHARE_OF_DRAWINGS:
+        return "pixels"
+    return "cosines"
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter."""
+    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
     check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
-    quality = parameters["quality"]
-    xi = parameters["amplifier"]
-    k = parameters["n_clusters"]
-    named = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
-    known = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    counted = k == "auto" or is_int(k, 1)
-    how = "an int of at least 1; 1 turns clustering off"
-    for name, ok, what in (
-        ("quality", named, f"one of {list(QUALITY)} or a number of steps per stage"),
-        (
-            "schedule",
-            isinstance(parameters["schedule"], str),
-            "a string: 'auto', 'paper' or stages",
-        ),
-        (
-            "n_pixel_values",
-            is_int(parameters["n_pixel_values"], 2),
-            "an int of at least 2",
-        ),
-        ("patch_basis", parameters["patch_basis"] in _BASES, f"one of {list(_BASES)}"),
-        (
-            "amplifier",
-            known,
-            "'auto', or a number of at least 0, which may be math.inf",
-        ),
-        ("n_clusters", counted, f"'auto' or {how}"),
-    ):
+
+    def check(name: str, ok: bool, what: str) -> None:
         require(ok, name, parameters[name], what)
+
+    quality = parameters["quality"]
+    if isinstance(quality, str):
+        quality_ok = quality in QUALITY
+    else:
+        quality_ok = is_int(quality, 1)
+    check(
+        "quality",
+        quality_ok,
+        f"one of {list(QUALITY)} or a number of steps per stage",
+    )
+    check(
+        "schedule",
+        isinstance(parameters["schedule"], str),
+        "a string: 'auto', 'paper' or stages",
+    )
+    check(
+        "n_pixel_values",
+        is_int(parameters["n_pixel_values"], 2),
+        "an int of at least 2",
+    )
+    check(
+        "patch_basis",
+        parameters["patch_basis"] in PATCH_BASES,
+        f"one of {list(PATCH_BASES)}",
+    )
+    xi = parameters["amplifier"]
+    is_infinite = isinstance(xi, float) and xi == math.inf
+    check(
+        "amplifier",
+        xi == "auto" or is_real(xi, 0) or is_infinite,
+        "'auto', or a number of at least 0, which may be math.inf",
+    )
+    n_clusters = parameters["n_clusters"]
+    check(
+        "n_clusters",
+        n_clusters == "auto" or is_int(n_clusters, 1),
+        "'auto' or an int of at least 1; 1 turns clustering off",
+    )

@@ -1,7 +1,8 @@
-"""Pyramid subspaces: pictures that are upsampled from r×r coefficients.
+"""Levels of a pyramid: pictures that are upsampled from r×r coefficients.
 
-Level r of a pyramid is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis with
-orthonormalised columns. So adding ``up`` of a change in coefficients changes nothing orthogonal to it.
+A level is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis
+with orthonormal columns. So a change of coefficients, extended to a picture and added
+to the particles, changes nothing orthogonal to the level.
 """
 
 from __future__ import annotations
@@ -12,70 +13,83 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.schedule import Space
+from sliceflow.engine.schedule import Subspace
 
-_CACHE_BYTES = 1 << 25  # bytes of cached bases
-_CHUNK = 1 << 28  # values that are resampled at a time
-_LOBES = 5  # a of Lanczos' kernel sinc(t)·sinc(t/a)
+# a of Lanczos' kernel sinc(t)·sinc(t/a), as in the script of the paper's authors.
+LANCZOS_LOBES = 5
+
+# Bytes that each cache of bases may hold. A basis of 64×32 numbers has 16 kB.
+CACHE_BYTES = 1 << 25
+
+# Values (about 1 GB) that are resampled at a time, to bound the memory between the
+# products with the two axes; but at least so many columns, for speed.
+MAX_VALUES_PER_CHUNK = 1 << 28
+MIN_COLUMNS_PER_CHUNK = 256
 
 
-def _weights(full: int, small: int) -> Tensor:
-    """W, (full, small), float64: Lanczos' kernel sampled at pixel centres; rows sum to 1."""
-    centre = (torch.arange(full, dtype=torch.float64) + 0.5) * (small / full) - 0.5
-    t = centre[:, None] - torch.arange(small, dtype=torch.float64)
-    weights = torch.where(t.abs() < _LOBES, torch.sinc(t) * torch.sinc(t / _LOBES), 0.0)
+def _lanczos_weights(full: int, small: int) -> Tensor:
+    """W (full, small): Lanczos' kernel at pixel centres, float64; rows sum to 1."""
+    pixels = torch.arange(full, dtype=torch.float64)
+    positions = (pixels + 0.5) * (small / full) - 0.5
+    t = positions[:, None] - torch.arange(small, dtype=torch.float64)
+    kernel = torch.sinc(t) * torch.sinc(t / LANCZOS_LOBES)
+    weights = torch.where(t.abs() < LANCZOS_LOBES, kernel, 0.0)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-@cached(_CACHE_BYTES)
-def upsampled(full: int, small: int, device: torch.device | str = "cpu") -> Tensor:
-    """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W = U·(UᵀW)."""
-    if small == full:
-        return torch.eye(full, dtype=torch.float64, device=device)
-    return torch.mm(basis(full, small).T, _weights(full, small)).to(device)
-
-
-@cached(_CACHE_BYTES)
-def basis(
+@cached(CACHE_BYTES)
+def upsampling_basis(
     full: int,
     small: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """U, (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
+    """U (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
 
-    Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are therefore local.
+    Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are
+    therefore local.
     """
     if small == full:
         return torch.eye(full, dtype=dtype, device=device)
-    weights = _weights(full, small)
-    values, vectors = torch.linalg.eigh(weights.T @ weights)
-    return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T).to(
-        device, dtype
-    )
+    weights = _lanczos_weights(full, small)
+    eigenvalues, vectors = torch.linalg.eigh(weights.T @ weights)
+    basis = torch.mm(torch.mm(weights, vectors / eigenvalues.sqrt()), vectors.T)
+    return basis.to(device, dtype)
 
 
-def _product(a: Tensor, image: Tensor) -> Tensor:
-    """a @ image, where the rounding of a column does not depend on the other columns."""
+@cached(CACHE_BYTES)
+def lanczos_coefficients(
+    full: int, small: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """UᵀW (small, small), float64: the columns of W as coefficients, W = U·(UᵀW).
+
+    The paper's patches are upsampled by W itself; this is what they are in the basis U.
+    """
+    if small == full:
+        return torch.eye(full, dtype=torch.float64, device=device)
+    basis = upsampling_basis(full, small)
+    return torch.mm(basis.T, _lanczos_weights(full, small)).to(device)
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, where the rounding of a column does not depend on the other columns."""
     if len(a) > 1:
-        return torch.matmul(a, image)
-    # A product with a single row runs other code: the same picture would differ between ranks.
-    return torch.matmul(a.repeat(2, 1), image)[..., :1, :].contiguous()
+        return torch.matmul(a, b)
+    # A product with a single row runs other code, and then the same picture would
+    # differ between ranks.
+    return torch.matmul(a.repeat(2, 1), b)[..., :1, :].contiguous()
 
 
 @dataclass(frozen=True)
-class Subspace(Space):
-    """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n).
-
-    If `clip`, a stage at this level ends with all pixels in [−1, 1].
-    """
+class PyramidLevel(Subspace):
+    """Level (h, w) of pictures of `channels` × (height, width), as columns (d, n)."""
 
     channels: int
     height: int
     width: int
     h: int
     w: int
-    clip: bool = False
+    clip: bool = False  # clip pixels to [−1, 1] at the end of a stage
 
     @property
     def is_full_resolution(self) -> bool:
@@ -85,40 +99,54 @@ class Subspace(Space):
     def dimension(self) -> int:
         return self.channels * self.h * self.w
 
-    def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """U of rows and U of columns, on the device and in the dtype of x."""
-        kind = x.device, x.dtype
-        return basis(self.height, self.h, *kind), basis(self.width, self.w, *kind)
-
-    def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        d = self.channels * len(rows) * len(columns)
-        n = x.shape[1]
-        chunk = max(256, _CHUNK // max(d, len(x)))
-        if n > chunk:  # bounds the memory between the two products
-            out = x.new_empty(d, n)
-            for part in (slice(first, first + chunk) for first in range(0, n, chunk)):
-                out[:, part] = self._apply(x[:, part], rows, columns)
-            return out
-        # This copies x if it is a slice of columns.
-        image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
-        image = _product(rows, image).view(
-            self.channels * len(rows), columns.shape[1], n
-        )
-        return _product(columns, image).view(d, n)
-
-    def down(self, x: Tensor) -> Tensor:
+    def restrict(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
         if self.is_full_resolution:
             return x
-        return self._apply(x, *(u.T for u in self._bases(x)))
+        row_basis, column_basis = self._bases(x)
+        return self._resample(x, row_basis.T, column_basis.T)
 
-    def up(self, coordinates: Tensor) -> Tensor:
+    def extend(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_full_resolution:
             return coordinates
-        return self._apply(coordinates, *self._bases(coordinates))
+        row_basis, column_basis = self._bases(coordinates)
+        return self._resample(coordinates, row_basis, column_basis)
 
     def finish(self, x: Tensor) -> None:
-        """Clip pictures at the end of a stage."""
+        """Clip pictures, in place, at the end of a stage."""
         if self.clip:
             x.clamp_(-1, 1)
+
+    def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """U of the vertical and of the horizontal axis, on the device of x."""
+        return (
+            upsampling_basis(self.height, self.h, x.device, x.dtype),
+            upsampling_basis(self.width, self.w, x.device, x.dtype),
+        )
+
+    def _resample(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Multiply the two axes of pictures by matrices, in chunks.
+
+        x (C·H·W, n) is multiplied by `rows` (h, H) and `columns` (w, W): (C·h·w, n).
+        """
+        d = self.channels * len(rows) * len(columns)
+        n = x.shape[1]
+        chunk = max(MIN_COLUMNS_PER_CHUNK, MAX_VALUES_PER_CHUNK // max(d, len(x)))
+        if n <= chunk:
+            return self._resample_chunk(x, rows, columns)
+        resampled = x.new_empty(d, n)
+        for first in range(0, n, chunk):
+            part = slice(first, first + chunk)
+            resampled[:, part] = self._resample_chunk(x[:, part], rows, columns)
+        return resampled
+
+    def _resample_chunk(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """As `_resample`, for all columns at once. A slice of columns is copied."""
+        c = self.channels
+        n = x.shape[1]
+        h, height = rows.shape
+        w, width = columns.shape
+        x = x.reshape(c, height, width * n)
+        x = _matmul(rows, x).view(c * h, width, n)
+        return _matmul(columns, x).view(c * h * w, n)

@@ -1,4 +1,8 @@
-"""The rows of a fit of pictures: the user's pictures and labels, checked, and as columns on a device."""
+"""The pictures of a fit, in two forms.
+
+`PictureRows` are the user's pictures and labels, checked. `PictureData` are these as
+columns on the device of the fit, with mirror images and clusters.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +18,46 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.models.rows import ArrayRows, Conditions, HasConditions
-from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
+from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
+from sliceflow.spaces.pictures.clusters import (
+    gradient_histograms,
+    kmeans_centers,
+    nearest_center,
+)
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.pyramid import PyramidLevel
 
-_PIXELS = (torch.uint8, torch.int32, torch.float32, torch.float64)
-_CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
-_CLUSTER_VALUES = 1 << 26  # values at a time
-_COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
+PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
+
+# k-means is fitted to about as many pictures: more than 600 for each of the at most 30
+# clusters of "auto". All others are assigned to the nearest center.
+MAX_KMEANS_PICTURES = 20_000
+
+# Longer side, in pixels, of the grey pictures that k-means compares: half of that of
+# MNIST's digits, which are still easy to tell apart.
+KMEANS_SIDE = 14
+
+# Values of pictures whose features are computed at a time: 256 MB in float32.
+MAX_VALUES_PER_CHUNK = 1 << 26
 
 
 @dataclass(frozen=True)
 class PictureRows(ArrayRows):
-    """The user's pictures."""
+    """The user's pictures and labels, checked."""
 
     layout: Layout
-    pixels: Annotated[np.ndarray, Array("n c h w", _PIXELS, packed="pictures")]
-    given: Conditions | None = None
-    shard: Shard | None = field(default=None, metadata={"saved": False})
+    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, packed="pictures")]
+    conditions: RowConditions | None = None  # labels
+    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _names = ("pixels", "labels")
 
     def check(self) -> None:
+        """Raise a ValueError if saved pictures contradict their layout or labels."""
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(
                 f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
             )
-        check_labels(self.given)
+        check_labels(self.conditions)
         if self.codes is not None and len(self.codes) != len(self.pixels):
             raise ValueError(
                 f"there are {len(self.codes)} labels for {len(self.pixels)} pictures"
@@ -50,128 +67,152 @@ class PictureRows(ArrayRows):
     @property
     def pictures(self) -> Any:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
-        return self.layout.as_given(
-            np.ascontiguousarray(self.pixels.transpose(0, 2, 3, 1))
-        )
+        channels_last = self.pixels.transpose(0, 2, 3, 1)
+        return self.layout.to_user_format(np.ascontiguousarray(channels_last))
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+        """X and y as the user passed them."""
         return self.pictures, self.y
 
 
-def check_labels(given: Conditions | None) -> None:
+def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
-    if given is not None and not isinstance(given.condition, conditions.LabelCondition):
-        raise ValueError(f"pictures have labels, not {type(given.condition).__name__}")
+    if labels is None:
+        return
+    if not isinstance(labels.condition, conditions.LabelCondition):
+        kind = type(labels.condition).__name__
+        raise ValueError(f"pictures have labels, not {kind}")
 
 
 @dataclass(frozen=True)
 class PictureData(HasConditions):
-    """This rank's pictures as columns on a device, and the labels of all ranks."""
+    """This rank's pictures as columns on a device, and the labels of all ranks.
+
+    With mirror images there are N = 2n pictures on all ranks: pictures 0..n-1, then
+    their mirror images in the same order. Each rank has its share of both.
+    """
 
     layout: Layout
-    raw: Tensor  # (d, n) pixels
-    shard: Shard  # position of this rank's pictures among those of all ranks, without mirror images
-    given: Conditions | None = (
-        None  # labels of all ranks; mirror images come after all pictures
-    )
-    own_codes: Tensor | None = (
-        None  # class numbers of the columns of `raw`, on the device
-    )
-    mirrored: bool = False
+    pixels: Tensor  # (d, n) of this rank, then its mirror images
+    shard: Shard  # this rank's pictures among all, without mirror images
+    conditions: RowConditions | None = None  # labels or clusters of all N pictures
+    local_codes: Tensor | None = None  # class numbers of the columns of `pixels`
+    mirrored: bool = False  # whether there are mirror images
 
     @classmethod
     def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
-        """The pictures of a fit on its device, with `mirror` followed by their mirror images."""
+        """The pictures on the device of a fit, with mirror images if `mirror`."""
         layout = rows.layout
-        here = rows.here
-        given = rows.given
-        raw = layout.columns(torch.from_numpy(rows.pixels).to(device))
-        own = None if given is None else given.codes[here.slice].to(device)
+        shard = rows.shard
+        labels = rows.conditions
+        pixels = layout.to_columns(torch.from_numpy(rows.pixels).to(device))
+        local_codes = None
+        if labels is not None:
+            local_codes = labels.codes[shard.slice].to(device)
         if mirror:
-            raw = layout.mirrored(raw)
-            own = None if own is None else own.repeat(2)
-            given = given and given.take(torch.arange(2 * here.total) % here.total)
-        return cls(layout, raw, here, given, own, mirror)
+            pixels = layout.with_mirror_images(pixels)
+        if mirror and labels is not None and local_codes is not None:
+            labels = labels.take(torch.arange(2 * shard.total) % shard.total)
+            local_codes = local_codes.repeat(2)
+        return cls(layout, pixels, shard, labels, local_codes, mirror)
 
     @property
     def device(self) -> torch.device:
-        return self.raw.device
+        return self.pixels.device
 
     @property
     def n(self) -> int:
-        """N: pictures of all ranks, including mirror images."""
-        return self.shard.total * (2 if self.mirrored else 1)
+        """N, the number of pictures of all ranks, including mirror images."""
+        if self.mirrored:
+            return 2 * self.shard.total
+        return self.shard.total
 
     @property
-    def class_slices(self) -> list[slice]:
-        """The numbers of this rank's pictures among all N, as slices."""
-        first = self.shard.slice
-        total = self.shard.total
-        if self.mirrored and self.shard.count == total:
-            return [slice(0, 2 * total)]
-        second = slice(total + first.start, total + first.stop)
-        return [first, second] if self.mirrored else [first]
-
-    @property
-    def own_numbers(self) -> Tensor:
-        """The numbers of this rank's pictures among all N."""
-        return torch.cat(
-            [
-                torch.arange(v.start, v.stop, device=self.device)
-                for v in self.class_slices
-            ]
-        )
-
-    def clustered(self, k: int, seed: Seed, ranks: Ranks) -> Self:
-        """The pictures with k clusters as hidden labels."""
-        c, height, width = self.layout.shape
-        side = max(height, width)
-        h, w = (
-            max(1, min(of, round(of * _COARSE_SIDE / side))) for of in (height, width)
-        )
-        coarse = Subspace(c, height, width, h, w)
-
-        def features(raw: Tensor) -> Tensor:
-            parts = torch.split(
-                raw, max(1, _CLUSTER_VALUES // self.layout.dimension), dim=1
-            )
-            values = (self.layout.encode(part) for part in parts)
-            if c == 1:
-                return torch.cat([coarse.down(x) for x in values], dim=1)
-            return torch.cat(
-                [gradient_histograms(x, (c, height, width)) for x in values], dim=1
-            )
-
-        numbers = torch.arange(
-            0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device
-        )
-        means = centres(
-            features(self.picked(numbers, ranks)), k, seed.child("clusters")
-        )
-        own = nearest(features(self.raw), means)
-        halves = own.cpu().chunk(2 if self.mirrored else 1)
-        codes = torch.cat(
-            [torch.from_numpy(ranks.gather(half.numpy())) for half in halves]
-        )
-        given = Conditions(conditions.LabelCondition(np.arange(k), hidden=True), codes)
-        return replace(self, given=given, own_codes=own)
-
-    def picked(self, numbers: Tensor, ranks: Ranks) -> Tensor:
-        """Columns with these numbers among all N."""
-        if not self.mirrored or ranks.size == 1:
-            return ranks.pick(self.raw, numbers)
+    def index_slices(self) -> list[slice]:
+        """The indices of this rank's columns among all N pictures, as slices."""
+        pictures = self.shard.slice
+        if not self.mirrored:
+            return [pictures]
+        if self.shard.count == self.shard.total:
+            return [slice(0, self.n)]
         n = self.shard.total
-        straight, flipped = (
-            ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1)
+        return [pictures, slice(n + pictures.start, n + pictures.stop)]
+
+    @property
+    def indices(self) -> Tensor:
+        """The indices of this rank's columns among all N pictures."""
+        ranges = [
+            torch.arange(part.start, part.stop, device=self.device)
+            for part in self.index_slices
+        ]
+        return torch.cat(ranges)
+
+    def with_clusters(self, k: int, seed: Seed, ranks: Ranks) -> Self:
+        """The pictures with k clusters as hidden labels, by k-means on all ranks."""
+        stride = max(1, self.n // MAX_KMEANS_PICTURES)
+        subset = torch.arange(0, self.n, stride, device=self.device)
+        features = self._cluster_features(self.gather_columns(subset, ranks))
+        centers = kmeans_centers(features, k, seed.child("clusters"))
+        local_codes = nearest_center(self._cluster_features(self.pixels), centers)
+
+        parts = [local_codes.cpu()]
+        if self.mirrored:  # pictures of all ranks first, then all mirror images
+            parts = list(local_codes.cpu().chunk(2))
+        codes = torch.cat(
+            [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        return torch.where(numbers < n, straight, flipped)
+        clusters = conditions.LabelCondition(np.arange(k), hidden=True)
+        return replace(
+            self, conditions=RowConditions(clusters, codes), local_codes=local_codes
+        )
+
+    def _cluster_features(self, pixels: Tensor) -> Tensor:
+        """What k-means compares of columns (d, n): (f, n).
+
+        Grey pictures are compared at a coarse resolution, colour pictures by their
+        gradients, because similar colours say little of what a picture shows.
+        """
+        features_of = self._coarse_pixels
+        if self.layout.shape[0] > 1:
+            features_of = self._gradients
+        chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
+        parts = torch.split(pixels, chunk, dim=1)
+        return torch.cat(
+            [features_of(self.layout.encode(part)) for part in parts], dim=1
+        )
+
+    def _coarse_pixels(self, x: Tensor) -> Tensor:
+        c, height, width = self.layout.shape
+        scale = KMEANS_SIDE / max(height, width)
+        h = max(1, min(height, round(height * scale)))
+        w = max(1, min(width, round(width * scale)))
+        return PyramidLevel(c, height, width, h, w).restrict(x)
+
+    def _gradients(self, x: Tensor) -> Tensor:
+        return gradient_histograms(x, self.layout.shape)
+
+    def gather_columns(self, indices: Tensor, ranks: Ranks) -> Tensor:
+        """The columns with these indices among all N pictures, from their ranks."""
+        if not self.mirrored or ranks.size == 1:
+            return ranks.pick(self.pixels, indices)
+        n = self.shard.total
+        pictures, mirror_images = self.pixels.chunk(2, dim=1)
+        gathered_pictures = ranks.pick(pictures, indices % n)
+        gathered_mirror_images = ranks.pick(mirror_images, indices % n)
+        return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, columns: Tensor | None = None) -> Cloud:
-        """Values and codes of all or some columns; `seed` draws the dequantisation noise."""
-        if columns is not None:  # of a single process, as if there were no others
-            own = None if self.own_codes is None else self.own_codes[columns]
-            return Cloud(self.layout.encode(self.raw[:, columns], seed), own)
-        x = self.layout.encode(
-            self.raw, seed, total=self.n, class_slices=self.class_slices
-        )
-        return Cloud(x, self.own_codes)
+        """The encoded pictures with their class numbers; `seed` dequantises.
+
+        `columns` chooses some of them, in a fit of a single process; their fractions
+        are drawn as if there were no others.
+        """
+        if columns is None:
+            x = self.layout.encode(
+                self.pixels, seed, n_total=self.n, column_slices=self.index_slices
+            )
+            return Cloud(x, self.local_codes)
+        codes = None
+        if self.local_codes is not None:
+            codes = self.local_codes[columns]
+        return Cloud(self.layout.encode(self.pixels[:, columns], seed), codes)

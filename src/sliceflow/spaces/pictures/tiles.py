@@ -1,8 +1,9 @@
-"""Local frames for pictures: each direction covers one small patch. Same interface as `engine.frames`.
+"""Local frames for pictures: each direction covers one small patch.
 
-`Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random rotation to all
-tiles, so the frame is Parseval with c = 1. Tiles beyond the border are padded with zeros.
-`RandomPatches` are the paper's directions: independent patches at random positions.
+`Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random
+rotation to all tiles, so the frame is Parseval with c = 1. Tiles beyond the border are
+padded with zeros. `RandomPatches` are the paper's directions: independent patches at
+random positions. Both have the interface of the kinds of frames in `engine.frames`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
 from sliceflow import kernels
 from sliceflow.engine.clouds import Cloud, Indices
@@ -20,14 +22,18 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridMap, TransportMap
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
-from sliceflow.spaces.pictures.pyramid import upsampled
+from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
 
-_NUMBERS = 1 << 22  # values of random patches that are placed at a time
+# Values of random patches that are placed in pictures at a time: 32 MB in float64.
+MAX_PLACED_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileFrame(Frame):
-    """The tiles of one step: `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates each tile."""
+    """The tiles of one step.
+
+    `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates the values of each tile.
+    """
 
     geometry: Geometry
 
@@ -35,73 +41,101 @@ class TileFrame(Frame):
     def n_directions(self) -> int:
         return self.geometry.n_directions
 
-    def _shift(self, cloud: Cloud) -> tuple[Tensor | None, Tensor | None]:
-        """What shifts projections, if anything does: θ_y, and the class numbers."""
-        known = self.theta_y is not None and cloud.y is not None
-        return (self.theta_y, cloud.y) if known else (None, None)
-
     def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         if isinstance(columns, slice):
             cloud = cloud.part(columns)
             columns = None
-        project = kernels.for_tensor(cloud.x).project_tiles
-        shift = self._shift(cloud)
-        return project(cloud.x, self.theta, self.geometry, columns, *shift)  # type: ignore[no-any-return]
+        kernel = kernels.for_tensor(cloud.x)
+        z: Tensor = kernel.project_tiles(
+            cloud.x,
+            self.theta,
+            self.geometry,
+            columns,
+            self._class_shifts(cloud),
+            self._class_codes(cloud),
+        )
+        return z
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
         dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
         return dx
 
-    def move(self, cloud: Cloud, table: TransportMap, size: float) -> None:
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        x = cloud.x
-        starts = None if cloud.class_slices is None else cloud.class_slices.starts
-        if isinstance(table, GridMap):
-            maps = (table.lo, table.hi, table.values)
-            tiles = (self.theta, self.geometry)
-            kernels.for_tensor(x).move_tiles(
-                x, *tiles, *maps, size, *self._shift(cloud), starts
-            )
-        else:
-            super().move(cloud, table, size)
+        if not isinstance(transport_map, GridMap):
+            super().move(cloud, transport_map, step_size)
+            return
+        class_starts = None
+        if cloud.class_slices is not None:
+            class_starts = cloud.class_slices.starts
+        kernels.for_tensor(cloud.x).move_tiles(
+            cloud.x,
+            self.theta,
+            self.geometry,
+            transport_map.lo,
+            transport_map.hi,
+            transport_map.values,
+            step_size,
+            self._class_shifts(cloud),
+            self._class_codes(cloud),
+            class_starts,
+        )
+
+    def _class_shifts(self, cloud: Cloud) -> Tensor | None:
+        """θ_y, by which the classes of the columns shift projections, if they do."""
+        if cloud.y is None:
+            return None
+        return self.theta_y
+
+    def _class_codes(self, cloud: Cloud) -> Tensor | None:
+        """The class numbers of the columns, if these shift projections."""
+        if self.theta_y is None:
+            return None
+        return cloud.y
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """S×S tiles at a random offset, with one shared random rotation: the default for pictures."""
+    """S×S tiles at a random offset, all rotated alike: the default for pictures."""
 
     channels: int
-    height: int  # and width: of the pictures, or of a pyramid level's coefficients
+    height: int  # of the pictures, or of the coefficients of a pyramid level
     width: int
     patch: int  # S
-    cosines: bool = (
-        False  # rotate groups of a tile's cosines, for photographs; else all pixels
-    )
-    precision: torch.dtype | None = (
-        None  # dtype of the rotations; None takes the particles'
-    )
+    cosines: bool = False  # rotate groups of cosines, not pixels: for photographs
+    precision: torch.dtype | None = None  # of the rotations; None: the particles'
 
     @property
-    def most_directions(self) -> int:
-        """The maximum number of directions over all offsets."""
-        return self._geometry(1 - 1e-9, 1 - 1e-9).n_directions
+    def max_directions(self) -> int:
+        """The largest number of directions over all offsets."""
+        almost_one = 1 - 1e-9
+        return self._geometry_at(almost_one, almost_one).n_directions
 
     def geometry(self, seed: Seed, step: int) -> Geometry:
-        return self._geometry(*step_uniform(seed.child("offset"), step, 2))
+        """The tiles of a step."""
+        down, right = step_uniform(seed.child("offset"), step, 2)
+        return self._geometry_at(down, right)
 
-    def _geometry(self, down: float, right: float) -> Geometry:
-        """The tiles at these fractions of a tile; one as large as the picture has offset 0."""
-        s = min(self.patch, self.height)
-        t = min(self.patch, self.width)
-        offset = (
-            int(down * s) if s < self.height else 0,
-            int(right * t) if t < self.width else 0,
-        )
-        return Geometry((self.channels, self.height, self.width), (s, t), offset)
+    def _geometry_at(self, down: float, right: float) -> Geometry:
+        """The tiles at an offset, in fractions of a tile.
 
-    def count(self, seed: Seed, step: int) -> int:
+        An axis that one tile covers has offset 0.
+        """
+        tile_height = min(self.patch, self.height)
+        tile_width = min(self.patch, self.width)
+        top = 0
+        if tile_height < self.height:
+            top = int(down * tile_height)
+        left = 0
+        if tile_width < self.width:
+            left = int(right * tile_width)
+        shape = (self.channels, self.height, self.width)
+        return Geometry(shape, (tile_height, tile_width), (top, left))
+
+    def count_directions(self, seed: Seed, step: int) -> int:
+        """The number of directions of a step."""
         return self.geometry(seed, step).n_directions
 
     def draw(
@@ -112,17 +146,21 @@ class Tiles:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> TileFrame:
+        """The frame of a step, for particles like x (C·h·w, n)."""
         geometry = self.geometry(seed, step)
-        device = x.device
-        dtype = self.precision or x.dtype
-        side = kernels.for_device(device).lanes(geometry.side)
+        dtype = x.dtype
+        if self.precision is not None:
+            dtype = self.precision
+        # Kernels of a GPU want rotations padded to a multiple of their block.
+        padded_side = kernels.for_device(x.device).lanes(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
-            theta = cosine_rotation(seed, step, tile, device, dtype, side)
+            theta = cosine_rotation(seed, step, tile, x.device, dtype, padded_side)
         else:
-            theta = rotation(seed, step, geometry.side, device, dtype, side)
-        h = geometry.n_directions
-        theta_y = condition_directions(seed.child(step), h, n_conditions, device, dtype)
+            theta = rotation(seed, step, geometry.side, x.device, dtype, padded_side)
+        theta_y = condition_directions(
+            seed.child(step), geometry.n_directions, n_conditions, x.device, dtype
+        )
         return TileFrame(theta, theta_y, geometry=geometry)
 
 
@@ -130,21 +168,24 @@ class Tiles:
 class RandomPatches:
     """The paper's locally-connected directions: H random patches, redrawn at every step.
 
-    A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros with its centre at
-    a random pixel. Parts beyond the border are cut off, and the rest is normalised. At a level of a
-    pyramid it is upsampled to `full` pixels by the plain kernel W, and returned as coefficients. With a
-    condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length 1/√2. A step of size
-    1 has η = C·h·w, the dimension of the level: that of the full picture would overshoot.
+    A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
+    with its centre at a random pixel. Parts beyond the border are cut off, and what
+    remains is normalised. At a level of a pyramid the patch is upsampled to `full_size`
+    pixels by Lanczos' kernel W, and returned as coefficients of the level. With a
+    condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length
+    1/√2. A step of size 1 has η = C·h·w, the dimension of the level: that of the full
+    picture would overshoot.
     """
 
     channels: int
-    height: int  # and width: of the pictures, or of a pyramid level's coefficients
+    height: int  # of the pictures, or of the coefficients of a pyramid level
     width: int
     patch: int  # S
     n_directions: int = 1000  # H; the paper uses 10,000
-    full: tuple[int, int] | None = None  # size of the picture; None if the level has it
+    full_size: tuple[int, int] | None = None  # of the picture; None: (height, width)
 
-    def count(self, seed: Seed, step: int) -> int:
+    def count_directions(self, seed: Seed, step: int) -> int:
+        """The number of directions of a step."""
         return self.n_directions
 
     def draw(
@@ -155,44 +196,54 @@ class RandomPatches:
         n_conditions: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
-        c = self.channels
-        h = self.height
-        w = self.width
-        s = self.patch
-        count = self.n_directions
-        full = self.full or (h, w)
-        seed = seed.child(step)
-        device = x.device
-        dtype = x.dtype
-        patches = (
-            seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
-        )
-        size = torch.tensor([h, w], device=device)
-        centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()
-        rows, columns = (
-            _columns_around(upsampled(full[axis], side, device), centre[:, axis], s)
-            for axis, side in enumerate((h, w))
-        )
-        theta = torch.empty(count, c * h * w, dtype=dtype, device=device)
-        length = math.sqrt(2) if n_conditions else 1.0
-        chunk = max(1, _NUMBERS // (c * h * w))
-        for part in (slice(first, first + chunk) for first in range(0, count, chunk)):
-            placed = (
-                rows[part, None] @ patches[part] @ columns[part, None].mT
-            )  # (chunk, C, h, w)
-            theta[part] = (
-                torch.nn.functional.normalize(placed.flatten(1), dim=1) / length
-            )
+        """The frame of a step, for particles like x (C·h·w, n)."""
+        step_seed = seed.child(step)
+        h = self.n_directions
+        inverse_length = 1.0
         theta_y = None
         if n_conditions:
-            normal = seed.child("y").normal(count, n_conditions, device=device)
-            theta_y = (torch.nn.functional.normalize(normal, dim=1) / length).to(dtype)
-        return Frame(theta, theta_y, parseval=count / (c * h * w))
+            inverse_length = math.sqrt(2)
+            normal = step_seed.child("y").normal(h, n_conditions, device=x.device)
+            theta_y = (normalize(normal, dim=1) / inverse_length).to(x.dtype)
+        theta = self._placed_patches(step_seed, inverse_length, x)
+        d = self.channels * self.height * self.width
+        return Frame(theta, theta_y, parseval=h / d)
+
+    def _placed_patches(self, seed: Seed, inverse_length: float, x: Tensor) -> Tensor:
+        """The directions θ_x of a step, of length 1/inverse_length: (H, C·h·w)."""
+        device = x.device
+        c = self.channels
+        s = self.patch
+        n = self.n_directions
+        d = c * self.height * self.width
+        normal = seed.child("x").normal(n, c * s * s, device=device)
+        patches = normal.view(n, c, s, s)
+        size = torch.tensor([self.height, self.width], device=device)
+        centre = (seed.child("centre").uniform(n, 2, device=device) * size).long()
+
+        full_size = self.full_size
+        if full_size is None:
+            full_size = (self.height, self.width)
+        vertical = lanczos_coefficients(full_size[0], self.height, device)
+        horizontal = lanczos_coefficients(full_size[1], self.width, device)
+        rows = _columns_around(vertical, centre[:, 0], s)  # (H, h, S)
+        columns = _columns_around(horizontal, centre[:, 1], s)  # (H, w, S)
+
+        theta = torch.empty(n, d, dtype=x.dtype, device=device)
+        chunk = max(1, MAX_PLACED_VALUES // d)
+        for first in range(0, n, chunk):
+            part = slice(first, first + chunk)
+            placed = rows[part, None] @ patches[part] @ columns[part, None].mT
+            theta[part] = normalize(placed.flatten(1), dim=1) / inverse_length
+        return theta
 
 
 def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
-    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s); 0 beyond the ends."""
-    beyond = torch.nn.functional.pad(matrix, (s, s))
+    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s).
+
+    Columns beyond the ends are zero.
+    """
+    padded = pad(matrix, (s, s))
     first = centre - s // 2 + s
     index = first[:, None] + torch.arange(s, device=matrix.device)
-    return beyond[:, index].permute(1, 0, 2)
+    return padded[:, index].permute(1, 0, 2)

@@ -41,7 +41,7 @@ LINE_WIDTH = 79
 MIN_NOTE_WIDTH = 12
 
 
-class TableFlow(Estimator):
+class TableFlow(Estimator[TableRows, FittedTable]):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     This is not a flow of particles. It is a chain of one-dimensional conditional

@@ -74,7 +74,7 @@ class TablePlan(Plan):
             return self.tree_settings
         return self.tree_settings._replace(n_neighbors=0)
 
-    def lines(self) -> Sequence[tuple[str, object]]:
+    def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
         near_rows = ""
         if self.n_neighbors:
@@ -257,7 +257,7 @@ def _with_costs(plan: TablePlan) -> TablePlan:
     seconds += SECONDS_PER_CELL * plan.n_rows * n_drawn
     nbytes = BYTES_PER_CELL * plan.n_rows * max(1, n_drawn)
     what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
-    return plan.taking(nbytes, seconds, what, "fit fewer rows")
+    return plan.with_cost(nbytes, seconds, what, "fit fewer rows")
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class PlannedTable:
     plan: TablePlan
     fitted: FittedTable  # without its chain
 
-    def run(self, listeners: Sequence[events.Listener]) -> FitResult:
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other, and tell the listeners of each."""
         started_at = events.now()
         chain: list[ChainStep] = []

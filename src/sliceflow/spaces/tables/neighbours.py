@@ -22,8 +22,8 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from sliceflow.neighbours.draws import noise_along
-from sliceflow.neighbours.search import build_search, find_nearest
+from sliceflow.neighbours.sampling import local_noise
+from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.columns import Column
 
 # How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4).
@@ -63,7 +63,7 @@ class NeighbourModel:
         """Find the k rows nearest to each of the rows z (n, d), by some columns."""
         axes = [columns[c].features(z[:, c]) for c in drawn_columns]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbours = find_nearest(build_search(points), points, min(k, len(z)))[1]
+        neighbours = query_index(build_index(points), points, min(k, len(z)))[1]
 
         smooth_axes = []
         for c, axis in zip(drawn_columns, axes, strict=True):
@@ -119,7 +119,7 @@ class NeighbourModel:
             w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
             mean = around.mean(1)
             towards_row = row_share * (self.scores[block] - mean)
-            noise = h * noise_along(around, w)[:, 0]
+            noise = h * local_noise(around, w)[:, 0]
             drawn.append((mean + towards_row + noise).numpy())
         return np.concatenate(drawn)
 

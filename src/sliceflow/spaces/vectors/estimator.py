@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.models.flow_estimator import FlowEstimator
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
@@ -23,7 +23,7 @@ from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
 from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
 
-class SlicedWassersteinFlow(FlowEstimator):
+class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
@@ -47,7 +47,7 @@ class SlicedWassersteinFlow(FlowEstimator):
     entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
-    verbose : 1 prints how far the fit is
+    verbose : 1 logs how far the fit is, to the logger "sliceflow" or, if that has no handler, to stderr
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
         first. With False, scale the data to be near N(0, I), from which the flow starts
     preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
@@ -55,7 +55,8 @@ class SlicedWassersteinFlow(FlowEstimator):
     condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
         "local" keeps the rows and samples from those near the y that is asked for, without steps or
         maps. "auto" is local unless ξ is 0 or ∞, or several ranks take part; labels alone never are
-    keep_rows : keep the rows in the model and its file, so that rows can be added and removed later
+    keep_rows : write the rows into the model's file, too, so that rows can be added and removed after
+        it is loaded. In memory, an estimator always has its rows
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 
     Attributes
@@ -82,8 +83,9 @@ class SlicedWassersteinFlow(FlowEstimator):
     """
 
     _kinds = (VectorPlan, FittedVectors, VectorRows)
+    _options_type = VectorOptions
 
-    def __init__(  # many: they are the settings of the model
+    def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
         *,
         n_particles: int | None = None,
@@ -117,29 +119,49 @@ class SlicedWassersteinFlow(FlowEstimator):
         self.options = options
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks | None = None
+        self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> VectorAdapter:
-        check_parameters(self.get_params(deep=False))
-        parameters = with_preset(self, self.options or VectorOptions(), VECTORS)
-        probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
-        types: list[Any] = [np.float64, np.float32]
-        if like_fitted:  # the first rows decide the type, and the names of columns
-            known: VectorRows | None = self._pending_rows
-            types = [self._model.fitted.plan.dtype if known is None else known.X.dtype]
-            if known is not None:
-                probe._set_columns(known.X.shape[1], known.names)
+        parameters = self.get_params(deep=False)
+        check_parameters(parameters)
+        parameters["options"] = self.options or VectorOptions()
+        if self.preset is not None:
+            defaults = type(self)().get_params(deep=False)
+            defaults["options"] = VectorOptions()
+            parameters = with_preset(parameters, defaults, VECTORS)
+        validate = self._validator(like_fitted)
+        return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
+
+    def _validator(self, like_fitted: bool) -> Callable[[Any], np.ndarray]:
+        """scikit-learn's check of X, as a function that changes nothing of this.
+
+        If `like_fitted`, X must have the columns of the known rows, and takes their type.
+        """
+        checked = type(self)()  # takes the attributes that the check sets
+        dtypes = ["float64", "float32"]
+        if like_fitted:
+            known = self._pending_rows
+            if known is None:
+                fitted = self._fitted_state()
+                dtypes = [fitted.plan.dtype]
+                checked._set_columns(fitted.plan.n_columns, fitted.names)
+            else:
+                dtypes = [str(known.X.dtype)]
+                checked._set_columns(known.X.shape[1], known.names)
 
         def validate(X: Any) -> np.ndarray:
-            rule: Any = dict(
-                dtype=types, ensure_all_finite=False, reset=not like_fitted
+            array = validate_data(
+                checked,
+                X,
+                dtype=dtypes,
+                ensure_all_finite=False,
+                reset=not like_fitted,
             )
-            return np.asarray(validate_data(probe, X, **rule))
+            return np.asarray(array)
 
-        device = resolve_device(self.device)
-        return VectorAdapter(parameters, device, validate, ranks or Ranks())
+        return validate
 
     def _like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, self._adapter(like_fitted=True).validate)
+        return check_rows(X, self._validator(like_fitted=True))
 
     def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)
@@ -147,7 +169,7 @@ class SlicedWassersteinFlow(FlowEstimator):
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:
-        """Set the attributes in which scikit-learn looks for the number and names of columns."""
+        """Set the attributes in which scikit-learn looks for the columns."""
         self.n_features_in_ = n
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):

@@ -10,52 +10,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import MixedCondition
-from sliceflow.engine.flow import Noise, replay
-from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
+from sliceflow.engine.flow import Flow, Noise, replay
+from sliceflow.engine.frames import (
+    MaxSliced,
+    count_directions,
+    frame_bytes,
+    freeing_rotation_pools,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.errors import require_finite
 from sliceflow.fields import Label
 from sliceflow.models.limits import check_steps
-from sliceflow.models.rows import Conditions, HasConditions
-from sliceflow.neighbours.local import LocalRows, LocalSettings
+from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
+from sliceflow.spaces.vectors.rows import (
+    Units,
+    VectorRows,
+    decode_classes,
+    in_users_form,
+)
 
-_CHUNK = 1 << 16  # offline samples per pass
-
-
-@dataclass(frozen=True)
-class VectorModel:
-    """The maps of one flow."""
-
-    seed: Seed  # of the flow: its frames are drawn again
-    steps: tuple[ModelStep, ...]
-    units: Units
+# Offline samples of one pass over the steps of a model: bounds the memory.
+SAMPLES_PER_PASS = 1 << 16
 
 
 @dataclass(frozen=True)
 class FittedVectors(HasConditions):
-    """The state of a fitted estimator."""
+    """The state of a fitted estimator of vectors."""
 
     plan: VectorPlan
-    units: Units  # the units of the columns of all rows
-    models: tuple[VectorModel, ...] = ()  # one flow, or one per class if ξ = ∞
-    given: Conditions | None = None  # the conditions of the rows; None without y
-    names: tuple[Label, ...] | None = (
-        None  # of the columns of a DataFrame; None for other types
-    )
+    seed: Seed  # of the fit: the frames of its flow are drawn again
+    units: Units  # of the columns of all rows
+    class_units: tuple[Units, ...] = ()  # of each class, if classes have their own maps
+    steps: tuple[ModelStep, ...] = ()  # the maps; none if conditions are local
+    conditions: RowConditions | None = None  # of the rows; None without y
+    names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     settings: tuple[LocalSettings, ...] = ()  # of `local`
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-    # If conditions are local, all rows; with labels in y, the rows of each combination of them. A file
-    # has the rows once, and `with_rows` puts them here.
-    local: tuple[LocalRows, ...] = field(default=(), metadata={"saved": False})
+    # If conditions are local: a sampler of all rows; with labels in y, one of the rows
+    # of each combination of them. A file has the rows only once, and `with_rows` puts
+    # them here.
+    local: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
 
     @property
     def needs_rows(self) -> bool:
+        """Whether samples need the rows: conditions are local."""
         return len(self.settings) > 0
 
     def with_rows(self, rows: VectorRows | None) -> FittedVectors:
@@ -64,155 +68,177 @@ class FittedVectors(HasConditions):
             return self
         if rows is None or rows.codes is None or rows.codes.dim() != 2:
             raise ValueError("local conditions need rows with a continuous condition")
-        if rows.X.shape[1] != self.plan.n_columns:
+        n_columns = rows.X.shape[1]
+        if n_columns != self.plan.n_columns:
             raise ValueError(
-                f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}"
+                f"the rows have {n_columns} columns, not {self.plan.n_columns}"
             )
         parts = self.local_parts(rows)
         if len(parts) != len(self.settings):
             raise ValueError(
                 f"local has settings for {len(self.settings)} parts of {len(parts)}"
             )
-        settings = [
-            replace(own, projection=own.projection.cpu()) for own in self.settings
-        ]
-        local = tuple(
-            LocalRows(*part, own) for part, own in zip(parts, settings, strict=True)
-        )
-        for part in local:
-            part.check()
-        return replace(self, local=local)
+        samplers = []
+        for (x, y), settings in zip(parts, self.settings, strict=True):
+            on_cpu = replace(settings, projection=settings.projection.cpu())
+            sampler = LocalSampler(x, y, on_cpu)
+            sampler.check()
+            samplers.append(sampler)
+        return replace(self, local=tuple(samplers))
 
     def local_parts(self, rows: VectorRows) -> list[tuple[Tensor, Tensor]]:
-        """x and y of all rows; with labels in y, of each combination of them."""
+        """x and the continuous y of all rows; with labels in y, of each combination."""
+        assert rows.codes is not None
         x = self.units.encode(rows.X).double()
-        codes = rows.codes
-        return (
-            []
-            if codes is None
-            else [(x[at], own) for _, at, own in self._by_model(codes)]
-        )
+        return [(x[numbers], y) for _, numbers, y in self._by_label(rows.codes)]
+
+    def _by_label(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Each combination of labels, the rows that have it, and their continuous y."""
+        if isinstance(self.condition, MixedCondition):
+            labels = codes[:, 0].long()
+            columns = codes[:, 1:]
+        else:
+            labels = torch.zeros(len(codes), dtype=torch.int64)
+            columns = codes
+        for c in torch.unique(labels).tolist():
+            numbers = torch.nonzero(labels == c)[:, 0]
+            yield c, numbers, columns[numbers]
+
+    # Checks of a file
 
     def check(self) -> None:
+        """Raise a ValueError if the parts of a saved model do not fit together."""
         plan = self.plan
-        d = self.plan.n_columns
-        flows = {"local": 0, "per class": plan.n_conditions}.get(plan.method, 1)
-        if len(self.models) != flows or self.needs_rows != (plan.method == "local"):
-            raise ValueError(
-                f"{len(self.models)} models do not fit the method {plan.method}"
-            )
-        if (width := self.n_conditions) != plan.n_conditions:
+        d = plan.n_columns
+        is_local = plan.method == "local"
+        if self.needs_rows != is_local or (is_local and self.steps):
+            raise ValueError(f"settings or steps do not fit the method {plan.method}")
+        width = self.n_conditions
+        if width != plan.n_conditions:
             raise ValueError(
                 f"the condition has width {width}, the plan {plan.n_conditions}"
             )
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
-        if any(
-            len(units.shift) != d
-            for units in (self.units, *(m.units for m in self.models))
-        ):
-            raise ValueError(f"there are not units for {d} columns")
-        for model in self.models:
-            self._check_model(model)
+        if len(self.class_units) != plan.per_class:
+            raise ValueError(
+                f"there are units of {len(self.class_units)} of {plan.per_class} classes"
+            )
+        for units in (self.units, *self.class_units):
+            if len(units.shift) != d:
+                raise ValueError(f"there are not units for {d} columns")
+        if not is_local:
+            self._check_steps()
 
-    def _check_model(self, model: VectorModel) -> None:
-        flow = self.plan.flow(model.seed, self.device)
-        d = self.plan.n_columns
-        units = model.units
-        n_maps = [count_directions(stage.frame, d) for stage in flow.stages]
-        dtype = self.plan.torch_dtype
+    def _check_steps(self) -> None:
+        """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
+        plan = self.plan
+        d = plan.n_columns
+        flow = plan.flow(self.seed, self.device)
+        n_classes = max(1, plan.per_class)
+        n_maps = [n_classes * count_directions(s.frame, d) for s in flow.stages]
         reach = check_steps(
-            flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes
+            flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
         )
-        for step in model.steps:
-            fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
-            if (0 if step.theta is None else step.theta.shape[1]) != (
-                d if fitted else 0
-            ):
+        for step in self.steps:
+            is_fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
+            wanted_width = d if is_fitted else 0
+            width = 0 if step.theta is None else step.theta.shape[1]
+            if width != wanted_width:
                 raise ValueError(
                     f"step {step.step} does not have directions in {d} columns"
                 )
-        linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
-        end = reach * float(units.scale[linear].max(initial=0.0))
-        end += float(np.abs(units.shift[linear]).max(initial=0.0))
-        if not end < torch.finfo(dtype).max:
-            fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
-            raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
+        for units in self._flow_units:
+            linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
+            farthest = reach * float(units.scale[linear].max(initial=0.0))
+            farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
+            if not farthest < torch.finfo(plan.torch_dtype).max:
+                end = f"scale and shift can take them to {farthest:.1e}"
+                fact = f"samples may not stay finite: {end}"
+                raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
+
+    # Samples
+
+    @property
+    def _flow_units(self) -> tuple[Units, ...]:
+        """The units in which particles move: of each class, or one for all."""
+        return self.class_units or (self.units,)
 
     def sample_bytes(self, n: int = 1) -> int:
-        """Twice the samples, because chunks are joined, their conditions, and one chunk's work."""
-        d = self.plan.n_columns
-        width = self.plan.n_conditions
-        itemsize = self.plan.torch_dtype.itemsize
-        kinds = [stage.frame for stage in self.plan.stages()]
-        drawn = max(
-            (frame_bytes(kind, d, width, itemsize) for kind in kinds), default=0
-        )
-        chosen = 64 + 8 * width if width else 0
+        """Memory to draw n samples.
+
+        Twice the samples, because passes are joined, their conditions, and the work of
+        one pass.
+        """
+        plan = self.plan
+        d = plan.n_columns
+        itemsize = plan.torch_dtype.itemsize
+        width = plan.n_conditions
+        bytes_of_frame = 0
+        for stage in plan.stages():
+            of_stage = frame_bytes(stage.frame, d, width, itemsize)
+            bytes_of_frame = max(bytes_of_frame, of_stage)
+        bytes_of_condition = 0
+        if width:
+            bytes_of_condition = 64 + 8 * width
+        bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return (
-            n * (2 * d * itemsize + chosen) + 4 * min(_CHUNK, n) * d * itemsize + drawn
+            n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass + bytes_of_frame
         )
 
     def columns(self, X: Any) -> Tensor:
+        """The user's rows as columns (d, n) in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
 
-    @releasing()
+    @freeing_rotation_pools()
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        if len(self.models) == 1:
-            return self.in_form(self._replay(self.models[0], n, codes, seed))
-        assert codes is not None
-        out = torch.empty(
-            (n, self.plan.n_columns), dtype=self.plan.torch_dtype, device=self.device
-        )
-        for c, at, own in self._by_model(codes):
-            if self.local:
-                self.local[c].warn_of_far(own, "y", stacklevel=4, numbers=at)
-                x = self.local[c].sample_each(
-                    own, seed.child(c)
-                )  # float64: keeps small spreads
-                out[at] = self.decode(self.units, x.T).to(out)
-            else:
-                out[at] = self._replay(
-                    self.models[c], len(at), None, seed.child("class", c)
-                )
-        return self.in_form(out)
-
-    def _by_model(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Each class that has its own model, the numbers of its codes, and what they are beside it."""
-        labelled = isinstance(self.condition, MixedCondition)
-        label = (
-            codes
-            if codes.dim() == 1
-            else codes[:, 0]
-            if labelled
-            else torch.zeros(len(codes))
-        )
-        for c in torch.unique(label).long().tolist():
-            at = torch.nonzero(label == c)[:, 0]
-            yield c, at, codes[at, 1:] if labelled else codes[at]
-
-    def _replay(
-        self, model: VectorModel, n: int, codes: Tensor | None, seed: Seed
-    ) -> Tensor:
-        """n rows of one flow, in the user's units."""
-        flow = self.plan.flow(model.seed, self.device)
-        out = []
-        for first in range(0, n, _CHUNK):
-            count = min(_CHUNK, n - first)
-            x = torch.empty((count, self.plan.n_columns), dtype=self.plan.torch_dtype)
-            cloud = as_cloud(
-                x, None if codes is None else codes[first : first + count], self.device
-            )
+        """n samples with these encoded conditions, in the form of X."""
+        if self.local:
+            assert codes is not None
+            return self.in_form(self._draw_local(codes, seed))
+        flow = self.plan.flow(self.seed, self.device)
+        parts = []
+        for first in range(0, n, SAMPLES_PER_PASS):
+            count = min(SAMPLES_PER_PASS, n - first)
+            part_codes = None
+            if codes is not None:
+                part_codes = codes[first : first + count]
             noise = Noise(seed.child("particles"), first)
-            noise.child("start").fill(cloud.x)
-            replay(flow, model.steps, cloud, noise)
-            out.append(self.decode(model.units, cloud.x))
-        return out[0] if len(out) == 1 else torch.cat(out)
+            parts.append(self._draw_pass(flow, count, part_codes, noise))
+        return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
-    def decode(self, units: Units, x: Tensor) -> Tensor:
-        """(d, n) in the engine's units -> (n, d) in the user's units."""
-        rows = units.decode(x)
+    def _draw_pass(
+        self, flow: Flow, n: int, codes: Tensor | None, noise: Noise
+    ) -> Tensor:
+        """n samples (n, d) of the flow, in the user's units."""
+        x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
+        cloud = as_cloud(x, codes, self.device)
+        noise.child("start").fill(cloud.x)
+        if not flow.per_class or cloud.y is None:
+            replay(flow, self.steps, cloud, noise)
+            return self.decode(cloud.x)
+        y, order, inverse, class_slices = sort_by_class(cloud.y, self.plan.per_class)
+        by_class = Cloud(cloud.x[:, order], y, class_slices)
+        replay(flow, self.steps, by_class, noise)
+        return self.decode(by_class.x[:, inverse], codes)
+
+    def _draw_local(self, codes: Tensor, seed: Seed) -> Tensor:
+        """Samples (n, d) near the rows with similar conditions, in the user's units."""
+        shape = (len(codes), self.plan.n_columns)
+        out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
+        for c, numbers, y in self._by_label(codes):
+            self.local[c].warn_if_far(y, "y", stacklevel=6, indices=numbers)
+            x = self.local[c].sample_each(y, seed.child(c))  # float64: small spreads
+            out[numbers] = self.decode(x.T).to(out)
+        return out
+
+    def decode(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Columns (d, n) in the flow's units -> rows (n, d) in the user's units.
+
+        `codes` are class numbers, if classes have units of their own.
+        """
+        rows = decode_classes(self._flow_units, x, codes)
         require_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -223,6 +249,6 @@ class FittedVectors(HasConditions):
 
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     """Rows (n, d) and codes in the engine's layout: columns, on the device."""
-    return Cloud(
-        x.to(device).T.contiguous(), None if codes is None else codes.to(device)
-    )
+    if codes is not None:
+        codes = codes.to(device)
+    return Cloud(x.to(device).T.contiguous(), codes)

@@ -13,15 +13,19 @@ class VectorOptions:
 
     Parameters
     ----------
-    taper : the step size falls from 1 to 0 over this last fraction of the steps (0: never)
-    n_axis_steps : axis steps at the end, which make the distribution of each column exact
+    taper : the step size falls from 1 to 0 over this last fraction of the steps (0:
+        never)
+    n_axis_steps : axis steps at the end, which make the distribution of each column
+        exact
     n_knots : maximum number of knots kept per map, for offline samples
-    smoothing : h, how far each row is spread along its nearest rows, in standard deviations of these, so
-        that small data are not copied. "auto" takes the h at which draws are as far from the rows as
-        rows are from each other. 0 fits the rows themselves
+    smoothing : h, how far each row is spread along its nearest rows, in standard
+        deviations of these, so that small data are not copied. "auto" takes the h at
+        which draws are as far from the rows as rows are from each other. 0 fits the
+        rows themselves
     n_neighbors : k, the nearest rows that count, the row itself among them
-    shrinkage : κ: maps are shrunk within κ times their noise, and the flow ends when hardly any map
-        moves. 0 turns it off: thin shapes in few columns, such as two moons, stay blurred with it
+    shrinkage : κ: maps are shrunk within κ times their noise, and the flow ends when
+        hardly any map moves. 0 turns it off: thin shapes in few columns, such as two
+        moons, stay blurred with it
 
     Examples
     --------
@@ -42,11 +46,8 @@ class VectorOptions:
             value = getattr(self, name)
             require(is_int(value, least), name, value, f"an int of at least {least}")
         require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
-        require(
-            is_real(self.shrinkage, 0),
-            "shrinkage",
-            self.shrinkage,
-            "a finite number of at least 0",
-        )
-        ok = self.smoothing == "auto" or is_real(self.smoothing, 0)
-        require(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")
+        kappa = self.shrinkage
+        require(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
+        is_smoothing = self.smoothing == "auto" or is_real(self.smoothing, 0)
+        kind = "'auto' or a number of at least 0"
+        require(is_smoothing, "smoothing", self.smoothing, kind)

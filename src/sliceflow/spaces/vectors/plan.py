@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
-from sliceflow.engine.compact import JUMPS
+from sliceflow.engine.compact import MAX_JUMPS
 from sliceflow.engine.conditions import (
+    Condition,
     ContinuousCondition,
     LabelCondition,
-    MixedCondition,
 )
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Axis, FrameKind, SavedFrame, frame_bytes
@@ -27,32 +27,41 @@ from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
 from sliceflow.errors import ParameterError, is_int, is_real, require
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
-from sliceflow.neighbours.draws import COMPONENTS
+from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
-KINDS: dict[Any, Any] = {
-    type(None): "none",
-    LabelCondition: "labels",
-    ContinuousCondition: "columns",
-    MixedCondition: "mixed",
-}
-_FRAMES: dict[str, Callable[[], FrameKind]] = {
+ConditionKind = Literal["none", "labels", "columns", "mixed"]
+
+FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
     "axis": Axis,
 }
-_CONDITIONS = ("auto", "joint", "local")
-_DIRECTIONS_PER_COLUMN = (
-    64  # of the paper's preset: its 10,000 are for hundreds of columns
-)
-_BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
-_NANOSECONDS = {
-    "cpu": 60.0,
-    "cuda": 1.0,
-}  # for each projected value of a step, on one thread
+CONDITION_MODES = ("auto", "joint", "local")
 
-Real = Annotated[float, Between(0)]
+# Directions per column of the paper's preset: its own 10,000 are for hundreds of columns.
+PAPER_DIRECTIONS_PER_COLUMN = 64
+
+# Fresh particles to which the model's axis steps are fitted, and the most of their
+# projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
+MAX_FRESH_PARTICLES = 1 << 16
+MAX_FRESH_PROJECTIONS = 1 << 18
+
+# A rare class that shares its maps with others should have this many knots of a map,
+# unless a map would then need more than the maximum.
+KNOTS_OF_RAREST_CLASS = 32
+MAX_KNOTS = 4096
+
+# Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
+# Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
+# rough, since they depend on the machine. Beyond 100 columns projecting costs more than
+# sorting or counting.
+BYTES_PER_BIN = 72
+NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
+COLUMNS_OF_CHEAP_PROJECTION = 100
+
+NonNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +73,27 @@ class VectorPlan(Plan):
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles kept
     n_moved: Count  # particles moved; may be more than are kept, to improve the model
-    condition: Literal["none", "labels", "columns", "mixed"]  # the kind of y
+    condition: ConditionKind  # the kind of y
     n_conditions: Count  # number of classes, or of condition columns
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: SavedFrame
     transport: SavedTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
-    entropy: Real
+    entropy: NonNegative
     standardize: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    smoothing: Real = 0.0  # h of the option of this name
+    smoothing: NonNegative = 0.0  # h of the option of this name
     smoothing_from: str = ""  # why "auto" is this h; empty if the user set it
-    neighbours: Count = 0  # if conditions are local: the rows of a neighbourhood,
-    distances: str = ""  # and what of y the distances to neighbours see
+    neighbours: Count = 0  # rows of a neighbourhood, if conditions are local
+    distances: str = ""  # which columns of y the distances between neighbours see
+
+    @property
+    def per_class(self) -> int:
+        """The number of classes with separate maps; 0 if all rows share maps."""
+        if math.isinf(self.amplifier) and self.condition == "labels":
+            return self.n_conditions
+        return 0
 
     @property
     def method(self) -> str:
@@ -86,238 +102,273 @@ class VectorPlan(Plan):
             return "local"
         if self.amplifier == 0 or self.condition == "none":
             return "SWF"
-        return (
-            "per class" if math.isinf(self.amplifier) else f"CSWF ξ={self.amplifier:g}"
-        )
+        if self.per_class:
+            return "per class"
+        return f"CSWF ξ={self.amplifier:g}"
 
     @property
     def n_directions(self) -> int:
+        """The directions of a step."""
         return max(getattr(self.frame, "n_directions", 0), self.n_columns)
 
     @property
     def n_bins(self) -> int:
+        """The bins of each histogram; 0 if the transport sorts."""
         return self.transport.n_bins if isinstance(self.transport, Histogram) else 0
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+        """The type of the numbers."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
 
     @property
     def n_draws(self) -> int:
-        """Draws of each row with `smoothing`, about as many in all as particles; 1 without."""
-        return max(1, round(self.n_moved / self.n_rows)) if self.smoothing else 1
+        """Draws of each row with `smoothing`, as many in all as particles; 1 without."""
+        if not self.smoothing:
+            return 1
+        return max(1, round(self.n_moved / self.n_rows))
 
     @property
     def n_fresh(self) -> int:
-        """Fresh particles to which the model's axis steps are fitted.
-
-        65,536 if there are few directions: 1 % quantiles then have an error of a few per cent.
-        """
-        enough = max(self.n_moved, min(1 << 16, (1 << 18) // self.n_directions))
-        return enough if self.options.n_axis_steps else 0
+        """Fresh particles to which the model's axis steps are fitted."""
+        if self.options.n_axis_steps == 0:
+            return 0
+        affordable = MAX_FRESH_PROJECTIONS // self.n_directions
+        return max(self.n_moved, min(MAX_FRESH_PARTICLES, affordable))
 
     def stages(self) -> list[Stage]:
-        """The stages of the flow: one of the frame, then axis steps that make each column exact."""
+        """The stages: one of the frame, then axis steps that make each column exact."""
+        if self.neighbours:
+            return []
         options = self.options
-        how = dict[str, Any](n_knots=self.n_knots, taper=self.options.taper)
-        stages = [
-            Stage("flow", self.frame, self.n_steps, self.transport, **how),
-            # Sorted, because bins would blur the values of discrete columns.
-            Stage(
-                "axis",
-                Axis(),
-                options.n_axis_steps,
-                Sorted(),
-                n_knots=options.n_knots,
-                exact=True,
-            ),
-        ]
-        return [stage for stage in stages if stage.n_steps > 0 and not self.neighbours]
+        stages = []
+        if self.n_steps:
+            stages.append(
+                Stage(
+                    "flow",
+                    self.frame,
+                    self.n_steps,
+                    self.transport,
+                    n_knots=self.n_knots,
+                    taper=options.taper,
+                )
+            )
+        if options.n_axis_steps:
+            stages.append(
+                Stage(
+                    "axis",
+                    Axis(),
+                    options.n_axis_steps,
+                    Sorted(),  # bins would blur the values of discrete columns
+                    n_knots=options.n_knots,
+                    exact=True,
+                )
+            )
+        return stages
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
-        """The flow of the plan. With separate fits per class, it is that of each class."""
-        y = (
-            (0, 0.0)
-            if math.isinf(self.amplifier)
-            else (self.n_conditions, self.amplifier)
+        """The flow of the plan."""
+        return Flow(
+            self.stages(),
+            seed.child("flow"),
+            self.n_conditions,
+            self.amplifier,
+            self.entropy,
+            projection_budget(device),
         )
-        budget = projection_budget(device)
-        return Flow(self.stages(), seed.child("flow"), *y, self.entropy, budget)
 
-    def lines(self) -> Sequence[tuple[str, object]]:
-        n = self.n_conditions
-        mixed = self.condition == "mixed"
-        kinds = dict(
-            labels=f"{n} classes",
-            columns=f"{n} columns",
-            mixed=f"labels, {n - 1} columns",
-        )
-        size = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
-        data = [("data", size), ("condition", kinds.get(self.condition, ""))]
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
+        rows = [("data", data), ("condition", self._condition_in_words())]
         if self.neighbours:
-            among = "rows with the same labels" if mixed else f"of {self.n_rows} rows"
-            return [
-                *data,
-                (
-                    "neighbours",
-                    f"the {self.neighbours} nearest {among}: likelihood of rows left out",
-                ),
-                ("distances", f"exact, {self.distances}"),
-                ("regressions", f"1 to {COMPONENTS} in a neighbourhood, by BIC"),
-                ("particles", self.n_particles),
-                ("model", "keeps all rows"),
-            ]
-        more = (
-            f", {self.n_moved} moved for the model"
-            if self.n_moved > self.n_particles
-            else ""
-        )
-        axis = self.options.n_axis_steps
-        smooth = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
-        smooth = smooth if self.smoothing else "0" if self.smoothing_from else ""
-        smooth += f": {self.smoothing_from}" if self.smoothing_from else ""
-        taper = self.options.taper
+            return rows + self._local_summary()
         return [
-            *data,
-            ("particles", f"{self.n_particles}{more}"),
+            *rows,
+            ("particles", self._particles_in_words()),
             ("start", "noise"),
-            (
-                "steps",
-                f"{self.n_steps} of {self.frame!r}{f', then {axis} axis steps' if axis else ''}",
-            ),
+            ("steps", self._steps_in_words()),
             ("transport", repr(self.transport)),
-            (
-                "step size",
-                "1"
-                + (f", to 0 over the last {taper:.0%} of the steps" if taper else ""),
-            ),
+            ("step size", self._step_size_in_words()),
             ("entropy", f"{self.entropy:g}" if self.entropy else ""),
-            ("smoothing", smooth),
-            (
-                "shrinkage",
-                f"κ = {self.options.shrinkage:.2g}" if self.options.shrinkage else "",
-            ),
+            ("smoothing", self._smoothing_in_words()),
+            ("shrinkage", self._shrinkage_in_words()),
             ("model", f"at most {self.n_knots} knots per map"),
         ]
 
+    def _local_summary(self) -> list[tuple[str, str]]:
+        among = f"of {self.n_rows} rows"
+        if self.condition == "mixed":
+            among = "rows with the same labels"
+        nearest = f"the {self.neighbours} nearest {among}"
+        return [
+            ("neighbours", f"{nearest}: likelihood of rows left out"),
+            ("distances", f"exact, {self.distances}"),
+            ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
+            ("particles", str(self.n_particles)),
+            ("model", "keeps all rows"),
+        ]
 
-def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
-    """Peak memory of a fit of n rows and m particles on this rank: clouds, model, and the most work."""
-    d = plan.n_columns
-    itemsize = plan.torch_dtype.itemsize
-    max_samples = plan.transport.max_samples
-    n = n * plan.n_draws
-    all_rows = plan.n_rows * plan.n_draws
-    looked_at = min(m, max_samples or m) + min(n, max_samples or n)
-    sort_bytes = (
-        16 + 8 * itemsize
-    )  # per sorted projection: order, knots, values, and thinning
-    counted = 3 * looked_at * itemsize + _BIN_BYTES * plan.n_bins
-    stepped = plan.n_directions * (counted if plan.n_bins else sort_bytes * looked_at)
-    if plan.n_fresh:  # the axis steps sort the columns of all ranks
-        stepped = max(
-            stepped, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m)
-        )
-    if plan.n_steps:
-        stepped += frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
-    clouds = m + plan.n_fresh + n
-    smoothed = 0
-    if plan.smoothing:
-        clouds += n
-        smoothed = 4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows
-    work = max(smoothed, stepped, (16 + itemsize) * d * m)
-    return itemsize * d * clouds + model_bytes(plan, m) + work
+    def _condition_in_words(self) -> str:
+        n = self.n_conditions
+        if self.condition == "labels":
+            return f"{n} classes"
+        if self.condition == "columns":
+            return f"{n} columns"
+        if self.condition == "mixed":
+            return f"labels, {n - 1} columns"
+        return ""
+
+    def _particles_in_words(self) -> str:
+        if self.n_moved > self.n_particles:
+            return f"{self.n_particles}, {self.n_moved} moved for the model"
+        return f"{self.n_particles}"
+
+    def _steps_in_words(self) -> str:
+        steps = f"{self.n_steps} of {self.frame!r}"
+        if self.options.n_axis_steps:
+            steps += f", then {self.options.n_axis_steps} axis steps"
+        return steps
+
+    def _step_size_in_words(self) -> str:
+        if self.options.taper:
+            return f"1, to 0 over the last {self.options.taper:.0%} of the steps"
+        return "1"
+
+    def _smoothing_in_words(self) -> str:
+        words = ""
+        if self.smoothing:
+            words = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
+        elif self.smoothing_from:
+            words = "0"
+        if self.smoothing_from:
+            words += f": {self.smoothing_from}"
+        return words
+
+    def _shrinkage_in_words(self) -> str:
+        if self.options.shrinkage:
+            return f"κ = {self.options.shrinkage:.2g}"
+        return ""
+
+    def cost(self, n: int, m: int) -> tuple[int, float]:
+        """Peak memory in bytes, and seconds, of a fit.
+
+        Memory is that of a rank with n rows and m particles; `seconds` are rough.
+        """
+        d = self.n_columns
+        itemsize = self.torch_dtype.itemsize
+        n_draws = self.n_draws
+        n_fresh = self.n_fresh
+        n_directions = self.n_directions
+        n_bins = self.n_bins
+        n_classes = max(1, self.per_class)
+        n_data = n * n_draws
+        n_all_data = self.n_rows * n_draws
+        max_samples = self.transport.max_samples or max(self.n_moved, n_all_data)
+
+        # The work of a step: sorted projections with their order, knots, values and
+        # thinning, or bins.
+        n_projected = min(m, max_samples) + min(n_data, max_samples)
+        sort_bytes = 16 + 8 * itemsize
+        if n_bins:
+            bins = BYTES_PER_BIN * n_bins * n_classes
+            step = n_directions * (3 * n_projected * itemsize + bins)
+        else:
+            step = n_directions * sort_bytes * n_projected
+        if n_fresh:  # the axis steps sort the columns of all ranks
+            n_sorted = self.n_moved + n_all_data + n_fresh - m
+            step = max(step, sort_bytes * d * n_sorted)
+        if self.n_steps:
+            step += frame_bytes(self.frame, d, self.n_conditions, itemsize)
+        # Choosing and drawing smoothed data, and starting the particles.
+        smoothing = 0
+        clouds = m + n_fresh + n_data
+        if self.smoothing:
+            clouds += n_data
+            smoothing = 4 * 8 * d * n_all_data
+            smoothing += 8 * self.options.n_neighbors * self.n_rows
+        start = (16 + itemsize) * d * m
+        work = max(smoothing, step, start)
+        # Knots and values of the maps that the model keeps.
+        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
+        n_axis = axis_knots * d * self.options.n_axis_steps
+        n_kept = min(self.n_knots, n_bins or m) * n_directions * self.n_steps
+        model = 2 * itemsize * (n_kept + n_axis) * n_classes
+        nbytes = itemsize * d * clouds + model + work
+
+        n_per_step = min(self.n_moved, max_samples) + min(n_all_data, max_samples)
+        n_values = n_directions * n_per_step * self.n_steps + 4 * d * n_fresh
+        n_values *= max(1, d // COLUMNS_OF_CHEAP_PROJECTION)
+        return nbytes, self.estimate(n_values, NANOSECONDS_PER_VALUE)
 
 
-def model_bytes(plan: VectorPlan, m: int) -> int:
-    """The maps that a fit of m particles keeps."""
-    axis = (
-        min(plan.options.n_knots + 3 * JUMPS, m)
-        * plan.n_columns
-        * plan.options.n_axis_steps
-    )
-    maps = min(plan.n_knots, plan.n_bins or m) * plan.n_directions * plan.n_steps
-    return 2 * plan.torch_dtype.itemsize * (maps + axis)
-
-
-def fit_seconds(plan: VectorPlan) -> float:
-    """About how long a fit takes on its device."""
-    clouds = plan.n_moved, plan.n_rows * plan.n_draws
-    looked_at = sum(min(n, plan.transport.max_samples or n) for n in clouds)
-    values = (
-        plan.n_directions * looked_at * plan.n_steps + 4 * plan.n_columns * plan.n_fresh
-    )
-    values *= max(1, plan.n_columns // 100)  # projecting costs more than counting
-    return plan.estimate(values, _NANOSECONDS)
-
-
-def join(parts: Sequence[VectorPlan]) -> VectorPlan:
-    """The plan of all classes."""
-    largest = max(parts, key=lambda plan: plan.nbytes)
-    sums: Any = {
-        name: sum(getattr(plan, name) for plan in parts)
-        for name in ("n_rows", "n_particles", "n_moved")
-    }
-    plan = replace(
-        largest,
-        **sums,
-        condition="labels",
-        n_conditions=len(parts),
-        amplifier=math.inf,
-        smoothing_from=largest.smoothing_from
-        and f"{largest.smoothing_from}, of the largest class",
-    )
-    what = f"n_particles={plan.n_particles} with {len(parts)} classes, each with maps of its own, needs"
-    nbytes = largest.nbytes + sum(model_bytes(part, part.n_moved) for part in parts)
-    seconds = sum(part.seconds for part in parts)
-    return plan.taking(nbytes, seconds, what, "lower n_steps or n_knots")
+def condition_kind(condition: Condition | None) -> ConditionKind:
+    """The kind of y, in a word."""
+    if condition is None:
+        return "none"
+    if isinstance(condition, LabelCondition):
+        return "labels"
+    if isinstance(condition, ContinuousCondition):
+        return "columns"
+    return "mixed"
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few."""
+    """Knots to keep per map, for particles with these codes, which share the maps.
+
+    More than `n_knots` if a rare class would otherwise get too few.
+    """
     if codes is None or codes.dim() != 1:
         return n_knots
-    sizes = torch.bincount(
-        codes
-    )  # the smallest class should have 32, unless this needs too many
-    return max(n_knots, min(32 * len(codes) // int(sizes[sizes > 0].min()), 4096))
+    sizes = torch.bincount(codes)
+    rarest = int(sizes[sizes > 0].min())
+    wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
+    return max(n_knots, min(wanted, MAX_KNOTS))
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
     check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
+    n_steps = parameters["n_steps"]
+    require(is_int(n_steps, 0), "n_steps", n_steps, "an int of at least 0")
+
     frame = parameters["frame"]
-    xi = parameters["amplifier"]
-    a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
-    infinite = isinstance(xi, float) and xi == math.inf
-    for name, ok, what in (
-        ("n_steps", is_int(parameters["n_steps"], 0), "an int of at least 0"),
-        (
-            "frame",
-            a_frame,
-            f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames",
-        ),
-        (
-            "amplifier",
-            is_real(xi, 0) or infinite,
-            "a number of at least 0, which may be math.inf",
-        ),
-        ("condition", parameters["condition"] in _CONDITIONS, f"one of {_CONDITIONS}"),
-        ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
-    ):
-        require(ok, name, parameters[name], what)
+    if isinstance(frame, str):
+        is_frame = frame in FRAME_KINDS
+    else:
+        is_frame = hasattr(frame, "draw")
+    kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
+    require(is_frame, "frame", frame, kind)
+
+    amplifier = parameters["amplifier"]
+    is_infinite = isinstance(amplifier, float) and amplifier == math.inf
+    is_amplifier = is_infinite or is_real(amplifier, 0)
+    kind = "a number of at least 0, which may be math.inf"
+    require(is_amplifier, "amplifier", amplifier, kind)
+
+    mode = parameters["condition"]
+    require(mode in CONDITION_MODES, "condition", mode, f"one of {CONDITION_MODES}")
+    entropy = parameters["entropy"]
+    require(is_real(entropy, 0), "entropy", entropy, "a finite number of at least 0")
 
 
 def choose_frame(
     frame: str | FrameKind, d: int, amplifier: float, n_ranks: int
 ) -> FrameKind:
-    """The kind of frame. Raises a ParameterError if it must be fitted to the clouds and cannot be."""
+    """The kind of frame for d columns.
+
+    Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
+    """
     if isinstance(frame, str) and frame == "paper":
-        return frames.Random(min(N_DIRECTIONS, _DIRECTIONS_PER_COLUMN * d))
-    kind = _FRAMES[frame]() if isinstance(frame, str) else frame
-    shared = 0 < amplifier < math.inf
-    if isinstance(kind, frames.MaxSliced) and (shared or n_ranks > 1):
-        what = "conditions that share maps" if shared else "several processes"
-        advice = f"use frame='orthogonal'{', or amplifier=math.inf' if shared else ''}"
-        raise ParameterError("frame", frame, f"does not work with {what}", advice)
+        return frames.Random(min(N_DIRECTIONS, PAPER_DIRECTIONS_PER_COLUMN * d))
+    kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
+    if not isinstance(kind, frames.MaxSliced):
+        return kind
+    if 0 < amplifier < math.inf:
+        fact = "does not work with conditions that share maps"
+        hint = "use frame='orthogonal', or amplifier=math.inf"
+        raise ParameterError("frame", frame, fact, hint)
+    if n_ranks > 1:
+        fact = "does not work with several processes"
+        raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
     return kind

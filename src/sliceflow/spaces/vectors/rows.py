@@ -1,8 +1,8 @@
-"""The rows of a fit of vectors: the user's X and y, checked, and the engine's units of their columns."""
+"""The rows of a fit of vectors: the user's X and y, checked, and the flow's units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -12,43 +12,34 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import as_frame, check_columns, column_names
-from sliceflow.errors import from_tensor, unmasked
+from sliceflow.errors import DataError, from_tensor, unmasked
 from sliceflow.fields import Array, Label
-from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.models.rows import ArrayRows, Conditions
-from sliceflow.neighbours.views import heavy_tail
+from sliceflow.models.ranks import SINGLE, Ranks, Shard
+from sliceflow.models.rows import ArrayRows, RowConditions
+from sliceflow.neighbours.features import heavy_tail
 
-_FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
+# Only columns with a value farther from their mean, in standard deviations, are tried
+# for heavy tails: others are near enough to a normal one.
+_MIN_TAIL_DEVIATIONS = 10.0
+# sinh overflows float64 beyond about 710.
+_MAX_SINH = 700.0
 
 
 @dataclass(frozen=True)
 class VectorRows(ArrayRows):
     """The user's rows."""
 
-    X: Annotated[
-        np.ndarray, Array("n d", (torch.float32, torch.float64))
-    ]  # (n, d), this rank's rows
-    given: Conditions | None = (
-        None  # conditions of the rows of all ranks; None without y
-    )
-    names: tuple[Label, ...] | None = (
-        None  # of the columns of a DataFrame; None for other types
-    )
+    X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]
+    conditions: RowConditions | None = None  # of the rows of all ranks; None without y
+    names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
-    shard: Shard | None = field(default=None, metadata={"saved": False})
+    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _names = ("X", "y")
 
-    def of_class(self, code: int) -> VectorRows:
-        """The rows of one class, as if there were no others."""
-        assert self.codes is not None
-        return replace(
-            self, X=self.X[(self.codes == code).numpy()], given=None, shard=None
-        )
-
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
-        return in_users_form(
-            torch.from_numpy(self.X), self.names, self.tensor, device
-        ), self.y
+        """X and y as the user would pass them."""
+        X = in_users_form(torch.from_numpy(self.X), self.names, self.tensor, device)
+        return X, self.y
 
 
 def in_users_form(
@@ -62,51 +53,66 @@ def in_users_form(
 
 
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """The user's X as (n, d) finite numbers, float32 or float64."""
+    """The user's X as (n, d) finite numbers, float32 or float64.
+
+    `validate` is scikit-learn's check of the number and the names of columns.
+    """
     X = unmasked(from_tensor(X), "X")
-    check_columns(X)
     names = column_names(X)
-    X = validate(_as_numeric(X) if names is None else X)
-    finite = np.isfinite(X)
+    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
+        check_columns(X)
+    else:
+        X = _as_numeric(X)
+    array = validate(X)
+    finite = np.isfinite(array)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
-        what = "NaN" if np.isnan(X[row, column]) else "infinity"
-        name = column if names is None else repr(names[column])
-        advice = (
-            "Missing values and infinities are not supported: drop or fill them first"
+        value = "NaN" if np.isnan(array[row, column]) else "infinity"
+        raise DataError(
+            f"Input X contains {value}",
+            "Missing values and infinities are not supported: drop or fill them first",
+            row=row,
+            column=column if names is None else names[column],
         )
-        raise ValueError(
-            f"Input X contains {what} in row {row}, column {name}. {advice}"
-        )
-    return np.asarray(X)
+    return array
 
 
 def _as_numeric(X: Any) -> Any:
-    """X, with lists as arrays. Refuses text and dates, which numpy would turn into numbers in silence."""
+    """X, with lists as arrays.
+
+    Refuses text and dates, which numpy would silently turn into numbers.
+    """
     if isinstance(X, list | tuple):
         with suppress(ValueError):  # rows of mixed lengths; scikit-learn reports them
             X = np.asarray(X)
     dtype = getattr(X, "dtype", None)
     kind = getattr(dtype, "kind", "f")
-    found = f"of dtype {dtype}"
-    if kind == "O" and isinstance(X, np.ndarray):
-        texts = (v for v in X.flat if isinstance(v, str | bytes))
-        kind, found = next((("U", repr(text)) for text in texts), (kind, ""))
-    if kind in "UST":
-        advice = "convert numbers written as text with X.astype(float), and encode any other text first"
-        raise ValueError(f"X contains text, {found}; {advice}")
     if kind in "mM":
-        raise ValueError(f"X has dtype {dtype}; convert dates to numbers, such as days")
+        fact = f"X has dtype {dtype}"
+        raise DataError(fact, "convert dates to numbers, such as days")
+    text = ""
+    if kind in "UST":
+        text = f"of dtype {dtype}"
+    elif kind == "O" and isinstance(X, np.ndarray):
+        for value in X.flat:
+            if isinstance(value, str | bytes):
+                text = repr(value)
+                break
+    if text:
+        hint = "convert numbers written as text with X.astype(float)"
+        hint = f"{hint}, and encode any other text first"
+        raise DataError(f"X contains text, {text}", hint)
     return X
 
 
 @dataclass(frozen=True)
 class Units:
-    """The engine's units of columns: (g(x) − shift)/scale, of mean 0 and standard deviation 1.
+    """The flow's units of columns: (g(x) − shift)/scale.
 
-    g compresses a heavy-tailed column, else most of its values would lie in a few bins of a histogram:
-    g(x) = asinh((x − middle)/width), with its median and the median distance from that. Other columns
-    have `width` 0, and g(x) = x.
+    Columns then have mean 0 and standard deviation 1. g compresses a heavy-tailed
+    column, or most of its values would lie in a few bins of a histogram:
+    g(x) = asinh((x − middle)/width), with the column's median and the median distance
+    from it. Other columns have `width` 0, and g(x) = x.
     """
 
     shift: Annotated[np.ndarray, Array("d", torch.float64)]
@@ -115,6 +121,7 @@ class Units:
     width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
 
     def check(self) -> None:
+        """Raise a ValueError for units that no fit can have."""
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")
 
@@ -123,72 +130,112 @@ class Units:
         cls,
         X: np.ndarray,
         standardize: bool,
-        ranks: Ranks | None = None,
+        ranks: Ranks = SINGLE,
         n: int | None = None,
     ) -> Units:
-        """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
+        """The units of the rows X (n, d), or of all ranks, which have n rows in total.
+
+        They are those of the user if not `standardize`.
+        """
         d = X.shape[1]
-        n = n or len(X)
-        ranks = ranks or Ranks()
+        if n is None:
+            n = len(X)
         units = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
         if not standardize:
             return units
         lowest, highest, mean, std = _summary(X, ranks, n)
         with np.errstate(over="ignore", invalid="ignore"):
-            near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
-        for j in np.flatnonzero(~near & (lowest < highest)):
+            farthest = np.maximum(mean - lowest, highest - mean)
+            may_be_heavy = ~(farthest <= _MIN_TAIL_DEVIATIONS * std)
+        for j in np.flatnonzero(may_be_heavy & (lowest < highest)):
             column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
-            units.middle[j], units.width[j] = heavy_tail(column) or (0.0, 0.0)
-        lowest, highest, mean, std = _summary(units._compressed(X), ranks, n)
-        constant = lowest == highest
-        bad = ~constant & ~(np.isfinite(std) & (std > 0))
-        if bad.any():
-            at = int(np.argmax(bad))
-            fact = f"column {at} of X cannot be standardised: its standard deviation is {std[at]}"
-            raise ValueError(f"{fact}; rescale it")
-        shift = np.where(constant, lowest, mean)
-        scale = np.where(constant, 1.0, std)
+            tail = heavy_tail(column)
+            if tail is not None:
+                units.middle[j], units.width[j] = tail
+        if units.width.any():
+            lowest, highest, mean, std = _summary(units.compress(X), ranks, n)
+        is_constant = lowest == highest
+        is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
+        if is_wrong.any():
+            column = int(np.argmax(is_wrong))
+            deviation = f"its standard deviation is {std[column]}"
+            fact = f"column {column} of X cannot be standardised: {deviation}"
+            raise DataError(fact, "rescale it")
+        shift = np.where(is_constant, lowest, mean)
+        scale = np.where(is_constant, 1.0, std)
         return replace(units, shift=shift, scale=scale)
 
     @property
     def heavy_tailed(self) -> np.ndarray:
+        """Which columns (d,) have heavy tails."""
         return self.width > 0
 
-    def encode(self, X: np.ndarray) -> Tensor:
-        """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
-        return torch.from_numpy(
-            ((self._compressed(X) - self.shift) / self.scale).astype(X.dtype)
-        )
-
-    def decode(self, x: Tensor) -> Tensor:
-        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
-        fields = self.scale, self.shift, self.middle, self.width
-        scale, shift, middle, width = (torch.from_numpy(t).to(x.device) for t in fields)
-        rows = x.T.double() * scale + shift
-        at = width > 0
-        if self.heavy_tailed.any():
-            far = (
-                torch.finfo(x.dtype).max / 4
-            )  # keeps every number finite, whatever the maps do
-            wide = torch.sinh(rows[:, at].clamp(-700, 700)) * width[at] + middle[at]
-            rows[:, at] = wide.clamp(-far, far)
-        return rows.to(x.dtype)
-
-    def _compressed(self, X: np.ndarray) -> np.ndarray:
-        """g(x)."""
-        if not self.heavy_tailed.any():
+    def compress(self, X: np.ndarray) -> np.ndarray:
+        """g(x) for rows (n, d)."""
+        heavy = self.heavy_tailed
+        if not heavy.any():
             return X
         X = X.astype(np.float64)
-        at = self.heavy_tailed
-        X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
+        X[:, heavy] = np.arcsinh((X[:, heavy] - self.middle[heavy]) / self.width[heavy])
         return X
 
+    def encode(self, X: np.ndarray) -> Tensor:
+        """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
+        standardised = (self.compress(X) - self.shift) / self.scale
+        return torch.from_numpy(standardised.astype(X.dtype))
 
-def _summary(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, ...]:
-    """Minimum, maximum, mean and standard deviation of each column of all ranks' rows."""
-    ends = ranks.minimum(
-        torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))
-    ).numpy()
+    def decode(self, x: Tensor) -> Tensor:
+        """Columns (d, n) in the flow's units -> rows (n, d) in the user's units."""
+        shift = torch.from_numpy(self.shift).to(x.device)
+        scale = torch.from_numpy(self.scale).to(x.device)
+        rows = x.T.double() * scale + shift
+        if self.heavy_tailed.any():
+            middle = torch.from_numpy(self.middle).to(x.device)
+            width = torch.from_numpy(self.width).to(x.device)
+            heavy = width > 0
+            compressed = rows[:, heavy].clamp(-_MAX_SINH, _MAX_SINH)
+            wide = torch.sinh(compressed) * width[heavy] + middle[heavy]
+            # Keeps every number finite, whatever the maps do.
+            limit = torch.finfo(x.dtype).max / 4
+            rows[:, heavy] = wide.clamp(-limit, limit)
+        return rows.to(x.dtype)
+
+
+def encode_classes(
+    units: Sequence[Units], X: np.ndarray, codes: Tensor | None
+) -> Tensor:
+    """Rows (n, d) in the flow's units; `units` are those of each class, or one for all."""
+    if len(units) == 1 or codes is None:
+        return units[0].encode(X)
+    x = torch.from_numpy(np.empty_like(X))
+    for c, units_of_class in enumerate(units):
+        of_class = codes == c
+        x[of_class] = units_of_class.encode(X[of_class.numpy()])
+    return x
+
+
+def decode_classes(units: Sequence[Units], x: Tensor, codes: Tensor | None) -> Tensor:
+    """Columns (d, n) as rows (n, d) in the user's units; the reverse."""
+    if len(units) == 1 or codes is None:
+        return units[0].decode(x)
+    rows = x.new_empty(x.shape[1], len(x))
+    for c, units_of_class in enumerate(units):
+        of_class = (codes == c).to(x.device)
+        rows[of_class] = units_of_class.decode(x[:, of_class])
+    return rows
+
+
+def _summary(
+    X: np.ndarray, ranks: Ranks, n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Minimum, maximum, mean and standard deviation of each column of all ranks."""
+    lowest = X.min(axis=0)
+    highest = X.max(axis=0)
+    if ranks.size > 1:
+        ends = ranks.minimum(torch.from_numpy(np.stack((lowest, -highest)))).numpy()
+        lowest = ends[0]
+        highest = -ends[1]
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
-        return ends[0], -ends[1], mean, np.sqrt(ranks.mean(X, n, about=mean))
+        std = np.sqrt(ranks.mean(X, n, about=mean))
+    return lowest, highest, mean, std

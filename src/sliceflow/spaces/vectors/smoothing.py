@@ -1,4 +1,8 @@
-"""Smoothing of vectors: whether a fit sees its rows or draws along them (`sliceflow.neighbours`)."""
+"""Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
+
+`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here is
+decided whether rows are smoothed at all, and what the axis steps see.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,71 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.neighbours.smoothing import Group, find_groups
+from sliceflow.neighbours.smoothing import ClassNeighbours, find_class_neighbours
 from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
 from sliceflow.spaces.vectors.options import VectorOptions
 
-_KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
-_FEWEST = 10  # rows that "auto" smooths,
-_MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
-_MOST_OF_MANY_COLUMNS = 5_000
-_FEW_COLUMNS = 4  # Both come sooner if there are more columns than this.
+# √n times the largest difference of two distribution functions that is exceeded by
+# chance once in twenty: Kolmogorov's test.
+_KOLMOGOROV_5_PERCENT = 1.36
+
+# The fewest rows that "auto" smooths: with fewer, neighbours say little.
+_MIN_SMOOTHED_ROWS = 10
+# The most rows that "auto" smooths: more are hardly copied, and the search for
+# neighbours would take longer than the flow. The search is slower in more columns.
+_MAX_SMOOTHED_ROWS = 50_000
+_MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
+_FEW_COLUMNS = 4
+
+# A value is an atom if so many rows share it: this share of them, and at least 5.
+_MIN_ATOM_SHARE = 0.02
+_MIN_ATOM_ROWS = 5
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Draws along the rows' neighbours, so that a flow fits the distribution and not the rows."""
+    """Draws along the rows' neighbours."""
 
     h: float  # how far rows are spread
     x: Tensor  # (n, d), the rows of all ranks
-    groups: Sequence[Group]  # the rows of each class with their neighbours
-    exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case: heavy tails
+    classes: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
+    exact: Tensor  # columns (d,) whose distribution axis steps keep: heavy tails
 
-    def draws(self, times: int, seed: Seed, here: Shard) -> tuple[Tensor, Tensor]:
-        """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
+    def draws(self, times: int, seed: Seed, shard: Shard) -> tuple[Tensor, Tensor]:
+        """`times` draws of each of this rank's rows, in their order, both (n, d).
 
-        Axis steps see the row's own value where that is an atom, or a draw leaves the range of its
-        column; and the rows' values, spread evenly, where the distribution is still another.
+        The first are for the flow, the second for its axis steps. Axis steps see the
+        row's own value where it is an atom, or where a draw leaves the range of its
+        column. Of columns whose draws have another distribution than the rows, they see
+        the rows' values, spread evenly.
         """
         x = self.x
-        atoms = are_atoms(self.x)
-        flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
-        for i, group in enumerate(self.groups):
-            own = group.x[:, None]
-            at = group.numbers
+        n, d = x.shape
+        atoms = are_atoms(x)
+        for_flow = x.new_empty(n, times, d)
+        for_axes = x.new_empty(n, times, d)
+        for i, group in enumerate(self.classes):
             draws = group.draw(self.h, times, seed.child(i))
-            flow[at] = draws.to(x.dtype)
+            for_flow[group.indices] = draws.to(x.dtype)
+
+            own = group.x[:, None]
             low = own.amin(0)
-            high = own.amax(0)  # the ends of the range stay, too
-            outside = (draws < low) | (draws > high) | (own == low) | (own == high)
-            draws = torch.where(atoms[at, None] | outside, own, draws)
-            even = self.exact | _differs(group.x, draws.flatten(0, 1))
-            last[at] = torch.where(
-                even, spread_evenly(group.x, atoms[at], times), draws
-            ).to(x.dtype)
-        return flow[here.slice].flatten(0, 1), last[here.slice].flatten(0, 1)
+            high = own.amax(0)
+            is_end = (own == low) | (own == high)  # the ends of the range stay
+            is_outside = (draws < low) | (draws > high)
+            group_atoms = atoms[group.indices]
+            kept = group_atoms[:, None] | is_outside | is_end
+            draws = torch.where(kept, own, draws)
+            even = spread_evenly(group.x, group_atoms, times)
+            is_even = self.exact | _differs(group.x, draws.flatten(0, 1))
+            for_axes[group.indices] = torch.where(is_even, even, draws).to(x.dtype)
+        rows = shard.slice
+        return for_flow[rows].flatten(0, 1), for_axes[rows].flatten(0, 1)
 
 
 def choose_smoothing(
@@ -62,59 +82,86 @@ def choose_smoothing(
     codes: Tensor | None,
     n: int,
     options: VectorOptions,
-    exact: np.ndarray,
+    exact: Tensor,
     ranks: Ranks,
 ) -> tuple[Smoothing | None, str]:
-    """The option `smoothing` for this rank's rows x, of n in all, and why "auto" is so.
+    """What the option `smoothing` means for these rows, and why "auto" is so.
 
-    `codes` are those of all ranks. None fits the rows themselves. The reason is empty if the user chose.
+    x (n, d) are this rank's rows, of n in all; `codes` are those of all ranks, and
+    `exact` (d,) marks columns with heavy tails. The first result is None if the flow
+    fits the rows themselves. The second is empty if the user chose.
     """
-    most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
     h = options.smoothing
-    why = ""
-    if h == "auto" and codes is not None and codes.dim() == 2:
-        why = "y is continuous"
-    elif h == "auto" and not _FEWEST <= n <= most:
-        why = f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
-    if why or not h:
-        return None, why
-    x = ranks.gather(x)
-    groups = find_groups(x, codes, options.n_neighbors)
     if h == "auto":
-        h = ranks.broadcast(choose_h(groups))
-        why = (
-            "leave-one-out distances of the rows" if h else "no rows of a class differ"
-        )
-    return Smoothing(float(h), x, groups, torch.from_numpy(exact)) if h else None, why
+        obstacle = _why_not(n, x.shape[1], codes)
+        if obstacle:
+            return None, obstacle
+    elif h == 0:
+        return None, ""
+    if ranks.size > 1:
+        x = ranks.gather(x)
+    classes = find_class_neighbours(x, codes, options.n_neighbors)
+    reason = ""
+    if h == "auto":
+        h = choose_h(classes)
+        if ranks.size > 1:
+            h = ranks.broadcast(h)
+        if h == 0:
+            return None, "no rows of a class differ"
+        reason = "leave-one-out distances of the rows"
+    return Smoothing(float(h), x, classes, exact), reason
+
+
+def _why_not(n: int, d: int, codes: Tensor | None) -> str:
+    """Why "auto" does not smooth n rows of d columns; empty if it does."""
+    if codes is not None and codes.dim() == 2:
+        return "y is continuous"
+    if n < _MIN_SMOOTHED_ROWS:
+        return f"fewer than {_MIN_SMOOTHED_ROWS} rows"
+    most = _MAX_SMOOTHED_ROWS
+    if d > _FEW_COLUMNS:
+        most = _MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
+    if n > most:
+        return f"more than {most} rows"
+    return ""
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:
-    """Columns (d,) in which the rows would refute the draws: Kolmogorov's test, at 5 %."""
-    a, b = (t.T.contiguous().sort(1).values for t in (x, draws))
-    shares = [torch.searchsorted(t, a, right=True) / t.shape[1] for t in (a, b)]
-    return (shares[0] - shares[1]).abs().amax(1) > _KOLMOGOROV / math.sqrt(len(x))
+    """Columns (d,) in which the rows x (n, d) refute the draws: Kolmogorov's test."""
+    values = x.T.contiguous().sort(1).values
+    drawn = draws.T.contiguous().sort(1).values
+    share_of_rows = torch.searchsorted(values, values, right=True) / values.shape[1]
+    share_of_draws = torch.searchsorted(drawn, values, right=True) / drawn.shape[1]
+    distance = (share_of_rows - share_of_draws).abs().amax(1)
+    return distance > _KOLMOGOROV_5_PERCENT / math.sqrt(len(x))
 
 
 def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
-    """The values of each column, spread halfway to the next values: (n, times, d); `kept` ones stay."""
+    """The values of each column of x (n, d), spread halfway to the next values.
+
+    Returns (n, times, d). Values that are `kept` (n, d) stay.
+    """
     values, order = x.sort(0)
     gap = values.diff(dim=0)
-    end = gap.new_zeros(1, x.shape[1])
-    down, up = (
-        torch.empty_like(x).scatter_(0, order, torch.cat(t))
-        for t in ((end, gap), (gap, end))
-    )
+    no_gap = gap.new_zeros(1, x.shape[1])
+    gap_below = torch.empty_like(x).scatter_(0, order, torch.cat((no_gap, gap)))
+    gap_above = torch.empty_like(x).scatter_(0, order, torch.cat((gap, no_gap)))
+    # From −½ to ½, in the middle of `times` equal intervals.
     t = ((torch.arange(times, dtype=x.dtype) + 0.5) / times - 0.5)[:, None]
-    moved = x[:, None] + t * torch.where(t < 0, down[:, None], up[:, None])
+    moved = x[:, None] + t * torch.where(t < 0, gap_below[:, None], gap_above[:, None])
     return torch.where(kept[:, None], x[:, None], moved)
 
 
 def are_atoms(x: Tensor) -> Tensor:
-    """Which values (n, d) are atoms: all of columns of mostly shared values, else those of 2 % of rows."""
+    """Which values of x (n, d) are atoms, which many rows share.
+
+    All values of a column are, if most of them are shared by several rows.
+    """
     out = torch.empty(x.shape, dtype=torch.bool)
+    min_rows = max(_MIN_ATOM_ROWS, _MIN_ATOM_SHARE * len(x))
     for j, column in enumerate(x.T):
         _, number, size = torch.unique(column, return_inverse=True, return_counts=True)
-        shared = size[number]
-        mostly = (shared > 1).double().mean() > 0.5
-        out[:, j] = mostly | (shared >= max(5, 0.02 * len(x)))
+        n_sharing = size[number]
+        mostly_shared = (n_sharing > 1).double().mean() > 0.5
+        out[:, j] = mostly_shared | (n_sharing >= min_rows)
     return out

@@ -1,4 +1,4 @@
-"""Neighbours against brute force: blocks, ties, bytes; copies at exactly zero."""
+"""Neighbours against brute force: ties, bytes; copies at exactly zero."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from sliceflow.metrics import nearest, pairs
+from sliceflow.metrics import nearest
 
 
 @given(
@@ -17,11 +17,13 @@ from sliceflow.metrics import nearest, pairs
     st.booleans(),
 )
 def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
-    draw = np.random.default_rng(seed)
-    a, b = (
-        draw.integers(0, 5, (size, d)) if whole else draw.normal(size=(size, d))
-        for size in (n, m)
-    )
+    rng = np.random.default_rng(seed)
+    if whole:
+        a = rng.integers(0, 5, (n, d))
+        b = rng.integers(0, 5, (m, d))
+    else:
+        a = rng.normal(size=(n, d))
+        b = rng.normal(size=(m, d))
     k = min(3, m)
     distances, index = nearest(a, b, k, device="cpu")
     full = cdist(a.astype(float), b.astype(float))
@@ -29,25 +31,12 @@ def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
     assert np.allclose(distances, np.take_along_axis(full, order, 1), atol=1e-12)
     if not whole:  # ties of whole numbers may be more than the candidates
         assert np.array_equal(index, order)
-    other = nearest(b, b, min(k, m - 1), device="cpu", leave_out_itself=True)
+    k = min(k, m - 1)
+    distances, index = nearest(b, b, k, device="cpu", leave_out_itself=True)
     full = cdist(b.astype(float), b.astype(float))
     np.fill_diagonal(full, np.inf)
-    assert np.allclose(other[0], np.sort(full, axis=1)[:, : min(k, m - 1)], atol=1e-12)
-    assert not (other[1] == np.arange(m)[:, None]).any()
-
-
-@pytest.mark.parametrize("rows", [7, 64])
-def test_blocks_change_nothing(rows, monkeypatch, rng):
-    a = rng.normal(size=(50, 5))
-    b = rng.normal(size=(83, 5))
-
-    def found():
-        alone = nearest(b, b, 4, device="cpu", leave_out_itself=True)
-        return np.hstack((*map(np.ravel, (*nearest(a, b, 4, device="cpu"), *alone)),))
-
-    whole = found()
-    monkeypatch.setattr(pairs, "_BLOCK_ROWS", rows)
-    assert np.array_equal(found(), whole)
+    assert np.allclose(distances, np.sort(full, axis=1)[:, :k], atol=1e-12)
+    assert not (index == np.arange(m)[:, None]).any()
 
 
 def test_copies_are_at_exactly_zero_far_from_the_origin(rng):

@@ -1,0 +1,88 @@
+"""Rows that metrics take: checked, subsampled, and their nearest rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sliceflow.devices import resolve_device
+from sliceflow.errors import DataError, from_tensor, is_int, require
+from sliceflow.neighbours.search import nearest_rows
+
+
+def as_rows(x: Any, name: str = "x") -> np.ndarray:
+    """`x` as rows (n, d) of finite numbers; pictures are flattened, the type stays."""
+    x = np.asarray(from_tensor(x))
+    if x.ndim < 2 or x.size == 0:
+        fact = f"{name} has the shape {x.shape}"
+        raise DataError(fact, "pass rows (n, d) or pictures (n, h, w[, c])")
+    rows: np.ndarray = x.reshape(len(x), -1)
+    if rows.dtype.kind not in "biuf":
+        raise DataError(f"{name} holds {rows.dtype}, not numbers")
+    if rows.dtype.kind == "f":
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            fact = f"{name} has a NaN or an infinity"
+            row = int(np.flatnonzero(~finite)[0])
+            raise DataError(fact, "leave such rows out", row=row)
+    return rows
+
+
+def require_same_width(a: np.ndarray, b: np.ndarray, names: str) -> None:
+    """Raise a `DataError` unless both have the same number of columns."""
+    if a.shape[1] != b.shape[1]:
+        fact = f"{names} have {a.shape[1]} and {b.shape[1]} numbers in a row"
+        raise DataError(fact, "pass equally many")
+
+
+def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
+    """n random rows without repetition, in their order; all rows if there are no more."""
+    if len(x) <= n:
+        return x
+    chosen = np.random.default_rng(seed).permutation(len(x))[:n]
+    return x[np.sort(chosen)]
+
+
+def nearest(
+    rows: Any,
+    data: Any,
+    k: int = 1,
+    *,
+    device: str = "auto",
+    leave_out_itself: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances (n, k) of each row to its k nearest rows of `data`, and their indices.
+
+    The distance to a copy is exactly 0. Rows that are equally far are in the order of
+    their indices. It takes less than 1 GiB of memory.
+
+    Parameters
+    ----------
+    rows, data : (n, d) and (N, d), or pictures; integers are not converted in memory
+    leave_out_itself : `rows` are `data`; row i is not a neighbour of itself, but its
+        copies are
+
+    Examples
+    --------
+    >>> data = np.array([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0]])
+    >>> distances, index = nearest(np.array([[0.9, 0.0]]), data, k=2, device="cpu")
+    >>> distances.round(3), index
+    (array([[0.1, 0.9]]), array([[1, 0]]))
+    """
+    rows = as_rows(rows, "rows")
+    data = as_rows(data, "data")
+    require_same_width(rows, data, "rows and data")
+    n_others = len(data)
+    exclude = None
+    if leave_out_itself:
+        if len(rows) != len(data):
+            counts = f"{len(rows)}, {len(data)}"
+            raise DataError(
+                f"leave_out_itself=True needs rows that are the data: {counts}"
+            )
+        n_others -= 1
+        exclude = np.arange(len(rows))
+    wanted = f"a whole number from 1 to {n_others}, the rows there are"
+    require(is_int(k, 1) and k <= n_others, "k", k, wanted)
+    return nearest_rows(rows, data, k, device=resolve_device(device), exclude=exclude)

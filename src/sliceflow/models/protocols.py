@@ -1,0 +1,187 @@
+"""What the shared core asks of a kind of data: typed seams that mypy checks.
+
+A fit goes through five verbs. An adapter can `read` the user's X and y into rows, and
+`plan` what a fit of them does. A planned flow can `start`: its particles stand where the
+flow begins. The running flow has a `target`, the data that particles move onto, and can
+`finish` when they have arrived: it gives the fitted state and the batched samples.
+
+Estimators that move no particles, such as that of tables, need only `read` and `plan`;
+what they planned runs by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.conditions import Condition
+from sliceflow.engine.events import Listener
+from sliceflow.engine.flow import Flow, FlowState, Noise
+from sliceflow.engine.random import Seed
+from sliceflow.models.plan import Plan
+from sliceflow.models.ranks import Ranks
+
+if TYPE_CHECKING:
+    from sliceflow.models.checkpoints import Checkpoints
+
+
+class Rows(Protocol):
+    """Training rows, as an estimator reads, keeps, adds and forgets them."""
+
+    def __len__(self) -> int: ...
+
+    def append(self, others: Self) -> Self:
+        """These rows and then the others."""
+
+    def take(self, numbers: np.ndarray) -> Self:
+        """The rows with these numbers, in this order: a copy."""
+
+    def keys(self) -> Sequence[Hashable]:
+        """A key of each row and its y; keys are equal for equal rows only."""
+
+
+class FlowRows(Rows, Protocol):
+    """Training rows of a flow."""
+
+    def digests(self, ranks: Ranks) -> dict[str, str]:
+        """Short texts that identify X and y: a checkpoint belongs to these."""
+
+    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+        """X and y as the user would pass them."""
+
+
+class Fitted(Protocol):
+    """A fitted state, which draws samples. A file holds it."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows; then these are in the file in any case."""
+
+    def sample_bytes(self, n: int = 1) -> int:
+        """Memory to draw n samples."""
+
+
+class FittedFlow(Fitted, Protocol):
+    """The fitted state of a flow."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def condition(self) -> Condition | None:
+        """The kind of y; None without."""
+
+    @property
+    def codes(self) -> Tensor | None:
+        """The encoded y of the rows."""
+
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+        """n samples in the user's form, with these encoded conditions."""
+
+    def columns(self, X: Any) -> Tensor:
+        """The user's rows as columns (d, n), in units that make columns comparable."""
+
+
+RowsT = TypeVar("RowsT", bound=Rows)
+FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
+FittedT = TypeVar("FittedT", bound=Fitted)
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[FittedT]):
+    """What a fit gives."""
+
+    fitted: FittedT
+    # Columns of equal length, for `history_`.
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    warning: Warning | None = None  # what the user should know about the result
+
+
+@dataclass(frozen=True)
+class FlowResult(FitResult[FittedFlowT]):
+    """What the fit of a flow gives: also the batched samples."""
+
+    particles: Any = None  # in the form of the user's X,
+    y: Any = None  # and their conditions, if there are any
+
+
+class RunningFlow(Protocol[FittedFlowT]):
+    """A flow whose particles stand at their start, or are on their way."""
+
+    @property
+    def flow(self) -> Flow: ...
+
+    @property
+    def n_stages(self) -> int:
+        """The stages that can be interrupted and resumed; `finish` does the others."""
+
+    @property
+    def particles(self) -> Cloud:
+        """This rank's particles, which move."""
+
+    @property
+    def noise(self) -> Noise:
+        """The particles' random numbers; the first ones here have number `first`."""
+
+    def target(self) -> Target:
+        """What the particles move onto."""
+
+    def finish(
+        self, state: FlowState, listeners: Sequence[Listener]
+    ) -> FlowResult[FittedFlowT]:
+        """What the fit gives, still without its history."""
+
+
+class PlannedFit(Protocol[FittedT]):
+    """A fit that is planned: nothing is fitted yet."""
+
+    @property
+    def plan(self) -> Plan:
+        """What the fit will do, with every "auto" resolved."""
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT]:
+        """Do it; listeners hear of every step."""
+
+
+class PlannedFlow(PlannedFit[FittedFlowT], Protocol[FittedFlowT]):
+    """A planned fit of a flow, which may resume from a checkpoint."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def run(
+        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
+    ) -> FlowResult[FittedFlowT]: ...
+
+
+class Adapter(Protocol[RowsT, FittedT]):
+    """Reads rows and plans their fit, for the parameters of one estimator."""
+
+    def read(self, X: Any, y: Any) -> RowsT:
+        """The user's rows, checked."""
+
+    def plan(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
+        """What a fit of these rows will do; an error if that is impossible."""
+
+
+class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlowT]):
+    """An adapter of a flow, which may run on several ranks."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def plan(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT]: ...

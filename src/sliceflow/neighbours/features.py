@@ -1,0 +1,232 @@
+"""Features of a condition y, between which distances are measured.
+
+Columns of y count by their relevance for x. Values of heavy-tailed columns become
+normal scores. A *summary* of y is what random features, max(0, wᵀy + b) for Gaussian w
+and b, predict of x by ridge regression (Fearnhead and Prangle, 2012).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.ensemble import ExtraTreesRegressor
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+
+# Quantiles of a heavy-tailed column; its scores are interpolated between them.
+_N_QUANTILES = 257
+# A column is heavy-tailed if its largest distance from the median is more than so many
+# times the median distance. Normal columns stay below 7.
+_HEAVY_TAIL_RATIO = 40.0
+# Rows, about, that a ridge regression sees.
+_MAX_RIDGE_ROWS = 60_000
+# Rows, about, whose leave-one-out errors choose its penalty.
+_MAX_SCORED_ROWS = 2_000
+# Penalties that are tried, in units of the mean eigenvalue of the features' products.
+_PENALTIES = np.geomspace(1e-6, 1e3, 19)
+# Rows that the trees of `relevance` see: a sample suffices to rank columns.
+_MAX_TREE_ROWS = 4_000
+# Fewer rows do not show which columns are relevant.
+_MIN_TREE_ROWS = 10
+# Squares of standardized columns are clamped, so that outliers do not dominate them.
+_MAX_SQUARE = 9.0
+# Features in memory at a time: 128 MiB of float64.
+_MAX_NUMBERS = 1 << 24
+
+
+def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
+    """The median of a heavy-tailed column, and the median distance of other values to it.
+
+    None if the column is not heavy-tailed.
+    """
+    median = float(np.median(column))
+    distances = np.abs(column - median)
+    if not distances.any():
+        return None
+    typical = float(np.median(distances[distances > 0]))
+    ratio = distances.max() / typical
+    if _HEAVY_TAIL_RATIO < ratio < math.inf:
+        return median, typical
+    return None
+
+
+def inverse_deviation(y: Tensor) -> Tensor:
+    """1 over the standard deviation of each column; 1 for columns of one value."""
+    deviation = y.std(0, correction=0)
+    varies = deviation > 1e-12 * y.abs().amax(0)
+    return 1 / torch.where(varies, deviation, 1)
+
+
+@dataclass(frozen=True)
+class NormalScores:
+    """Distinct quantiles of a column, increasing, and their scores: normal quantiles."""
+
+    quantiles: np.ndarray
+    scores: np.ndarray
+
+    @classmethod
+    def fit(cls, column: np.ndarray) -> NormalScores:
+        """The scores of a column (n,); equal quantiles have the mean of their levels."""
+        levels = np.linspace(0, 1, _N_QUANTILES)
+        all_quantiles = np.quantile(column, levels, method="nearest")
+        quantiles, inverse, counts = np.unique(
+            all_quantiles, return_inverse=True, return_counts=True
+        )
+        mean_levels = np.bincount(inverse, levels) / counts
+        margin = 0.5 / _N_QUANTILES
+        inner_levels = torch.from_numpy(mean_levels.clip(margin, 1 - margin))
+        return cls(quantiles, torch.special.ndtri(inner_levels).numpy())
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Scores of values (n,), linear between quantiles and constant beyond them."""
+        return np.asarray(np.interp(values, self.quantiles, self.scores))
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """A function from y (n, l) to features (n, l + n_features).
+
+    The features are the columns of y, with normal scores of heavy-tailed ones. If there
+    are random features, these follow, and the columns before them are standardized.
+    """
+
+    normal_scores: dict[int, NormalScores]  # of the heavy-tailed columns
+    mean: Tensor  # (l,)
+    inverse_scale: Tensor  # (l,)
+    n_features: int = 0  # random features
+
+    @classmethod
+    def fit(cls, y: Tensor, n_features: int = 0) -> FeatureMap:
+        """The features of rows y (n, l)."""
+        normal_scores = {}
+        for j, column in enumerate(y.numpy().T):
+            if heavy_tail(column) is not None:
+                normal_scores[j] = NormalScores.fit(column)
+        y = _with_scores(y, normal_scores)
+        return cls(normal_scores, y.mean(0), inverse_deviation(y), n_features)
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """The features (n, l + n_features) of y (n, l)."""
+        y = _with_scores(y, self.normal_scores)
+        if not self.n_features:
+            return y
+        z = (y - self.mean) * self.inverse_scale
+        n_columns = z.shape[1]
+        seed = Seed(0).child("features")
+        directions = seed.child("directions").normal(n_columns, self.n_features)
+        offsets = seed.child("offsets").normal(1, self.n_features)
+        random_features = (z @ (directions / math.sqrt(n_columns)) + offsets).relu()
+        return torch.cat((z, random_features), 1)
+
+
+def _with_scores(y: Tensor, normal_scores: dict[int, NormalScores]) -> Tensor:
+    """A copy of y (n, l) with scores in place of the values of some columns."""
+    if not normal_scores:
+        return y
+    y = y.clone()
+    for j, scores in normal_scores.items():
+        y[:, j] = torch.from_numpy(scores(y[:, j].numpy()))
+    return y
+
+
+def standardized_moments(x: Tensor) -> Tensor:
+    """What a condition should predict of x (n, d): its columns and squares, (n, 2d).
+
+    Columns are in standard deviations.
+    """
+    z = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-300)
+    return torch.cat((z, z.square().clamp(max=_MAX_SQUARE)), 1)
+
+
+def project(feature_map: FeatureMap, y: Tensor, projection: Tensor) -> Tensor:
+    """Features of y (n, l), times a projection (f, m): (n, m), in blocks of rows."""
+    block_size = max(1, _MAX_NUMBERS // len(projection))
+    blocks = torch.split(y, block_size)
+    return torch.cat([feature_map(block) @ projection for block in blocks])
+
+
+def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
+    """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
+
+    Columns of both are centred, so there is no intercept. Of some penalties, the one
+    with the least leave-one-out error is taken.
+    """
+    step = math.ceil(len(y) / _MAX_RIDGE_ROWS)
+    y = y[::step]
+    targets = targets[::step] - targets[::step].mean(0)
+    n = len(y)
+    feature_mean, gram, cross = _products(feature_map, y, targets)
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    cross = vectors.T @ cross
+
+    scored = slice(None, None, math.ceil(n / _MAX_SCORED_ROWS))
+    features = (feature_map(y[scored]) - feature_mean) @ vectors
+    least_error = math.inf
+    coefficients = cross
+    for penalty in _PENALTIES * float(eigenvalues.mean()):
+        shrinkage = 1 / (eigenvalues.clamp(min=0) + penalty)
+        tried = shrinkage[:, None] * cross
+        # A row's error without it is its residual over 1 minus its leverage.
+        leverage = (features.square() @ shrinkage + 1 / n).clamp(max=1 - 1e-9)
+        errors = (targets[scored] - features @ tried) / (1 - leverage)[:, None]
+        error = float(errors.square().mean())
+        if error < least_error:
+            least_error = error
+            coefficients = tried
+    out: Tensor = vectors @ coefficients
+    return out
+
+
+def _products(
+    feature_map: FeatureMap, y: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean (f,) of features of y, their products (f, f) and those with the targets.
+
+    Products are those of centred columns; targets are centred.
+    """
+    n_features = feature_map(y[:1]).shape[1]
+    total = y.new_zeros(n_features)
+    gram = y.new_zeros(n_features, n_features)
+    cross = y.new_zeros(n_features, targets.shape[1])
+    block_size = max(1, _MAX_NUMBERS // n_features)
+    y_blocks = torch.split(y, block_size)
+    target_blocks = torch.split(targets, block_size)
+    for y_block, target_block in zip(y_blocks, target_blocks, strict=True):
+        features = feature_map(y_block)
+        total += features.sum(0)
+        gram += features.T @ features
+        cross += features.T @ target_block
+    gram = gram - torch.outer(total, total) / len(y)
+    return total / len(y), gram, cross
+
+
+def relevance(x: Tensor, y: Tensor) -> Tensor:
+    """What a unit of each column of y counts in distances: (l,).
+
+    It is √(l·importance) over the column's standard deviation. Importances are those of
+    randomised trees that predict x and its squares, minus what a shuffled column
+    reaches, so columns that do not matter count nothing. If none matters, all count
+    alike.
+    """
+    varies = (y != y[0]).any(0)
+    if not bool(varies.any()):
+        return torch.ones_like(y[0])
+    unit = torch.where(varies, inverse_deviation(y), 0)
+    if len(y) < _MIN_TREE_ROWS or int(varies.sum()) < 2:
+        return unit
+    some = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
+    columns = (y * unit)[some][:, varies]
+    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
+    trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
+    both = torch.cat((columns, shuffled), 1)
+    trees.fit(both.numpy(), standardized_moments(x[some]).numpy())
+    importances = torch.from_numpy(trees.feature_importances_)
+    real, chance = importances.view(2, -1)
+    excess = (real - chance.max()).clamp(min=0)
+    if excess.sum() > 0:
+        unit[varies] *= (len(excess) * excess / excess.sum()).sqrt()
+    return unit

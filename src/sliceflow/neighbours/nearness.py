@@ -1,0 +1,132 @@
+"""How near samples are to rows, compared with how near rows are to each other.
+
+Samples that are nearer to rows than rows are to each other are copies in part. The
+median says that to users (`median_distance_ratio`). Choices use geometric means
+(`log_distance_ratio`): a median jumps where a part of the data is far denser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from sliceflow.neighbours.search import build_index, query_index
+
+# Distances of draws to their nearest rows, over those of rows, that count as "not
+# nearer": slightly below 1, so that noise of the distances does not decide.
+MIN_DISTANCE_RATIO = 0.97
+# The mean log distance where all distances are 0.
+_LOG_OF_ZERO = -1e3
+# The largest spread that is tried is 0.8 + 0.2·d in d columns, and 2 at most: in few
+# columns, draws that spread farther would only blur.
+_SPREAD_WITHOUT_COLUMNS = 0.8
+_SPREAD_PER_COLUMN = 0.2
+_MAX_SPREAD = 2.0
+# Seven halvings find the spread to 2 / 2⁷ or better.
+_N_HALVINGS = 7
+# Rows of a set, about, whose distances to each other are measured; a sample suffices.
+_MAX_MEASURED_ROWS = 4_000
+
+
+def median_distance_ratio(
+    sample_distances: np.ndarray, row_distances: np.ndarray
+) -> float:
+    """The median distance of samples to rows, over the median distance between rows."""
+    return float(np.median(sample_distances) / np.median(row_distances))
+
+
+def log_distance_ratio(
+    sample_distances: Tensor, row_distances: Tensor, offset: float = 0.0
+) -> float:
+    """Mean log distance of samples to rows, minus the mean log distance between rows.
+
+    Below 0, samples are nearer to rows than rows are to each other. An `offset` is added
+    to all distances, so that equal rows count; without it, distances of 0 are left out.
+    """
+    sample_mean = _mean_log(sample_distances + offset)
+    row_mean = _mean_log(row_distances + offset)
+    return float(sample_mean - row_mean)
+
+
+def _mean_log(distances: Tensor) -> Tensor:
+    """The mean logarithm of the distances that are not 0, as a tensor of no axes."""
+    positive = distances[distances > 0]
+    if len(positive) == 0:
+        return distances.new_tensor(_LOG_OF_ZERO)
+    return positive.log().mean()
+
+
+@dataclass(frozen=True)
+class _RowSet:
+    """One of the sets of rows, with the distances of its rows to their nearest others."""
+
+    number: int
+    index: NearestNeighbors
+    row_distances: Tensor
+
+
+def choose_spread(
+    row_sets: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]
+) -> float:
+    """The least spread h whose draws are no nearer to rows than rows are to each other.
+
+    Parameters
+    ----------
+    row_sets : sets of rows (n, d), such as those of each class; equal rows count once
+    draw : draw(h) gives draws (m, d) of each of the sets
+
+    Returns
+    -------
+    The largest h that is tried if no draws get so far, and 0 if no rows of a set differ.
+    """
+    measured = _measure_rows(row_sets)
+    if not measured:
+        return 0.0
+
+    def log_ratio(h: float) -> float:
+        """The log ratio of distances, averaged over all draws."""
+        draws = draw(h)
+        total = 0.0
+        n_draws = 0
+        for row_set in measured:
+            points = draws[row_set.number]
+            distances, _ = query_index(row_set.index, points, 1)
+            ratio = log_distance_ratio(distances, row_set.row_distances)
+            total += len(points) * ratio
+            n_draws += len(points)
+        return total / n_draws
+
+    n_columns = row_sets[0].shape[1]
+    low = 0.0
+    high = min(_SPREAD_WITHOUT_COLUMNS + _SPREAD_PER_COLUMN * n_columns, _MAX_SPREAD)
+    wanted = math.log(MIN_DISTANCE_RATIO)
+    if log_ratio(high) <= wanted:
+        return high
+    for _ in range(_N_HALVINGS):
+        middle = (low + high) / 2
+        if log_ratio(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _measure_rows(row_sets: Sequence[Tensor]) -> list[_RowSet]:
+    """The sets that have different rows, with the distances between these."""
+    measured = []
+    for number, rows in enumerate(row_sets):
+        distinct = torch.unique(rows, dim=0)
+        if len(distinct) < 2:
+            continue
+        index = build_index(distinct)
+        step = math.ceil(len(distinct) / _MAX_MEASURED_ROWS)
+        # The nearest of two is the row itself.
+        distances, _ = query_index(index, distinct[::step], 2)
+        measured.append(_RowSet(number, index, distances[:, 1]))
+    return measured

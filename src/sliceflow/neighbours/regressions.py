@@ -1,0 +1,260 @@
+"""Neighbours of a condition y₀, moved there along linear regressions.
+
+The neighbours of y₀ are described by a mixture of K linear regressions,
+x = a + B(y − y₀) + noise, fitted by expectation maximisation, with K by BIC. Every row
+moves along the regression of its component, to xᵢ − B(yᵢ − y₀), which is the regression
+adjustment of Beaumont, Zhang and Balding (2002).
+
+Shapes: q conditions with k neighbours each, d columns of x, l columns of y.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.weights import choose_by_weight
+
+# The most components of a mixture. A round number: BIC takes fewer where they suffice.
+MAX_COMPONENTS = 4
+# Iterations of expectation maximisation. Fixed, so that all conditions of a batch take
+# the same steps; the last ones hardly move anything.
+_EM_ITERATIONS = 12
+# Random starts of k-means, of which the best begins expectation maximisation.
+_N_STARTS = 3
+_LLOYD_ITERATIONS = 4
+# Neighbours, about, that expectation maximisation sees. All have a say at the end.
+_EM_ROWS = 500
+# Ridge penalty of the regressions, as a share of the squares of each column.
+_RIDGE = 1e-3
+# Penalty of columns that are all 0, and of the intercept, which should not be penalised.
+_MIN_RIDGE = 1e-9
+_INTERCEPT_RIDGE = 1e-12
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """Neighbours of q conditions, moved to these by regressions."""
+
+    x: Tensor  # (q, k, d), the adjusted rows
+    weights: Tensor  # (q, k); those of a condition sum to 1
+    components: Tensor  # (q, k), the regression to which each row belongs
+    rows: Tensor  # (q, k), the indices of the rows
+    inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
+    log_density: Tensor  # (q,), of the mixture at the points asked for; else empty
+
+
+def adjust_by_regression(
+    x: Tensor,
+    offsets: Tensor,
+    weights: Tensor,
+    rows: Tensor,
+    max_components: int,
+    density_at: Tensor | None = None,
+) -> Neighbourhoods:
+    """Move neighbours along the mixture of regressions that has the best BIC.
+
+    Parameters
+    ----------
+    x : (q, k, d), the rows
+    offsets : (q, k, l), their y − y₀
+    weights : (q, k), which sum to 1 for each condition
+    rows : (q, k), the indices of the rows, which the result keeps
+    max_components : components are added to a mixture until its BIC gets no better
+    density_at : (q, d), points at y₀ whose log density is asked for
+    """
+    q, k = weights.shape
+    adjusted = x.clone()
+    components = torch.zeros(q, k, dtype=torch.int64)
+    best_bic = torch.full((q,), math.inf, dtype=x.dtype)
+    n_densities = 0 if density_at is None else q
+    log_density = torch.zeros(n_densities, dtype=x.dtype)
+    # The conditions whose BIC got better with each component so far.
+    remaining = torch.arange(q)
+    for n in range(1, max_components + 1):
+        mixture, bic, labels = _fit_mixture(
+            x[remaining], offsets[remaining], weights[remaining], n
+        )
+        better = bic < best_bic[remaining]
+        if not bool(better.any()):
+            break
+        improved = remaining[better]
+        if density_at is not None:
+            log_p = mixture.log_density_at_condition(density_at[remaining])
+            log_density[improved] = log_p[better]
+        labels = labels[better]
+        slopes = mixture.slopes[better]
+        moves = torch.zeros_like(x[improved])
+        for c in range(n):
+            in_component = (labels == c)[..., None]
+            moves += in_component * (offsets[improved] @ slopes[:, c, 1:])
+        adjusted[improved] = x[improved] - moves
+        components[improved] = labels
+        best_bic[improved] = bic[better]
+        remaining = improved
+    inflation = _inflation(weights, components, n_slopes=offsets.shape[2])
+    return Neighbourhoods(adjusted, weights, components, rows, inflation, log_density)
+
+
+def _inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:
+    """√(n/(n − p)) (q,), by which residuals of a regression underestimate the noise."""
+    n = _effective_rows(weights)
+    p = (components.amax(1) + 1) * (n_slopes + 1)
+    return (n / torch.maximum(n - p, n / 2)).sqrt()
+
+
+def _effective_rows(weights: Tensor) -> Tensor:
+    """How many rows of equal weight would say as much, (q,): 1/Σw² for Σw = 1."""
+    return 1 / weights.square().sum(1)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """n linear regressions of x − mean on (1, offset), of q conditions.
+
+    A row is a column z = (1, offset, x − mean) of f = 1 + l + d numbers.
+    """
+
+    mean: Tensor  # (q, 1, d), of the rows
+    slopes: Tensor  # (q, n, 1 + l, d), the intercept first
+    whitening: Tensor  # (q, n, d, f); times z: the residual in units of its noise
+    log_factor: (
+        Tensor  # (q, n), the log of a component's share and of the density's factor
+    )
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Log of share times density, (q, n, k), of the columns of z (q, f, k)."""
+        q, n, d, f = self.whitening.shape
+        residuals = (self.whitening.reshape(q, n * d, f) @ z).view(q, n, d, -1)
+        return self.log_factor[..., None] - 0.5 * residuals.square_().sum(2)
+
+    def log_density_at_condition(self, x: Tensor) -> Tensor:
+        """Log density (q,) of the mixture at points x (q, d) with an offset of 0."""
+        n_slopes = self.slopes.shape[2] - 1
+        offset = x.new_zeros(len(x), 1, n_slopes)
+        z = _as_columns(x[:, None] - self.mean, offset)
+        return torch.logsumexp(self.log_density(z)[:, :, 0], 1)
+
+
+def _as_columns(x: Tensor, offsets: Tensor) -> Tensor:
+    """Columns (1, offset, x) of all rows: (q, f, k) from (q, k, d) and (q, k, l)."""
+    ones = torch.ones_like(offsets[..., :1])
+    return torch.cat((ones, offsets, x), 2).mT.contiguous()
+
+
+def _fit_mixture(
+    x: Tensor, offsets: Tensor, weights: Tensor, n: int
+) -> tuple[_Mixture, Tensor, Tensor]:
+    """A mixture of n regressions, its BIC (q,), and the component of each row (q, k)."""
+    d = x.shape[2]
+    n_rows = _effective_rows(weights)
+    weights = weights * n_rows[:, None]
+    mean = (weights[..., None] * x).sum(1, keepdim=True) / n_rows[:, None, None]
+    z = _as_columns(x - mean, offsets)
+    if n == 1:
+        shares = torch.ones_like(weights)[:, None]
+    else:
+        shares = _maximise_expectation(z, x - mean, weights, mean, n)
+    mixture = _fit_regressions(z, shares * weights[:, None], mean)
+    log_p = mixture.log_density(z)
+    log_likelihood = (weights * torch.logsumexp(log_p, 1)).sum(1)
+    n_coefficients = d * (offsets.shape[2] + 1)
+    n_covariances = d * (d + 1) / 2
+    n_parameters = n * (n_coefficients + n_covariances + 1) - 1
+    bic = n_parameters * n_rows.log() - 2 * log_likelihood
+    return mixture, bic, log_p.argmax(1)
+
+
+def _maximise_expectation(
+    z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int
+) -> Tensor:
+    """Shares (q, n, k) of the rows in n components, by expectation maximisation.
+
+    The rows are the columns of z (q, f, k), and x (q, k, d) without the mean.
+    """
+    # The rows are sorted by their distance: every so many of them represent all.
+    step = math.ceil(x.shape[1] / _EM_ROWS)
+    z_some = z[:, :, ::step].contiguous()
+    weights_some = weights[:, ::step]
+    shares = _k_means(x[:, ::step], weights_some, n)
+    for _ in range(_EM_ITERATIONS):
+        mixture = _fit_regressions(z_some, shares * weights_some[:, None], mean)
+        shares = torch.softmax(mixture.log_density(z_some), 1)
+    return torch.softmax(mixture.log_density(z), 1)
+
+
+def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
+    """Regressions of the last d rows of z (q, f, k) on the others.
+
+    `mass` (q, n, k) is the weight of each row in each of n components; `mean` (q, 1, d)
+    is what was subtracted from x.
+    """
+    q, f, k = z.shape
+    n = mass.shape[1]
+    d = mean.shape[2]
+    weighted = (mass[:, :, None] * z[:, None]).reshape(q, n * f, k)
+    products = (weighted @ z.mT).view(q, n, f, f)
+    size = products[:, :, 0, 0]
+    n_regressors = f - d  # 1 + l: the intercept and the slopes
+    gram = products[:, :, :n_regressors, :n_regressors]
+    cross = products[:, :, :n_regressors, n_regressors:]
+    squares = products[:, :, n_regressors:, n_regressors:]
+    penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + _MIN_RIDGE
+    penalty[..., 0] = _INTERCEPT_RIDGE
+    slopes = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
+    explained = slopes.mT @ cross
+    residual_squares = squares - explained - explained.mT + slopes.mT @ gram @ slopes
+    total = size.sum(1)[:, None]
+    variances = _pooled_variances(residual_squares, squares, total)
+    # One more row, which has the variances of all components together, keeps the
+    # covariance of a component from collapsing.
+    extra = torch.diag_embed(variances.expand(-1, n, -1))
+    covariance = (residual_squares + extra) / (size + 1)[..., None, None]
+    root = torch.linalg.cholesky(covariance)
+    identity = torch.eye(d, dtype=z.dtype).expand(q, n, d, d)
+    residual_map = torch.cat((-slopes.mT, identity), 3)
+    whitening = torch.linalg.solve_triangular(root, residual_map, upper=False)
+    log_share = ((size + 1) / (total + n)).log()
+    log_determinant = torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
+    log_factor = log_share - log_determinant - 0.5 * d * math.log(2 * math.pi)
+    return _Mixture(mean, slopes, whitening, log_factor)
+
+
+def _pooled_variances(
+    residual_squares: Tensor, squares: Tensor, total: Tensor
+) -> Tensor:
+    """Variances (q, 1, d) of the residuals of all components together, above 0."""
+    pooled = torch.diagonal(residual_squares, dim1=2, dim2=3).sum(1, keepdim=True)
+    all_squares = torch.diagonal(squares, dim1=2, dim2=3).sum(1, keepdim=True)
+    floor = 1e-9 * all_squares + 1e-100
+    return (pooled.clamp(min=0) + floor) / total[..., None]
+
+
+def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
+    """Clusters of rows x (q, k, d) as zeros and ones (q, n, k): the best of some starts."""
+    q, k, d = x.shape
+    shares = (weights / weights.sum(1, keepdim=True))[..., None]
+    x = x - (shares * x).sum(1, keepdim=True)
+    variances = (shares * x.square()).sum(1, keepdim=True)
+    z = x / (variances + 1e-300).sqrt()
+    best_cost = x.new_full((q,), math.inf)
+    labels = torch.zeros(q, k, dtype=torch.int64)
+    for start in range(_N_STARTS):
+        u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
+        first_rows = choose_by_weight(weights, u)
+        centres = z.gather(1, first_rows[..., None].expand(-1, -1, d))
+        for _ in range(_LLOYD_ITERATIONS):
+            nearest = torch.cdist(z, centres).argmin(2)
+            in_cluster = torch.nn.functional.one_hot(nearest, n).to(x.dtype)
+            mass = in_cluster * weights[..., None]
+            centres = mass.mT @ z / (mass.sum(1)[..., None] + 1e-9)
+        distances, nearest = torch.cdist(z, centres).min(2)
+        cost = (weights * distances.square()).sum(1)
+        better = cost < best_cost
+        labels = torch.where(better[:, None], nearest, labels)
+        best_cost = torch.minimum(best_cost, cost)
+    return torch.nn.functional.one_hot(labels, n).to(x.dtype).mT.contiguous()

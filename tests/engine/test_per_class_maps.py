@@ -1,0 +1,177 @@
+"""Sorted maps of separate classes: each class moves as if it were alone."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.batches import Batch
+from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.compact import thin
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Axis, Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.shrinkage import Shrunk, noise_rates
+from sliceflow.engine.transports import Interpolated, Sorted
+
+SORTING = pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
+
+
+@st.composite
+def classes(draw, n_rows=3):
+    """Projections z_p (h, M) and z_q (h, N) of a few classes, and their class slices.
+
+    Some classes have no particles, no data, few of them, or ties.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    size = st.integers(0, 40)
+    sizes = draw(st.lists(st.tuples(size, size), min_size=1, max_size=4))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    n_digits = draw(st.integers(0, 6))
+    slices_p = slices_of(m for m, _ in sizes)
+    slices_q = slices_of(n for _, n in sizes)
+    z_p = rng.normal(size=(n_rows, slices_p.starts[-1])).round(n_digits)
+    z_q = rng.gamma(2, size=(n_rows, slices_q.starts[-1])).round(n_digits)
+    return (
+        torch.from_numpy(z_p).to(dtype),
+        torch.from_numpy(z_q).to(dtype),
+        slices_p,
+        slices_q,
+    )
+
+
+def slices_of(sizes):
+    return ClassSlices((0, *np.cumsum(list(sizes)).tolist()))
+
+
+def each_class(slices_p, slices_q):
+    """The class number, and the columns of its particles and of its data."""
+    pairs = zip(pairwise(slices_p.starts), pairwise(slices_q.starts), strict=True)
+    for c, (columns_p, columns_q) in enumerate(pairs):
+        yield c, slice(*columns_p), slice(*columns_q)
+
+
+def is_empty(columns):
+    return columns.start == columns.stop
+
+
+@SORTING
+@given(problem=classes())
+def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
+    z_p, z_q, slices_p, slices_q = problem
+    h = len(z_p)
+    fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    dz = fit.map.displace(z_p, Cloud(z_p, None, slices_p))
+    assert fit.map.knots.shape[0] == len(fit.cost) == len(slices_p) * h
+    fit.map.check()
+    for c, columns_p, columns_q in each_class(slices_p, slices_q):
+        rows = slice(c * h, (c + 1) * h)
+        if is_empty(columns_p) or is_empty(columns_q):
+            assert not fit.dz[:, columns_p].any()
+            assert not fit.cost[rows].any()
+            assert dz[:, columns_p].abs().sum() < 1e-12
+            continue
+        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q])
+        n_knots = alone.map.knots.shape[1]
+        assert torch.equal(fit.map.knots[rows, :n_knots], alone.map.knots)
+        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
+        assert torch.equal(fit.dz[:, columns_p], alone.dz)
+        assert torch.equal(fit.cost[rows], alone.cost)
+        assert torch.equal(dz[:, columns_p], alone.map.displace(z_p[:, columns_p]))
+
+
+@SORTING
+@given(
+    problem=classes(),
+    n_knots=st.integers(2, 8),
+    tails=st.booleans(),
+    scale=st.floats(0.1, 10),
+)
+def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
+    transport, problem, n_knots, tails, scale
+):
+    z_p, z_q, slices_p, slices_q = problem
+    fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    stored = thin(fit.map, n_knots, None, shared=False, tails=tails)
+    stored.check()
+    fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
+    fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
+    slices = slices_of([50] * len(slices_p))
+    dz = stored.displace(fresh, Cloud(fresh, None, slices))
+    for c, columns_p, columns_q in each_class(slices_p, slices_q):
+        columns = slice(50 * c, 50 * (c + 1))
+        if is_empty(columns_p) or is_empty(columns_q):
+            assert dz[:, columns].abs().max() < 1e-12
+            continue
+        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q]).map
+        own = thin(alone, n_knots, None, shared=False, tails=tails)
+        assert torch.equal(dz[:, columns], own.displace(fresh[:, columns]))
+
+
+@SORTING
+@given(problem=classes(), strength=st.floats(0, 5))
+def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
+    z_p, z_q, slices_p, slices_q = problem
+    h = len(z_p)
+    codes_p = torch.arange(len(slices_p)).repeat_interleave(
+        torch.tensor(slices_p.starts).diff()
+    )
+    codes_q = torch.arange(len(slices_q)).repeat_interleave(
+        torch.tensor(slices_q.starts).diff()
+    )
+    rates = noise_rates(
+        len(codes_p), len(codes_q), codes_p, codes_q, n_classes=len(slices_p)
+    )
+    batch = Batch(class_slices=(slices_p, slices_q))
+    fit = Shrunk(transport, strength, rates).fit(z_p, z_q, batch)
+    for c, columns_p, columns_q in each_class(slices_p, slices_q):
+        if is_empty(columns_p) or is_empty(columns_q):
+            assert not fit.dz[:, columns_p].any()
+            continue
+        own_p = z_p[:, columns_p]
+        own_q = z_q[:, columns_q]
+        own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
+        alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
+        n_knots = alone.map.knots.shape[1]
+        rows = slice(c * h, (c + 1) * h)
+        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
+        assert torch.equal(fit.dz[:, columns_p], alone.dz)
+
+
+def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
+    """Class 1 has fewer particles than a stored map has knots, class 2 has no data."""
+    slices_p = ClassSlices((0, 300, 320, 350))
+    slices_q = ClassSlices((0, 200, 230, 230))
+    x = torch.from_numpy(rng.normal(size=(3, 350)))
+    data = torch.from_numpy(rng.gamma(2, size=(3, 230)).round(1))
+    fresh = torch.from_numpy(rng.normal(size=(3, 90)))
+    fresh_slices = ClassSlices((0, 30, 60, 90))
+    stages = [
+        Stage("flow", Orthogonal(), 6, Sorted(), n_knots=32),
+        Stage("axes", Axis(), 2, Sorted(), n_knots=32, exact=True),
+    ]
+    flow = Flow(stages, Seed(0), n_conditions=3, amplifier=np.inf)
+    particles = Cloud(x.clone(), None, slices_p)
+    target = flow.target(particles, Cloud(data, None, slices_q))
+    model = simulate(flow, particles, target, Noise(Seed(1)))
+    samples = Cloud(fresh.clone(), None, fresh_slices)
+    replay(flow, model, samples, Noise(Seed(2)))
+    unconditional = replace(flow, n_conditions=0)
+    for c, columns_p, columns_q in each_class(slices_p, slices_q):
+        columns = slice(30 * c, 30 * (c + 1))
+        if is_empty(columns_q):
+            assert torch.allclose(particles.x[:, columns_p], x[:, columns_p])
+            assert torch.allclose(samples.x[:, columns], fresh[:, columns])
+            continue
+        alone = Cloud(x[:, columns_p].clone())
+        own_target = unconditional.target(alone, Cloud(data[:, columns_q]))
+        own_model = simulate(unconditional, alone, own_target, Noise(Seed(1)))
+        assert torch.allclose(particles.x[:, columns_p], alone.x)
+        own_samples = Cloud(fresh[:, columns].clone())
+        replay(unconditional, own_model, own_samples, Noise(Seed(2)))
+        assert torch.allclose(samples.x[:, columns], own_samples.x)
