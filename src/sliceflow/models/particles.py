@@ -44,7 +44,9 @@ class ParticleConditions:
         y = None if given.condition.hidden else given.y[numbers.numpy()]
         codes = given.codes[numbers]
         if model and amplifier == 0:
-            more = codes[conditions.even_rows(m, max(0, conditions.MIN_PARTICLES - m), seed)]
+            more = codes[
+                conditions.even_rows(m, max(0, conditions.MIN_PARTICLES - m), seed)
+            ]
             return cls(y, torch.cat((codes, more)))
         if model:
             per_class = math.isinf(amplifier)
