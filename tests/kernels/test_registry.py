@@ -15,9 +15,9 @@ from sliceflow.kernels import complete, reference
 
 @pytest.fixture
 def fresh():
-    kernels._fast.cache_clear()
+    kernels._load.cache_clear()
     yield
-    kernels._fast.cache_clear()
+    kernels._load.cache_clear()
 
 
 def test_nobody_goes_round_the_registry():

@@ -115,7 +115,7 @@ def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(
     if backend.name == "triton":
         from sliceflow.kernels.triton import tiles
 
-        monkeypatch.setattr(tiles, "_ON_CHIP", 8)
+        monkeypatch.setattr(tiles, "_MAX_LANES_ON_CHIP", 8)
     dtype = dtypes(backend)[0]
     runs = 1 if starts is None else 2
     settings = (16, dtype, 2 if starts is None else 0, runs)

@@ -1,4 +1,8 @@
-"""The kernels of `reference` for the CPU, in numba: one direction at a time, whose values stay in the cache."""
+"""The kernels of `reference` for the CPU, in numba.
+
+They work on one direction at a time, whose values stay in the cache. A function `_name`
+is the compiled loop of the kernel `name`: it takes arrays and writes to `out`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,21 @@ from torch import Tensor
 from sliceflow.kernels import reference
 from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 
-# error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
-# Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
+# error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their
+# meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
+# uses threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
 # For what is never NaN: minima are vectorised.
-_no_nan: Any = numba.njit(
+_jit_without_nan: Any = numba.njit(
     cache=True, error_model="numpy", nogil=True, fastmath={"nnan"}
 )
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
+# Arrays of fewer values than this are not worth the start of threads.
+_MIN_VALUES_FOR_THREADS = 1 << 15
 
 
 def _array(z: Tensor) -> np.ndarray:
+    """A tensor as a contiguous array, which shares its memory if it can."""
     return z.contiguous().numpy()
 
 
@@ -41,29 +49,40 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 def over_rows(
     kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any
 ) -> None:
-    """`kernel` on blocks of rows of `arrays` and all of `shared`, in as many threads as torch uses."""
-    rows = len(arrays[0])
-    size = max(a.size for a in arrays)
-    threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
-    if threads <= 1:
+    """Call `kernel` on blocks of the rows of `arrays`, in threads.
+
+    There are as many threads as torch uses. Every call also gets all of `shared`.
+    """
+    n_rows = len(arrays[0])
+    n_threads = min(torch.get_num_threads(), n_rows)
+    largest = max(array.size for array in arrays)
+    if n_threads <= 1 or largest < _MIN_VALUES_FOR_THREADS:
         kernel(*arrays, *shared)
         return
-    cuts = [rows * k // threads for k in range(threads + 1)]
-    blocks = [[a[lo:hi] for a in arrays] for lo, hi in pairwise(cuts)]
-    pool = _pool(os.getpid(), threads)
-    for done in [pool.submit(kernel, *block, *shared) for block in blocks]:
-        done.result()
+    pool = _pool(os.getpid(), n_threads)
+    bounds = [n_rows * k // n_threads for k in range(n_threads + 1)]
+    calls = []
+    for first, end in pairwise(bounds):
+        blocks = [array[first:end] for array in arrays]
+        calls.append(pool.submit(kernel, *blocks, *shared))
+    for call in calls:
+        call.result()
 
 
 @_inline
 def _finite_rate(lo, hi, n_bins):
+    """Bins per unit; 0 if the range is empty, too small to divide by, or not finite."""
     rate = n_bins / (hi - lo)
     return rate if rate < np.inf and rate > 0 else 0.0
 
 
 @_inline
 def _bin(v, start, rate, n_bins):
-    # Unsigned, so that numba tests no negative indices. No comparison with NaN holds: its bin is 0.
+    """The bin of v, within 0 and n_bins − 1.
+
+    That of NaN is 0, because no comparison with NaN holds. The bin is unsigned, so that
+    numba need not test for negative indices.
+    """
     position = (v - start) * rate
     position = position if position > 0.0 else 0.0
     return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
@@ -117,7 +136,8 @@ def _box_muller(words, out):
 
 
 def box_muller(words: Tensor) -> Tensor:
-    # Not torch's functions: waking its threads takes longer than a few thousand numbers do.
+    # Not torch's functions: waking its threads takes longer than a few thousand
+    # numbers.
     out = torch.empty(words.shape, dtype=torch.float64)
     over_rows(_box_muller, [_array(words), out.numpy()])
     return out
@@ -132,32 +152,35 @@ def sort_rows(z: Tensor) -> Tensor:
 
 @_jit
 def _pack(bits, keys):
-    # Float bits in the order of the floats (negative ones run backwards), then the column.
+    """Keys of 64 bits: those of a float, made to sort as floats do, then its column."""
     for j in range(bits.shape[0]):
         for t in range(bits.shape[1]):
             b = np.int64(bits[j, t])
-            keys[j, t] = ((b ^ ((b >> 63) & 0x7FFFFFFF)) << 32) | t
+            in_order = b ^ ((b >> 63) & 0x7FFFFFFF)  # negative floats sort backwards
+            keys[j, t] = (in_order << 32) | t
 
 
 @_jit
 def _unpack(z, keys, values):
+    """Replace sorted keys by their columns, and write the values of these columns."""
     for j in range(z.shape[0]):
         for t in range(z.shape[1]):
             keys[j, t] &= 0xFFFFFFFF
             values[j, t] = z[j, keys[j, t]]
 
 
+def _argsort(rows: np.ndarray, out: np.ndarray) -> None:
+    np.copyto(out, rows.argsort(axis=1))
+
+
 def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
-    # Sorting (value, column) packed in 64 bits takes two thirds of numpy's argsort.
     array = _array(z)
     if array.dtype != np.float32:
         order = np.empty(array.shape, np.int64)
-        over_rows(
-            lambda rows, out: np.copyto(out, rows.argsort(axis=1)), [array, order]
-        )
-        return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(
-            order
-        )
+        over_rows(_argsort, [array, order])
+        values = np.take_along_axis(array, order, 1)
+        return torch.from_numpy(values), torch.from_numpy(order)
+    # Sorting (value, column) packed in 64 bits takes two thirds of numpy's argsort.
     keys = np.empty(array.shape, np.int64)
     values = np.empty_like(array)
     over_rows(_pack, [array.view(np.int32), keys])
@@ -175,40 +198,44 @@ def _add_class_offsets(z, offsets, out, codes):
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    over_rows(
-        _add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes)
-    )
+    arrays = [_array(z), _array(offsets), out.numpy()]
+    over_rows(_add_class_offsets, arrays, _array(codes))
     return out
 
 
-@_no_nan
-def _closest(x, own, out, rows, most):
-    away = np.empty(rows.shape[1], rows.dtype)
+@_jit_without_nan
+def _closest(x, own_row, out, columns, max_gap):
+    """`columns` (d, n) are the transposed rows; own_row is −1 to exclude none."""
+    distance = np.empty(columns.shape[1], columns.dtype)
     for i in range(x.shape[0]):
-        away[:] = 0
-        for c in range(rows.shape[0]):
-            for j in range(away.size):
-                away[j] += min(abs(rows[c, j] - x[i, c]), most[c])
-        if own[i] >= 0:
-            away[own[i]] = np.inf
-        least = away[0]
-        for j in range(away.size):
-            if away[j] < least:
-                least = away[j]
+        distance[:] = 0
+        for c in range(columns.shape[0]):
+            for j in range(distance.size):
+                distance[j] += min(abs(columns[c, j] - x[i, c]), max_gap[c])
+        if own_row[i] >= 0:
+            distance[own_row[i]] = np.inf
+        least = distance[0]
+        for j in range(distance.size):
+            if distance[j] < least:
+                least = distance[j]
         out[i] = least
 
 
-def closest(x: Tensor, rows: Tensor, most: Tensor, others: bool = False) -> Tensor:
+def closest(
+    x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
+) -> Tensor:
     out = x.new_empty(len(x))
-    own = torch.arange(len(x)) if others else torch.full((len(x),), -1)
-    over_rows(
-        _closest, [*map(_array, (x, own)), out.numpy()], _array(rows.T), _array(most)
-    )
+    own_row = torch.full((len(x),), -1)
+    if exclude_self:
+        own_row = torch.arange(len(x))
+    arrays = [_array(x), _array(own_row), out.numpy()]
+    over_rows(_closest, arrays, _array(rows.T), _array(max_gap))
     return out
 
 
 @_jit
-def _match(z_p, z_q, w_q, out, ratio):
+def _match(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is fastest
+    """`w_q` (h, 0) stands for equal weights."""
     h, m = z_p.shape
     n = z_q.shape[1]
     for j in range(h):
@@ -217,14 +244,17 @@ def _match(z_p, z_q, w_q, out, ratio):
             for i in range(n):
                 total += w_q[j, i]
         i = 0  # the datum left of the current level
-        below = 0.0  # cumulative weight of the data before i
-        k = 0
-        while k < m:
-            end = k + 1
-            while end < m and z_p[j, end] == z_p[j, k]:
+        below = 0.0  # weight of the data before i
+        first = 0
+        while first < m:
+            end = first + 1  # of the particles that are tied
+            while end < m and z_p[j, end] == z_p[j, first]:
                 end += 1
+            level = (first + end) / (2.0 * m)
+
+            # The datum `right` follows i; f is the share of the way to it.
             if w_q.shape[1]:
-                level = (k + end) / (2.0 * m) * total
+                level *= total
                 while (
                     i < n - 1
                     and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= level
@@ -232,40 +262,76 @@ def _match(z_p, z_q, w_q, out, ratio):
                     below += w_q[j, i]
                     i += 1
                 right = min(i + 1, n - 1)
-                gap = 0.5 * (w_q[j, i] + w_q[j, right])
-                f = (level - below - 0.5 * w_q[j, i]) / gap
-                edge = 0.5 * w_q[j, i] / gap
+                distance = 0.5 * (w_q[j, i] + w_q[j, right])  # of the two middles
+                f = (level - below - 0.5 * w_q[j, i]) / distance
+                end_of_mass = 0.5 * w_q[j, i] / distance
             else:
-                position = (k + end) / (2.0 * m) * n - 0.5
+                position = level * n - 0.5
                 i = min(max(int(np.floor(position)), 0), n - 1)
                 right = min(i + 1, n - 1)
                 f = position - i
-                edge = 0.5
+                end_of_mass = 0.5
             f = min(max(f, 0.0), 1.0)
+
+            # A gap that is far wider than those beside it is jumped over.
             if n > 2:
                 gap = np.float64(z_q[j, right]) - np.float64(z_q[j, i])
                 beside = 0.0
                 if i > 0:
                     beside = np.float64(z_q[j, i]) - np.float64(z_q[j, i - 1])
                 if right < n - 1:
-                    beside = max(
-                        beside,
-                        np.float64(z_q[j, right + 1]) - np.float64(z_q[j, right]),
-                    )
+                    after = np.float64(z_q[j, right + 1]) - np.float64(z_q[j, right])
+                    beside = max(beside, after)
                 if gap > ratio * beside:
-                    f = 1.0 if f > edge else 0.0
+                    f = 1.0 if f > end_of_mass else 0.0
+
             left_value = np.float64(z_q[j, i])
             value = left_value + f * (np.float64(z_q[j, right]) - left_value)
-            for t in range(k, end):
+            for t in range(first, end):
                 out[j, t] = value
-            k = end
+            first = end
 
 
 def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     out = torch.empty_like(z_p)
-    w = np.empty((z_q.shape[0], 0)) if w_q is None else _array(w_q.double())
-    over_rows(_match, [_array(z_p), _array(z_q), w, out.numpy()], GAP_RATIO)
+    weights = np.empty((z_q.shape[0], 0))
+    if w_q is not None:
+        weights = _array(w_q.double())
+    over_rows(_match, [_array(z_p), _array(z_q), weights, out.numpy()], GAP_RATIO)
     return out
+
+
+@_jit
+def _knots_before_cells(knots, lo, rate, n_cells):
+    """How many of the ascending knots lie before each cell, (n_cells + 1,).
+
+    The cells divide the range of the knots equally. A value in cell c therefore lies at
+    or above knot before[c] − 1 and below knot before[c + 1]: the cells of values and of
+    knots are rounded alike.
+    """
+    before = np.empty(n_cells + 1, np.int32)
+    c = 0
+    for i in range(knots.size):
+        cell = np.intp(_bin(np.float64(knots[i]), lo, rate, n_cells))
+        while c <= cell:
+            before[c] = i
+            c += 1
+    before[c:] = knots.size
+    return before
+
+
+@_jit
+def _last_knot_below(knots, v, low, high):
+    """The last knot at or below v, where knots[low] <= v < knots[high]."""
+    while high - low > 4:
+        middle = (low + high) >> 1
+        if knots[middle] <= v:
+            low = middle
+        else:
+            high = middle
+    while knots[low + 1] <= v:
+        low += 1
+    return low
 
 
 @_jit
@@ -274,42 +340,28 @@ def _displace_knots(z, knots, values, out):
     last = knots.shape[1] - 1
     n_cells = 2 * knots.shape[1]
     for j in range(h):
-        lo = np.float64(knots[j, 0])
-        hi = np.float64(knots[j, last])
-        low_end = np.float64(values[j, 0])
-        high_end = np.float64(values[j, last])
+        row_knots = knots[j]
+        row_values = values[j]
+        lo = np.float64(row_knots[0])
+        hi = np.float64(row_knots[last])
+        low_end = np.float64(row_values[0])
+        high_end = np.float64(row_values[last])
         slope = 1.0 if hi > lo and high_end > low_end else 0.0
         rate = _finite_rate(lo, hi, n_cells)
-        # first[c]: how many knots lie in cells before c. A value in cell c therefore lies at or
-        # above knot first[c] - 1 and below knot first[c + 1]: both sides use the same rounding.
-        first = np.empty(n_cells + 1, np.int32)
-        c = 0
-        for i in range(last + 1):
-            cell = np.intp(_bin(np.float64(knots[j, i]), lo, rate, n_cells))
-            while c <= cell:
-                first[c] = i
-                c += 1
-        first[c:] = last + 1
+        before = _knots_before_cells(row_knots, lo, rate, n_cells)
         for t in range(n):
             v = np.float64(z[j, t])
             if v <= lo:
                 out[j, t] = low_end + slope * (v - lo) - v
             elif v < hi:
-                own = np.intp(_bin(v, lo, rate, n_cells))
-                a = max(first[own] - 1, 0)
-                b = min(first[own + 1], last)
-                while b - a > 4:  # knots[a] <= v < knots[b]
-                    middle = (a + b) >> 1
-                    if knots[j, middle] <= v:
-                        a = middle
-                    else:
-                        b = middle
-                while knots[j, a + 1] <= v:
-                    a += 1
-                left = np.float64(knots[j, a])
-                low = np.float64(values[j, a])
-                f = (v - left) / (np.float64(knots[j, a + 1]) - left)
-                out[j, t] = low + f * (np.float64(values[j, a + 1]) - low) - v
+                cell = np.intp(_bin(v, lo, rate, n_cells))
+                low = max(before[cell] - 1, 0)
+                high = min(before[cell + 1], last)
+                k = _last_knot_below(row_knots, v, low, high)
+                left = np.float64(row_knots[k])
+                value = np.float64(row_values[k])
+                f = (v - left) / (np.float64(row_knots[k + 1]) - left)
+                out[j, t] = value + f * (np.float64(row_values[k + 1]) - value) - v
             else:
                 out[j, t] = high_end + slope * (v - hi) - v
 
@@ -334,8 +386,9 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 
 @_jit
 def _count(z, lo, hi, counts, weights):
+    """`weights` (0,) stands for equal weights."""
     n_bins = counts.shape[1]
-    # Two histograms taken in turn, so that equal neighbours do not wait for each other.
+    # Two histograms in turn, so that equal neighbours do not wait for each other.
     even = np.empty(n_bins, np.int32)
     odd = np.empty(n_bins, np.int32)
     n = z.shape[1]
@@ -362,8 +415,11 @@ def count(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
-    w = np.empty(0) if weights is None else _array(weights.double())
-    over_rows(_count, [_array(z), lo.numpy(), hi.numpy(), counts.numpy()], w)
+    column_weights = np.empty(0)
+    if weights is not None:
+        column_weights = _array(weights.double())
+    arrays = [_array(z), lo.numpy(), hi.numpy(), counts.numpy()]
+    over_rows(_count, arrays, column_weights)
     return counts
 
 
@@ -371,46 +427,61 @@ histogram = partial(reference.histogram, count=count, value_range=value_range)
 
 
 @_jit
+def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, epsilon):
+    """The values of one map at the particles' bin edges, (B + 1,)."""
+    n_p = counts_p.size
+    n_q = counts_q.size
+    mass_p = counts_p.sum()
+    mass_q = counts_q.sum()
+    i = 0  # the data's bin that holds the current level
+    below = 0.0  # mass before that bin
+    particles = 0.0  # before the current edge
+    run_start = 0  # the last edge that is not inside an empty run
+    for b in range(n_p + 1):
+        if b > 0:
+            particles += counts_p[b - 1]
+        empty_left = b == 0 or counts_p[b - 1] == 0
+        if b > 0 and empty_left and b < n_p and counts_p[b] == 0:
+            continue  # inside an empty run
+        level = particles / mass_p + (epsilon if empty_left else -epsilon)
+        level = 0.5 if is_point else min(max(level, 0.0), 1.0)
+        level *= mass_q
+        while i < n_q - 1 and below + counts_q[i] <= level:
+            below += counts_q[i]
+            i += 1
+        mass = counts_q[i]
+        f = min(max((level - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
+        values[b] = lo_q + bin_width_q * (i + f)
+        rise = values[b] - values[run_start]
+        for e in range(run_start + 1, b):
+            values[e] = values[run_start] + (e - run_start) / (b - run_start) * rise
+        run_start = b
+
+
+@_jit
 def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
     for j in range(h):
-        mass_p = counts_p[j].sum()
-        mass_q = counts_q[j].sum()
-        width = (hi_q[j] - lo_q[j]) / n_q
-        point = not (hi_p[j] > lo_p[j])
-        i = 0  # the data's bin that holds the current level
-        below = 0.0  # mass before that bin
-        level = 0.0
-        run = 0  # the last edge that is not inside an empty run
-        for b in range(n_p + 1):
-            if b > 0:
-                level += counts_p[j, b - 1]
-            empty_left = b == 0 or counts_p[j, b - 1] == 0
-            if b > 0 and empty_left and b < n_p and counts_p[j, b] == 0:
-                continue
-            a = level / mass_p + (epsilon if empty_left else -epsilon)
-            a = 0.5 if point else min(max(a, 0.0), 1.0)
-            a *= mass_q
-            while i < n_q - 1 and below + counts_q[j, i] <= a:
-                below += counts_q[j, i]
-                i += 1
-            mass = counts_q[j, i]
-            f = min(max((a - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
-            values[j, b] = lo_q[j] + width * (i + f)
-            for e in range(run + 1, b):
-                values[j, e] = values[j, run] + (e - run) / (b - run) * (
-                    values[j, b] - values[j, run]
-                )
-            run = b
-        step = (hi_p[j] - lo_p[j]) / n_p
+        is_point = not (hi_p[j] > lo_p[j])
+        bin_width_q = (hi_q[j] - lo_q[j]) / n_q
+        _compose_values(
+            counts_p[j],
+            is_point,
+            counts_q[j],
+            lo_q[j],
+            bin_width_q,
+            values[j],
+            epsilon,
+        )
+        bin_width_p = (hi_p[j] - lo_p[j]) / n_p
         left = values[j, 0] - lo_p[j]
         total = 0.0
         for b in range(n_p):
-            right = values[j, b + 1] - (lo_p[j] + (b + 1) * step)
+            right = values[j, b + 1] - (lo_p[j] + (b + 1) * bin_width_p)
             total += counts_p[j, b] * (left * left + left * right + right * right)
             left = right
-        cost[j] = total / (3.0 * mass_p)
+        cost[j] = total / (3.0 * counts_p[j].sum())
 
 
 def compose(
@@ -435,36 +506,32 @@ def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
     for j in range(z.shape[0]):
         row = z[j]
-        table = values[j]
-        moved = out[j]
+        row_values = values[j]
+        row_out = out[j]
         start = lo[j]
         end = hi[j]
         rate = _finite_rate(start, end, n_bins)
-        low_end = np.float64(table[0])
-        high_end = np.float64(table[n_bins])
+        low_end = np.float64(row_values[0])
+        high_end = np.float64(row_values[n_bins])
         slope = 1.0 if end > start and high_end > low_end else 0.0
         for t in range(row.shape[0]):
             v = np.float64(row[t])
             position = (v - start) * rate
             if position >= n_bins:
-                moved[t] = high_end + slope * (v - end) - v
+                row_out[t] = high_end + slope * (v - end) - v
             elif position > 0:
                 b = np.uintp(position)
-                low = np.float64(table[b])
-                moved[t] = (
-                    low
-                    + (position - b) * (np.float64(table[b + np.uintp(1)]) - low)
-                    - v
-                )
+                low = np.float64(row_values[b])
+                rise = np.float64(row_values[b + np.uintp(1)]) - low
+                row_out[t] = low + (position - b) * rise - v
             else:  # or it is NaN, and so is this
-                moved[t] = low_end + slope * (v - start) - v
+                row_out[t] = low_end + slope * (v - start) - v
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    over_rows(
-        _displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()]
-    )
+    arrays = [_array(z), _array(lo), _array(hi), _array(values), out.numpy()]
+    over_rows(_displace_grid, arrays)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,23 +12,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Geometry:
-    """(C, h, w) pictures cut at `offset` into tiles of `size`; tiles are zero beyond the border."""
+    """Pictures cut into tiles of equal size; tiles are zero beyond the border."""
 
-    shape: tuple[int, int, int]
-    size: tuple[int, int]
-    offset: tuple[int, int]
+    shape: tuple[int, int, int]  # of the pictures: channels, height, width
+    size: tuple[int, int]  # of a tile: height, width
+    offset: tuple[int, int]  # rows and columns of the first tile beyond the border
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Tiles down and across."""
-        _, h, w = self.shape
-        s, t = self.size
+        """The number of tiles down and across."""
+        _, height, width = self.shape
+        tile_height, tile_width = self.size
         top, left = self.offset
-        return -(-(h + top) // s), -(-(w + left) // t)
+        down = math.ceil((height + top) / tile_height)
+        across = math.ceil((width + left) / tile_width)
+        return down, across
 
     @property
     def side(self) -> int:
-        """C·S², the number of values of a tile and of its directions."""
+        """k, the number of values of a tile and of its directions."""
         return self.shape[0] * self.size[0] * self.size[1]
 
     @property
@@ -37,13 +40,13 @@ class Geometry:
 
     @cached_property
     def place(self) -> Tensor:
-        """The index of each pixel of the picture among the values of all tiles: (C·h·w,)."""
-        c, h, w = self.shape
-        s, t = self.size
+        """Where each pixel (C·h·w,) is among the values of all tiles."""
+        channels, height, width = self.shape
+        tile_height, tile_width = self.size
         top, left = self.offset
-        row = torch.arange(top, top + h)[:, None]
-        column = torch.arange(left, left + w)
-        tile = row // s * self.grid[1] + column // t
-        inside = row % s * t + column % t
-        channel = torch.arange(c)[:, None, None] * (s * t)
-        return (tile * self.side + channel + inside).view(-1)
+        row = torch.arange(top, top + height)[:, None]
+        column = torch.arange(left, left + width)
+        tile = row // tile_height * self.grid[1] + column // tile_width
+        in_tile = row % tile_height * tile_width + column % tile_width
+        channel = torch.arange(channels)[:, None, None] * (tile_height * tile_width)
+        return (tile * self.side + channel + in_tile).view(-1)

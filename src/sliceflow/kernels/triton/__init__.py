@@ -1,4 +1,7 @@
-"""The kernels for NVIDIA GPUs, in Triton. Importing this needs Triton, and a GPU or its interpreter."""
+"""The kernels for NVIDIA GPUs, in Triton.
+
+Importing this needs Triton, and a GPU or Triton's interpreter.
+"""
 
 from sliceflow.kernels.triton.bends import at_bends, through_knots
 from sliceflow.kernels.triton.histograms import compose, count, histogram, shrink
@@ -26,4 +29,4 @@ __all__ = [
     "shrink",
     "through_knots",
     "value_range",
-]  # fmt: skip
+]

@@ -1,4 +1,8 @@
-"""Knots of maps on NVIDIA GPUs, in Triton: one program per map, in float64, unfused to round as torch does."""
+"""Knots of stored maps on NVIDIA GPUs, in Triton.
+
+A program makes one map, in float64. Products and sums are not fused, to round as torch
+does.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import MAX_LEVEL, ROUNDS
+from sliceflow.kernels.reference import JACOBI_ITERATIONS, MAX_LEVEL
 from sliceflow.kernels.triton.values import larger
 
-_WIDE = 1024  # bins of a map looked at together,
-_PAIRS = 4096  # and pairs of a knot and a bin
+_MAX_BINS_AT_ONCE = 1024  # of a map
+_PAIRS_AT_ONCE = 4096  # of a knot and a bin
 
 
 @triton.jit
@@ -31,24 +35,26 @@ def _whole(x):
 
 @triton.jit
 def _edge(lo, width, e, BINS: tl.constexpr):
+    """The position of edge e."""
     return lo + width * (e.to(tl.float64) / BINS)
 
 
 @triton.jit
-def _counted(counts, b, BINS: tl.constexpr):
+def _particles_in(counts, b, BINS: tl.constexpr):
+    """The particles in bins b; 0 beyond the last one."""
     return tl.load(counts + b, mask=b < BINS, other=0).to(tl.float64)
 
 
 @triton.jit
 def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constexpr):
-    """The bin of the particle at `level`, counted from below, and that particle's displacement."""
+    """The bin of the particle number `level` from below, and its displacement."""
     lane = tl.arange(0, WIDE)
     bin_ = tl.full([], 0, tl.int32)
     seen = tl.full([], 0.0, tl.float64)
     below = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         b = first + lane
-        count = _counted(counts, b, BINS)
+        count = _particles_in(counts, b, BINS)
         before = (seen + tl.cumsum(count, 0) < level) & (b < BINS)
         bin_ += tl.sum(before.to(tl.int32), 0)
         below += tl.sum(tl.where(before, count, 0.0), 0)
@@ -75,7 +81,7 @@ def _store_shift(
     BINS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Store the rounded range, and the displacement of the map with rigid tails from its edges."""
+    """Store the rounded range, and the displacements of the map with rigid tails."""
     lane = tl.arange(0, WIDE)
     start = tl.load(lo)
     end = tl.load(hi)
@@ -84,7 +90,7 @@ def _store_shift(
     end = end.to(tl.float64)
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
-        total += tl.sum(_counted(counts, first + lane, BINS), 0)
+        total += tl.sum(_particles_in(counts, first + lane, BINS), 0)
     tail = tl.sqrt(total) / 4
     first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
     last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
@@ -101,11 +107,8 @@ def _store_shift(
         edge = _edge(start, width, e, BINS)
         moved = tl.where(e > last_bin, last_shift, value.to(tl.float64) - edge)
         moved = tl.where(e <= first_bin, first_shift, moved)
-        steady = (
-            tl.minimum(tl.maximum(edge + moved, least), most)
-            .to(value.dtype)
-            .to(tl.float64)
-        )
+        steady = tl.minimum(tl.maximum(edge + moved, least), most)
+        steady = steady.to(value.dtype).to(tl.float64)
         new = steady - _edge(new_start, new_end - new_start, e, BINS)
         tl.store(shift + e, new, mask=e <= BINS)
 
@@ -123,14 +126,13 @@ def _density(shift, counts, b, BINS: tl.constexpr):
     grown = right - left
     bend = tl.where(not_first, tl.abs(grown - (left - before)), 0.0)
     bend += tl.where(not_last, tl.abs((after - right) - grown), 0.0)
-    square = _counted(counts, b, BINS) * (bend * bend)
-    return tl.where(
-        square > 0, tl.exp(0.2 * tl.log(tl.where(square > 0, square, 1.0))), 0.0
-    )
+    square = _particles_in(counts, b, BINS) * (bend * bend)
+    positive = tl.where(square > 0, square, 1.0)
+    return tl.where(square > 0, tl.exp(0.2 * tl.log(positive)), 0.0)
 
 
 @triton.jit
-def _places(
+def _knot_edges(
     shift, counts,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
@@ -143,36 +145,41 @@ def _places(
     total += least * BINS
     k = tl.arange(0, LANES)
     level = total * (k.to(tl.float64) / (KNOTS - 1))
-    at = tl.full([LANES], 1, tl.int32)  # below the first edge is nothing
+    edges = tl.full([LANES], 1, tl.int32)  # below the first edge is nothing
     seen = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, BLOCK):
         b = first + tl.arange(0, BLOCK)
         density = tl.where(b < BINS, _density(shift, counts, b, BINS) + least, 0.0)
         below = tl.where(b < BINS, seen + tl.cumsum(density, 0), float("inf"))
-        at += tl.sum((below[None, :] < level[:, None]).to(tl.int32), 1)
+        edges += tl.sum((below[None, :] < level[:, None]).to(tl.int32), 1)
         seen += tl.sum(density, 0)
-    at = tl.where(k > 0, tl.where(k < KNOTS - 1, at, BINS), 0)
-    at = tl.associative_scan(at - k, 0, larger) + k  # no two at one place,
-    at = tl.minimum(at, BINS - (KNOTS - 1) + k)  # and none beyond the last
-    return tl.where(k < KNOTS, at, BINS)
+    edges = tl.where(k < KNOTS - 1, edges, BINS)
+    edges = tl.where(k > 0, edges, 0)
+    edges = tl.associative_scan(edges - k, 0, larger) + k  # no two at the same edge,
+    edges = tl.minimum(edges, BINS - (KNOTS - 1) + k)  # and none beyond the last
+    return tl.where(k < KNOTS, edges, BINS)
 
 
 @triton.jit
-def _fitted(
-    shift, counts, places, knots, at,
+def _fit_knots(
+    shift, counts, places, knots, edges,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    ITERATIONS: tl.constexpr,
 ):  # fmt: skip
-    """The displacements at knots, by products of hats, 1 at a knot's edge and 0 at those of its neighbours."""
+    """The displacements at knots, by least squares.
+
+    A hat is the function that is 1 at a knot, 0 at its neighbours, and linear between.
+    The matrix has the sums over the particles of the products of hats.
+    """
     k = tl.arange(0, LANES)
     not_first = (k > 0) & (k < KNOTS)
     not_last = k < KNOTS - 1
-    here = at.to(tl.float64)
+    here = edges.to(tl.float64)
     before = tl.load(places + k - 1, mask=not_first, other=-1).to(tl.float64)
     after = tl.load(places + k + 1, mask=not_last, other=BINS + 1).to(tl.float64)
     rise = 1.0 / (here - before)
     fall = 1.0 / (after - here)
-    start = tl.load(shift + at)
+    start = tl.load(shift + edges)
     diagonal = tl.full([LANES], 0.5, tl.float64)
     right = 0.5 * start
     with_before = tl.zeros([LANES], tl.float64)
@@ -181,7 +188,7 @@ def _fitted(
         b = first + tl.arange(0, BLOCK)
         middle = tl.load(shift + b, mask=b < BINS, other=0.0)
         middle = (tl.load(shift + b + 1, mask=b < BINS, other=0.0) + middle) / 2
-        count = _counted(counts, b, BINS)[None, :]
+        count = _particles_in(counts, b, BINS)[None, :]
         place = (b.to(tl.float64) + 0.5)[None, :]
         up = (place - before[:, None]) * rise[:, None]
         down = (after[:, None] - place) * fall[:, None]
@@ -194,9 +201,8 @@ def _fitted(
         with_before += tl.sum(tl.where(on_left, beside, 0.0), 1)
         with_after += tl.sum(tl.where(on_left, 0.0, beside), 1)
     value = start
-    for turn in tl.static_range(
-        ROUNDS
-    ):  # two rows in turn, so that one barrier is enough
+    # Two rows of values in turn, so that one barrier is enough.
+    for turn in tl.static_range(ITERATIONS):
         now = knots + (turn % 2) * KNOTS
         tl.store(now + k, value, mask=k < KNOTS)
         tl.debug_barrier()
@@ -209,26 +215,39 @@ def _fitted(
 @triton.jit(do_not_specialize=["exponent"])
 def _at_bends_kernel(
     lo, hi, values, counts, new_lo, new_hi, places, levels, shift, knots, exponent,
-    BINS: tl.constexpr, KNOTS: tl.constexpr, MOST: tl.constexpr, ROUNDS: tl.constexpr,
-    LANES: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
+    ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
+    """One map. `shift` and `knots` are memory for its displacements."""
     row = tl.program_id(0).to(tl.int64)
     counts += row * BINS
     shift += row * (BINS + 1)
     places += row * KNOTS
     step = _power_of_two(exponent)
     _store_shift(
-        lo + row, hi + row, values + row * (BINS + 1), counts, new_lo + row, new_hi + row, shift, step,
-        BINS, WIDE,
-    )  # fmt: skip
+        lo + row,
+        hi + row,
+        values + row * (BINS + 1),
+        counts,
+        new_lo + row,
+        new_hi + row,
+        shift,
+        step,
+        BINS,
+        WIDE,
+    )
     tl.debug_barrier()  # what follows reads what other threads wrote
-    at = _places(shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE)
+    edges = _knot_edges(shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE)
     k = tl.arange(0, LANES)
-    tl.store(places + k, at, mask=k < KNOTS)
+    tl.store(places + k, edges, mask=k < KNOTS)
     tl.debug_barrier()
     knots += row * (2 * KNOTS)
-    value = _fitted(shift, counts, places, knots, at, BINS, KNOTS, LANES, BLOCK, ROUNDS)
-    level = tl.minimum(tl.maximum(_whole(value / step), -MOST), MOST)
+    value = _fit_knots(
+        shift, counts, places, knots, edges, BINS, KNOTS, LANES, BLOCK, ITERATIONS
+    )
+    level = tl.maximum(_whole(value / step), -LARGEST_LEVEL)
+    level = tl.minimum(level, LARGEST_LEVEL)
     tl.store(levels + row * KNOTS + k, level.to(tl.int32).to(tl.int16), mask=k < KNOTS)
 
 
@@ -245,26 +264,42 @@ def at_bends(
     knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
     lanes = max(triton.next_power_of_2(n_knots), 16)
     bins = max(triton.next_power_of_2(n_bins), 16)
-    block = min(bins, max(_PAIRS // lanes, 16))
+    block = min(bins, max(_PAIRS_AT_ONCE // lanes, 16))
     grid: Any = (h,)
     _at_bends_kernel[grid](
-        lo.contiguous(), hi.contiguous(), values.contiguous(), counts.contiguous(),
-        new_lo, new_hi, places, levels, shift, knots, exponent,
-        BINS=n_bins, KNOTS=n_knots, MOST=MAX_LEVEL, ROUNDS=ROUNDS,
-        LANES=lanes, BLOCK=block, WIDE=min(bins, _WIDE),
-        num_warps=4 if lanes * block <= 2048 else 8, enable_fp_fusion=False,
-    )  # fmt: skip
+        lo.contiguous(),
+        hi.contiguous(),
+        values.contiguous(),
+        counts.contiguous(),
+        new_lo,
+        new_hi,
+        places,
+        levels,
+        shift,
+        knots,
+        exponent,
+        BINS=n_bins,
+        KNOTS=n_knots,
+        LARGEST_LEVEL=MAX_LEVEL,
+        ITERATIONS=JACOBI_ITERATIONS,
+        LANES=lanes,
+        BLOCK=block,
+        WIDE=min(bins, _MAX_BINS_AT_ONCE),
+        num_warps=4 if lanes * block <= 2048 else 8,
+        enable_fp_fusion=False,
+    )
     return new_lo, new_hi, places, levels
 
 
 @triton.jit(do_not_specialize=["exponent"])
 def _through_knots_kernel(
-    lo, hi, at, levels, values, exponent,
+    lo, hi, edges, levels, values, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """One map. Its knots are found by bisection."""
     row = tl.program_id(0).to(tl.int64)
     values += row * (BINS + 1)
-    at += row * KNOTS
+    edges += row * KNOTS
     levels += row * KNOTS
     step = _power_of_two(exponent)
     start = tl.load(lo + row)
@@ -277,12 +312,12 @@ def _through_knots_kernel(
         for _ in range(STEPS):  # the last knot at or below the edge
             middle = (k + beyond_k) // 2
             open_ = beyond_k - k > 1
-            below = tl.load(at + middle) <= e
+            below = tl.load(edges + middle) <= e
             k = tl.where(open_ & below, middle, k)
             beyond_k = tl.where(open_ & ~below, middle, beyond_k)
         following = tl.minimum(k + 1, KNOTS - 1)  # the last knot is the last edge
-        place = tl.load(at + k)
-        next_place = tl.load(at + following)
+        place = tl.load(edges + k)
+        next_place = tl.load(edges + following)
         value = (
             start
             + width * place.to(tl.float64)
@@ -304,18 +339,27 @@ def _through_knots_kernel(
 def through_knots(
     lo: Tensor,
     hi: Tensor,
-    at: Tensor,
+    edges: Tensor,
     levels: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    h, n_knots = at.shape
+    h, n_knots = edges.shape
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
-    wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _WIDE)
+    wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _MAX_BINS_AT_ONCE)
     grid: Any = (h,)
     _through_knots_kernel[grid](
-        lo.contiguous(), hi.contiguous(), at.contiguous(), levels.contiguous(), values, exponent,
-        BINS=n_bins, KNOTS=n_knots, STEPS=n_knots.bit_length(), WIDE=wide, enable_fp_fusion=False,
-    )  # fmt: skip
+        lo.contiguous(),
+        hi.contiguous(),
+        edges.contiguous(),
+        levels.contiguous(),
+        values,
+        exponent,
+        BINS=n_bins,
+        KNOTS=n_knots,
+        STEPS=n_knots.bit_length(),
+        WIDE=wide,
+        enable_fp_fusion=False,
+    )
     return values

@@ -1,6 +1,7 @@
-"""Histograms and the maps between them on NVIDIA GPUs, in Triton, for float32 projections.
+"""Histograms and the maps between them on NVIDIA GPUs, in Triton.
 
-Levels of F_p and F_q are compared as integers (count × the other's total): no mass crosses a gap.
+They are for float32 projections. Levels of F_p and F_q are compared as integers (count
+× the other's total): no mass crosses a gap.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.triton.values import bins_per_unit, larger, value_range
+from sliceflow.kernels.triton.values import bin_at, bins_per_unit, larger, value_range
 
-_BLOCK = 4096  # values of one direction looked at together, at most
-_IN_REGISTERS = 512  # bins, at most
+# Values of one direction that are counted together: a quarter to an eighth of a slice,
+# within these bounds.
+_MIN_BLOCK = 1024
+_MAX_BLOCK = 4096
+# A histogram of more bins does not fit into registers, and is added up in memory, in
+# blocks of so many values.
+_MAX_BINS_IN_REGISTERS = 512
+_BLOCK_IN_MEMORY = 1024
+_MIN_BINS = 32  # that the kernels are made for
+_CACHE_BYTES = 1 << 24  # of tensors that say where slices start
 
 
 @triton.jit
@@ -29,27 +38,26 @@ def _count_kernel(
     counts,
     starts,
     stride,
-    RANGE: tl.constexpr,
+    FIND_RANGE: tl.constexpr,
     BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A run of columns of one direction: its range, unless given, and its histogram (in the cache)."""
+    """A slice of the columns of one direction: its range, unless given, and counts."""
     row = tl.program_id(0).to(tl.int64)
-    run = tl.program_id(1)
-    first = tl.load(starts + run)
-    n = tl.load(starts + run + 1) - first
+    slice_ = tl.program_id(1)
+    first = tl.load(starts + slice_)
+    n = tl.load(starts + slice_ + 1) - first
     z += row * stride + first
-    row += run.to(tl.int64) * tl.num_programs(0)  # of what is stored
-    if RANGE:
+    row += slice_.to(tl.int64) * tl.num_programs(0)  # of what is stored
+    if FIND_RANGE:
         low = tl.full([BLOCK], float("inf"), tl.float32)
         high = tl.full([BLOCK], float("-inf"), tl.float32)
-        for at in range(0, n, BLOCK):
-            column = at + tl.arange(0, BLOCK)
-            low = tl.minimum(
-                low, tl.load(z + column, mask=column < n, other=float("inf"))
-            )
+        for begin in range(0, n, BLOCK):
+            column = begin + tl.arange(0, BLOCK)
+            valid = column < n
+            low = tl.minimum(low, tl.load(z + column, mask=valid, other=float("inf")))
             high = tl.maximum(
-                high, tl.load(z + column, mask=column < n, other=float("-inf"))
+                high, tl.load(z + column, mask=valid, other=float("-inf"))
             )
         start = tl.where(n > 0, tl.min(low, 0), 0.0)
         end = tl.where(n > 0, tl.max(high, 0), 0.0)
@@ -60,27 +68,27 @@ def _count_kernel(
         end = tl.load(hi + row).to(tl.float32)
     rate = bins_per_unit(start, end, BINS)
     total = tl.zeros([BINS], tl.int32)
-    for at in range(0, n, BLOCK):
-        column = at + tl.arange(0, BLOCK)
+    for begin in range(0, n, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
         v = tl.load(z + column, mask=column < n, other=start)
-        b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+        b = bin_at((v - start) * rate, BINS)
         total += tl.histogram(tl.where(column < n, b, 0), BINS)
     bins = tl.arange(0, BINS)
-    filling = (BLOCK - n % BLOCK) % BLOCK  # was counted in bin 0
-    tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, filling, 0))
+    n_beyond = (BLOCK - n % BLOCK) % BLOCK  # columns after the last one, in bin 0
+    tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, n_beyond, 0))
 
 
 @triton.jit
 def _add_counts_kernel(
     z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Many bins: adding up in memory is faster than in registers."""
+    """A block of columns of one direction, added to its histogram in memory."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(lo + row).to(tl.float32)
     rate = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
     v = tl.load(z + row * stride + column, mask=column < n, other=0.0)
-    b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+    b = bin_at((v - start) * rate, BINS)
     tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
 
 
@@ -92,40 +100,56 @@ def _counted(
     hi: Tensor,
     find_range: bool,
 ) -> Tensor:
-    """The histograms of runs of columns, over the ranges lo to hi, which are found or given."""
-    z = z if z.stride(1) == 1 else z.contiguous()
+    """The histograms of slices of the columns, int32, over the ranges from lo to hi.
+
+    With `find_range`, lo and hi are written, otherwise they are read. Many bins are
+    counted for all columns together only.
+    """
+    if z.stride(1) != 1:
+        z = z.contiguous()
     h, n = z.shape
-    runs = len(starts) - 1
-    if n_bins > _IN_REGISTERS:
+    grid: Any
+    if n_bins > _MAX_BINS_IN_REGISTERS:
         if find_range:
             torch.aminmax(z, dim=1, out=(lo, hi))
         counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
-        blocks: Any = (h, triton.cdiv(n, 1024))
-        _add_counts_kernel[blocks](
-            z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024
+        grid = (h, triton.cdiv(n, _BLOCK_IN_MEMORY))
+        _add_counts_kernel[grid](
+            z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=_BLOCK_IN_MEMORY
         )
         return counts
-    counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
-    block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
-    grid: Any = (h, runs)
+    n_slices = len(starts) - 1
+    counts = torch.empty((n_slices * h, n_bins), dtype=torch.int32, device=z.device)
+    block = 1 << (n // n_slices).bit_length() >> 3  # 4 to 8 blocks a slice
+    block = min(max(block, _MIN_BLOCK), _MAX_BLOCK)
+    grid = (h, n_slices)
     _count_kernel[grid](
-        z, lo, hi, counts, _on_device(tuple(starts), z.device), z.stride(0),
-        RANGE=find_range, BINS=n_bins, BLOCK=block, num_warps=8,
-    )  # fmt: skip
+        z,
+        lo,
+        hi,
+        counts,
+        _on_device(tuple(starts), z.device),
+        z.stride(0),
+        FIND_RANGE=find_range,
+        BINS=n_bins,
+        BLOCK=block,
+        num_warps=8,
+    )
     return counts
 
 
-@cached(1 << 24)
+@cached(_CACHE_BYTES)
 def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
 def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
+    """Whether the kernels can count: float32, no weights, a power of two of bins."""
     return (
         weights is None
         and z.dtype == torch.float32
         and n_bins & (n_bins - 1) == 0
-        and n_bins >= 32
+        and n_bins >= _MIN_BINS
     )
 
 
@@ -140,23 +164,26 @@ def count(
 def histogram(
     z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    starts = starts or (0, z.shape[1])
+    if not starts:
+        starts = (0, z.shape[1])
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
-    if n_bins > _IN_REGISTERS and len(starts) > 2:
+    if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
         counts, lo, hi = reference.histogram(
             z, n_bins, None, starts, count, value_range
         )
-        return counts, lo.float(), hi.float()  # the zeros of an empty run are float64
-    lo, hi = torch.empty(
-        (2, (len(starts) - 1) * len(z)), dtype=torch.float32, device=z.device
-    )
+        return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
+    n_rows = (len(starts) - 1) * len(z)
+    lo, hi = torch.empty((2, n_rows), dtype=torch.float32, device=z.device)
     return _counted(z, n_bins, starts, lo, hi, find_range=True), lo, hi
 
 
 @triton.jit
 def _bracket(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
-    """Bin i with keys[i] <= level < keys[i+1]; LEFT: keys[i] < level <= keys[i+1]."""
+    """By bisection, bin i with keys[i] <= level < keys[i + 1].
+
+    With LEFT, keys[i] < level <= keys[i + 1].
+    """
     low = tl.zeros_like(level).to(tl.int32)
     high = low + n_bins
     for _ in range(STEPS):
@@ -171,6 +198,7 @@ def _bracket(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
 
 @triton.jit
 def _quantile(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
+    """The position in bins at which F_q has the level, just below it or just above."""
     i = _bracket(keys, level, n_bins, STEPS, LEFT)
     left = tl.load(keys + i)
     mass = tl.load(keys + i + 1) - left
@@ -190,14 +218,14 @@ def _compose_kernel(
     counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
     BINS_P: tl.constexpr, BINS_Q: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
+    """One map. `keys` is memory for the cumulative counts of the data."""
     row = tl.program_id(0).to(tl.int64)
     counts_p += row * BINS_P
     counts_q += row * BINS_Q
     keys += row * (BINS_Q + 1)
     values += row * (BINS_P + 1)
-    edge = tl.arange(
-        0, 2 * BINS_P
-    )  # twice as many lanes as bins: edges 0..BINS_P must fit
+    # Twice as many lanes as bins: edges 0 to BINS_P must fit.
+    edge = tl.arange(0, 2 * BINS_P)
     used = edge <= BINS_P
     edge_q = tl.arange(0, 2 * BINS_Q)
     before_count = tl.load(counts_p + edge - 1, mask=used & (edge > 0), other=0)
@@ -205,7 +233,8 @@ def _compose_kernel(
     count_q = tl.load(
         counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0
     )
-    # In integers, and twice, so that half of all is one too: F_p · total_q against F_q · total_p.
+    # In integers: F_p · total_q against F_q · total_p. Twice, so that the level ½ is an
+    # integer too.
     total_p = tl.sum(before_count, 0).to(tl.int64)
     total_q = tl.sum(count_q, 0).to(tl.int64)
     level = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
@@ -219,8 +248,8 @@ def _compose_kernel(
     empty_right = after_count == 0  # edge 0: empty on its left
     start_p = tl.load(lo_p + row).to(tl.float32)
     end_p = tl.load(hi_p + row).to(tl.float32)
-    point = end_p <= start_p
-    level = tl.where(point, total_p * total_q, level)
+    is_point = end_p <= start_p
+    level = tl.where(is_point, total_p * total_q, level)
     low = _quantile(keys, level, BINS_Q, STEPS, True)
     high = _quantile(keys, level, BINS_Q, STEPS, False)
     inside = empty_left & empty_right & (edge > 0) & used
@@ -230,7 +259,7 @@ def _compose_kernel(
     )
     f = (edge - before).to(tl.float32) / tl.maximum(after - before, 1).to(tl.float32)
     position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))
-    position = tl.where(point, high, position)
+    position = tl.where(is_point, high, position)
     start = tl.load(lo_q + row).to(tl.float32)
     value = start + (tl.load(hi_q + row).to(tl.float32) - start) / BINS_Q * position
     tl.store(values + edge, value, mask=used)
@@ -254,8 +283,14 @@ def compose(
     hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
     if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
-        doubles = (t.double() for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q))
-        return reference.compose(*doubles)
+        return reference.compose(
+            counts_p.double(),
+            lo_p.double(),
+            hi_p.double(),
+            counts_q.double(),
+            lo_q.double(),
+            hi_q.double(),
+        )
     h, bins_p = counts_p.shape
     bins_q = counts_q.shape[1]
     device = counts_p.device
@@ -263,19 +298,29 @@ def compose(
     keys = torch.empty((h, bins_q + 1), dtype=torch.int64, device=device)
     cost = torch.empty(h, dtype=torch.float32, device=device)
     _compose_kernel[(h,)](
-        counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
-        BINS_P=bins_p, BINS_Q=bins_q, STEPS=bins_q.bit_length(),
-    )  # fmt: skip
+        counts_p,
+        counts_q,
+        keys,
+        lo_p,
+        hi_p,
+        lo_q,
+        hi_q,
+        values,
+        cost,
+        BINS_P=bins_p,
+        BINS_Q=bins_q,
+        STEPS=bins_q.bit_length(),
+    )
     return values, cost
 
 
 @triton.jit
 def _shrink_kernel(
-    lo, hi, values, counts, cost, rate, out, factor, part, BINS: tl.constexpr
+    lo, hi, values, counts, cost, rate, out, factor, rows_per_rate, BINS: tl.constexpr
 ):
-    """One map; `part` maps share a rate. Moments are taken around the middle bin, in bins."""
+    """One map. Moments are taken around the middle bin, in bins."""
     row = tl.program_id(0).to(tl.int64)
-    edge = tl.arange(0, 2 * BINS)  # twice as many lanes as bins: edges 0..BINS must fit
+    edge = tl.arange(0, 2 * BINS)  # twice as many lanes as bins: all edges must fit
     used = edge <= BINS
     count = tl.load(counts + row * BINS + edge, mask=edge < BINS, other=0).to(
         tl.float32
@@ -287,26 +332,42 @@ def _shrink_kernel(
     start = tl.load(lo + row).to(tl.float32)
     end = tl.load(hi + row).to(tl.float32)
     width = (end - start) / BINS
-    noise = tl.load(rate + row // part).to(tl.float32) * variance * width * width
+    noise = (
+        tl.load(rate + row // rows_per_rate).to(tl.float32) * variance * width * width
+    )
     moved = tl.load(cost + row).to(tl.float32)
     f = tl.where(moved > noise, 1.0 - noise / moved, 0.0)
     tl.store(factor + row, f)
-    at = start + (end - start) * (edge.to(tl.float32) / BINS)
+    position = start + (end - start) * (edge.to(tl.float32) / BINS)
     value = tl.load(values + row * (BINS + 1) + edge, mask=used, other=0.0)
-    tl.store(out + row * (BINS + 1) + edge, at + f * (value - at), mask=used)
+    shrunk = position + f * (value - position)
+    tl.store(out + row * (BINS + 1) + edge, shrunk, mask=used)
 
 
 def shrink(
-    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    counts: Tensor,
+    cost: Tensor,
+    rate: Tensor,
     variance: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     h, n_bins = counts.shape
     if variance is not None or values.dtype != torch.float32 or n_bins & (n_bins - 1):
         return reference.shrink(lo, hi, values, counts, cost, rate, variance)
     out = torch.empty_like(values)
     factor = torch.empty(h, dtype=torch.float32, device=values.device)
     _shrink_kernel[(h,)](
-        lo, hi, values.contiguous(), counts.contiguous(), cost, rate, out, factor, h // len(rate),
+        lo,
+        hi,
+        values.contiguous(),
+        counts.contiguous(),
+        cost,
+        rate,
+        out,
+        factor,
+        h // len(rate),
         BINS=n_bins,
-    )  # fmt: skip
+    )
     return out, factor

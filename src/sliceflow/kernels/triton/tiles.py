@@ -1,16 +1,19 @@
-"""Tiles on NVIDIA GPUs, in Triton: project, displace and lift without writing intermediate results.
+"""Tiles of pictures on NVIDIA GPUs, in Triton.
 
-A program owns one tile and a block of columns, and its loads gather the pixels from x (d, n). Products
-take operands in the type of the rotation (16 bits: tensor cores) and add in float32; x stays float32.
-Rotations are padded with zeros to `lanes`, so that no load of them needs a mask. With float32 rotations
-moves are not fused. CUDA allows 65,535 programs along the second and third axis of a grid, which count
-the tiles.
+They are projected, displaced and lifted without writing intermediate results. A program
+owns one tile and a block of columns, and its loads gather the pixels from x (d, n).
+Products take operands in the type of the rotation (16 bits: tensor cores) and add in
+float32; x stays float32. Rotations are padded with zeros to `lanes`, so that no load of
+them needs a mask. With float32 rotations moves are not fused. CUDA allows 65,535
+programs along the second and third axis of a grid, which count the tiles.
 
-Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted back.
+Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted
+back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,57 +28,71 @@ from sliceflow.kernels.geometry import Geometry
 from sliceflow.kernels.triton.values import (
     Packed,
     add_class_offsets,
+    bin_at,
     block_of,
     blocks_of,
-    by_word,
+    class_arguments,
     displace_grid,
     displace_in_place,
     pack,
+    unpack_displacement,
 )
 
-_ON_CHIP = 256  # the most lanes of a tile for which a whole step stays on chip
-# Lanes: (directions at a time, columns at a time, warps) of a move.
-_MOVE = {
+_MAX_LANES_ON_CHIP = 256  # of a tile for which a whole step stays on chip
+_TENSOR_CORE_LANES = 16  # the tensor cores multiply blocks of this size
+# Directions at a time, columns at a time and warps of a move, by the lanes of a tile.
+_MOVE_BLOCKS = {
     16: (16, 128, 4),
     32: (32, 64, 4),
     64: (64, 64, 4),
     128: (64, 64, 4),
     256: (64, 32, 4),
 }
-_BLOCK = 4096  # columns of a large tile that are cut out together
+_CUT_COLUMNS = 4096  # of a large tile that are cut out together
+_CACHE_BYTES = 1 << 24  # of tensors that say where the pixels of a tile are
+# Arguments that change from step to step: the kernels are compiled for all of them.
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
 
 def lanes(k: int) -> int:
     """Rows and columns of a rotation of k directions, padded for the tensor cores."""
-    return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
+    if k <= _MAX_LANES_ON_CHIP:
+        return max(_TENSOR_CORE_LANES, int(triton.next_power_of_2(k)))
+    return math.ceil(k / _TENSOR_CORE_LANES) * _TENSOR_CORE_LANES
 
 
-@cached(1 << 24)
+@cached(_CACHE_BYTES)
 def _pixels_of(
     shape: tuple[int, int, int], size: tuple[int, int], device: torch.device
 ) -> Tensor:
-    """(lanes, 2) int32: each pixel's distance in x from a tile's first, and its row and column in one."""
-    c, h, w = shape
+    """Where the pixels of a tile are, int32 (lanes, 2).
+
+    The first number is how many rows of x a pixel is after the tile's first, the second
+    its row in the tile, in the upper 16 bits, and its column. Lanes beyond the pixels
+    have a row that is outside every picture.
+    """
+    channels, height, width = shape
     s, t = size
-    pixel = torch.arange(lanes(c * s * t))
+    pixel = torch.arange(lanes(channels * s * t))
     channel = pixel // (s * t)
     row = pixel % (s * t) // t
     column = pixel % t
-    row = torch.where(channel < c, row, 0x7FFF)
-    far = torch.where(channel < c, (channel * h + row) * w + column, 0)
-    return torch.stack((far, (row << 16) | column), dim=1).int().to(device)
+    exists = channel < channels
+    row = torch.where(exists, row, 0x7FFF)
+    distance = torch.where(exists, (channel * height + row) * width + column, 0)
+    return torch.stack((distance, (row << 16) | column), dim=1).int().to(device)
 
 
 @triton.jit
 def _place(pixels, pixel, down, across, height, width, s, t, top, left):
-    """Row of x that holds each pixel of tile (down, across), and whether it is inside the picture."""
-    far = tl.load(pixels + 2 * pixel)
-    where = tl.load(pixels + 2 * pixel + 1)
-    row = down * s - top + (where >> 16)
-    column = across * t - left + (where & 0xFFFF)
+    """The row of x with each pixel of a tile, and whether it is in the picture."""
+    distance = tl.load(pixels + 2 * pixel)
+    in_tile = tl.load(pixels + 2 * pixel + 1)
+    row = down * s - top + (in_tile >> 16)
+    column = across * t - left + (in_tile & 0xFFFF)
     valid = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return (far + (down * s - top) * width + across * t - left).to(tl.int64), valid
+    first = (down * s - top) * width + across * t - left
+    return (distance + first).to(tl.int64), valid
 
 
 @triton.jit
@@ -83,17 +100,19 @@ def _displaced(
     z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.constexpr
 ):
     """T(z) − z for directions first … first + BM (valid ones) and BN columns."""
-    at = rows + 4 * (first + tl.arange(0, BM))[:, None]
-    position = (z - tl.load(at, mask=valid, other=0.0)) * tl.load(
-        at + 1, mask=valid, other=0.0
-    )
-    position = tl.maximum(position, tl.load(at + 2, mask=valid, other=0.0))
-    position = tl.minimum(position, tl.load(at + 3, mask=valid, other=0.0))
-    # Flat, so that the threads of a warp look into the same row: their reads meet in the cache.
+    row = rows + 4 * (first + tl.arange(0, BM))[:, None]
+    start = tl.load(row, mask=valid, other=0.0)
+    rate = tl.load(row + 1, mask=valid, other=0.0)
+    position = (z - start) * rate
+    position = tl.maximum(position, tl.load(row + 2, mask=valid, other=0.0))
+    position = tl.minimum(position, tl.load(row + 3, mask=valid, other=0.0))
+    # Flat, so that the threads of a warp look into the same row: their reads meet in
+    # the cache.
     position = tl.reshape(position, [BM * BN])
-    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
+    b = bin_at(position, n_bins)
     direction = first + tl.arange(0, BM * BN) // BN
-    dz = by_word(tl.load(words + direction * n_bins + b), position - b.to(tl.float32))
+    word = tl.load(words + direction * n_bins + b)
+    dz = unpack_displacement(word, position - b.to(tl.float32))
     return tl.where(valid, tl.reshape(dz, [BM, BN]), 0.0)
 
 
@@ -101,14 +120,15 @@ def _displaced(
 def _move_kernel(
     x, theta, rows, words, offsets, codes, blocks, n, stride, size, n_bins, n_classes,
     pixels, height, width, s, t, top, left, k,
-    LABELS: tl.constexpr, RUNS: tl.constexpr,
+    LABELS: tl.constexpr, PER_CLASS: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN columns."""
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-    if RUNS:
-        run, begin, end = block_of(blocks, tl.program_id(0))
-        skipped = run.to(tl.int64) * (tl.num_programs(1) * tl.num_programs(2) * k)
+    if PER_CLASS:
+        slice_, begin, end = block_of(blocks, tl.program_id(0))
+        n_directions = tl.num_programs(1) * tl.num_programs(2) * k
+        skipped = slice_.to(tl.int64) * n_directions  # maps of the slices before
         rows += 4 * skipped
         words += skipped * n_bins
     else:
@@ -160,7 +180,9 @@ def _project_kernel(
     blocks = tl.cdiv(n, BN)
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
     column = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
-    at = tl.load(columns + column, mask=column < n, other=0) if CHOSEN else column
+    picture = column
+    if CHOSEN:
+        picture = tl.load(columns + column, mask=column < n, other=0)
     i = tl.program_id(0) // blocks * BM + tl.arange(0, BM)
     z = tl.zeros([BM, BN], tl.float32)
     for begin in range(0, k, BK):
@@ -179,12 +201,12 @@ def _project_kernel(
         )
         rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
         use = inside[:, None] & (column < n)[None, :]
-        cut = tl.load(x + row[:, None] * stride + at[None, :], mask=use, other=0.0)
+        cut = tl.load(x + row[:, None] * stride + picture[None, :], mask=use, other=0.0)
         z = tl.dot(rotation, cut.to(rotation.dtype), z, input_precision=PRECISION)
     known = (i < k)[:, None]
     direction = (tile * k + i)[:, None]
     if LABELS:
-        code = tl.load(codes + at, mask=column < n, other=0)
+        code = tl.load(codes + picture, mask=column < n, other=0)
         z += tl.load(
             offsets + direction * n_classes + code[None, :], mask=known, other=0.0
         )
@@ -195,79 +217,126 @@ def _project_kernel(
     )
 
 
-def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
-    """What the kernels need to know of a geometry."""
+def _geometry_arguments(
+    geometry: Geometry, device: torch.device
+) -> tuple[Tensor | int, ...]:
+    """What the kernels need to know of a geometry, in the order of their arguments."""
     pixels = _pixels_of(geometry.shape, geometry.size, device)
     return pixels, *geometry.shape[1:], *geometry.size, *geometry.offset, geometry.side
 
 
 def project_tiles(
-    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None = None,
-    offsets: Tensor | None = None, codes: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    columns: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
     n = x.shape[1] if columns is None else len(columns)
     side = len(theta)
     theta = theta.contiguous()
-    if side > _ON_CHIP:  # the operands of the products are in the type of theta
-        z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
+    if side > _MAX_LANES_ON_CHIP:
+        cut = _cut(x, theta, geometry, columns)  # in the type of theta
+        z = _rotate(theta, cut, geometry.side, x.dtype)
         if offsets is None or codes is None:
             return z
-        return add_class_offsets(
-            z, offsets, codes if columns is None else codes[columns]
-        )
+        if columns is not None:
+            codes = codes[columns]
+        return add_class_offsets(z, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm = min(128, side)
     bn = 128
     bk = min(64, side)
-    precision = (
-        "ieee" if theta.dtype == torch.float32 else "tf32"
-    )  # no effect on 16-bit operands
-    offset, code, n_classes = (
-        (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
-    )
-    grid: Any = (triton.cdiv(n, bn) * triton.cdiv(side, bm), *geometry.grid[::-1])
+    # It has no effect on operands of 16 bits.
+    precision = "ieee" if theta.dtype == torch.float32 else "tf32"
+    offset, code, n_classes = class_arguments(offsets, codes, x)
+    down, across = geometry.grid
+    grid: Any = (triton.cdiv(n, bn) * triton.cdiv(side, bm), across, down)
     _project_kernel[grid](
-        x, theta, x if columns is None else columns, z, offset, code, n, x.stride(0), n_classes,
-        *_of(geometry, x.device), side,
-        CHOSEN=columns is not None, LABELS=offsets is not None,
-        PRECISION=precision, BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
-    )  # fmt: skip
+        x,
+        theta,
+        x if columns is None else columns,
+        z,
+        offset,
+        code,
+        n,
+        x.stride(0),
+        n_classes,
+        *_geometry_arguments(geometry, x.device),
+        side,
+        CHOSEN=columns is not None,
+        LABELS=offsets is not None,
+        PRECISION=precision,
+        BM=bm,
+        BN=bn,
+        BK=bk,
+        num_warps=8 if bm == 128 else 4,
+    )
     return z
 
 
-def move_tiles(  # many: tiles, a map and classes, as bare tensors
-    x: Tensor, theta: Tensor, geometry: Geometry, lo: Tensor, hi: Tensor, values: Tensor, size: float,
-    offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
-) -> None:  # fmt: skip
-    step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
+) -> None:
+    arguments = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
-        return reference.move_tiles(*step)
-    if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even tables
-        return reference.move_tiles(*step, project_tiles, displace_grid)
+        reference.move_tiles(*arguments)
+        return
+    if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
+        reference.move_tiles(*arguments, project_tiles, displace_grid)
+        return
     n = x.shape[1]
     side = len(theta)
-    table = pack(lo, hi, values)
     theta = theta.contiguous()
-    if side > _ON_CHIP:
-        return _move_large(x, theta, geometry, table, size, offsets, codes, starts)
-    bm, bn, warps = _MOVE[side]
-    blocks = x if starts is None else blocks_of(tuple(starts), bn, x.device)
-    grid: Any = (
-        triton.cdiv(n, bn) if starts is None else len(blocks),
-        *geometry.grid[::-1],
-    )
-    offset, code, n_classes = (
-        (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
-    )
+    maps = pack(lo, hi, values)
+    if side > _MAX_LANES_ON_CHIP:
+        _move_large(x, theta, geometry, maps, size, offsets, codes, starts)
+        return
+    rows, words = maps
+    bm, bn, n_warps = _MOVE_BLOCKS[side]
+    if starts is None:
+        blocks = x  # not read
+        n_blocks = triton.cdiv(n, bn)
+    else:
+        blocks = blocks_of(tuple(starts), bn, x.device)
+        n_blocks = len(blocks)
+    offset, code, n_classes = class_arguments(offsets, codes, x)
+    down, across = geometry.grid
+    grid: Any = (n_blocks, across, down)
     _move_kernel[grid](
-        x, theta, *table, offset, code, blocks, n, x.stride(0), size, table[1].shape[1], n_classes,
-        *_of(geometry, x.device),
-        LABELS=offsets is not None, RUNS=starts is not None,
-        K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
-    )  # fmt: skip
-    return None
+        x,
+        theta,
+        rows,
+        words,
+        offset,
+        code,
+        blocks,
+        n,
+        x.stride(0),
+        size,
+        words.shape[1],
+        n_classes,
+        *_geometry_arguments(geometry, x.device),
+        LABELS=offsets is not None,
+        PER_CLASS=starts is not None,
+        K=side,
+        BM=bm,
+        BN=bn,
+        num_warps=n_warps,
+        num_stages=1,
+    )
 
 
 @triton.jit(do_not_specialize=_GEOMETRY[:-1])
@@ -275,7 +344,7 @@ def _cut_kernel(
     x, columns, cut, n, stride, across, lanes, k, height, width, s, t, top, left,
     CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pixel of one tile, in all columns; zero outside the picture and beyond the tile."""
+    """One pixel of one tile, in all columns; zero outside the picture or the tile."""
     place = tl.program_id(0)
     tile = place // lanes
     lane = place % lanes
@@ -284,9 +353,11 @@ def _cut_kernel(
     inside = (lane < k) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     pixel = ((lane // (s * t)) * height + row) * width + column
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(columns + i, mask=i < n, other=0) if CHOSEN else i
-    there = i < tl.where(inside, n, 0)
-    value = tl.load(x + pixel.to(tl.int64) * stride + at, mask=there, other=0.0)
+    picture = i
+    if CHOSEN:
+        picture = tl.load(columns + i, mask=i < n, other=0)
+    use = i < tl.where(inside, n, 0)
+    value = tl.load(x + pixel.to(tl.int64) * stride + picture, mask=use, other=0.0)
     tl.store(
         cut + place.to(tl.int64) * n + i, value.to(cut.dtype.element_ty), mask=i < n
     )
@@ -335,41 +406,65 @@ def _cut(
     lanes = len(theta)
     n = x.shape[1] if columns is None else len(columns)
     cut = torch.empty((down * across, lanes, n), dtype=theta.dtype, device=x.device)
-    grid: Any = (down * across * lanes, triton.cdiv(n, _BLOCK))
+    grid: Any = (down * across * lanes, triton.cdiv(n, _CUT_COLUMNS))
     _cut_kernel[grid](
-        x, x if columns is None else columns, cut, n, x.stride(0), across, lanes, geometry.side,
-        *geometry.shape[1:], *geometry.size, *geometry.offset,
-        CHOSEN=columns is not None, BLOCK=_BLOCK,
-    )  # fmt: skip
+        x,
+        x if columns is None else columns,
+        cut,
+        n,
+        x.stride(0),
+        across,
+        lanes,
+        geometry.side,
+        *geometry.shape[1:],
+        *geometry.size,
+        *geometry.offset,
+        CHOSEN=columns is not None,
+        BLOCK=_CUT_COLUMNS,
+    )
     return cut
 
 
-def _turned(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
-    """Θ of every tile, (tiles·k, n)."""
+def _rotate(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """The tiles (tiles, lanes, n) rotated by theta, as (tiles·k, n) of `dtype`."""
     rotations = theta[:k].expand(len(cut), k, -1)
-    if (
-        cut.is_cuda and dtype != theta.dtype
-    ):  # products are added in float32 and need no rounding
+    if cut.is_cuda and dtype != theta.dtype:
+        # Products are added up in float32, and need not be rounded in between.
         z = torch.bmm(rotations, cut, out_dtype=dtype)
     else:
         z = torch.bmm(rotations, cut).to(dtype)
     return z.view(-1, cut.shape[2])
 
 
-def _move_large(  # many: tiles, a map and classes, as bare tensors
-    x: Tensor, theta: Tensor, geometry: Geometry, table: Packed, size: float,
-    offsets: Tensor | None, codes: Tensor | None, starts: Sequence[int] | None,
-) -> None:  # fmt: skip
-    """`reference.move_tiles` with a packed table; z is rounded to the type of theta."""
+def _move_large(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    maps: Packed,
+    size: float,
+    offsets: Tensor | None,
+    codes: Tensor | None,
+    starts: Sequence[int] | None,
+) -> None:
+    """`move_tiles` for large tiles; z is rounded to the type of theta."""
     d, n = x.shape
     k = geometry.side
     cut = _cut(x, theta, geometry, None)
-    z = _turned(theta, cut, k, theta.dtype)
-    displace_in_place(z, table, offsets, codes, starts)
+    z = _rotate(theta, cut, k, theta.dtype)
+    displace_in_place(z, maps, offsets, codes, starts)
     back = theta[:k].T.expand(len(cut), -1, k)
     torch.bmm(back, z.view(len(cut), k, n), out=cut)
-    grid: Any = (d, triton.cdiv(n, _BLOCK))
+    grid: Any = (d, triton.cdiv(n, _CUT_COLUMNS))
     _paste_kernel[grid](
-        x, cut, n, x.stride(0), size, geometry.grid[1], len(theta),
-        *geometry.shape[1:], *geometry.size, *geometry.offset, BLOCK=_BLOCK,
-    )  # fmt: skip
+        x,
+        cut,
+        n,
+        x.stride(0),
+        size,
+        geometry.grid[1],
+        len(theta),
+        *geometry.shape[1:],
+        *geometry.size,
+        *geometry.offset,
+        BLOCK=_CUT_COLUMNS,
+    )

@@ -1,4 +1,8 @@
-"""Displacements by tables on NVIDIA GPUs, in Triton."""
+"""Displacements by maps on NVIDIA GPUs, in Triton.
+
+For moves, maps are packed: 32 bits per bin hold the displacement at its left edge and
+how much it grows up to the right edge, both in half precision.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +19,54 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
-Packed = tuple[
-    Tensor, Tensor
-]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
+# Packed maps: float32 (h, 4), the left end of the bins, bins per unit, and the least
+# and largest position in bins; int32 (at least h, B), a word for each bin.
+Packed = tuple[Tensor, Tensor]
+
+_CACHE_BYTES = 1 << 24  # of tensors that say how columns are divided
+_DISPLACED_COLUMNS = 2048  # that one program displaces
+_COLUMNS = 4096  # that one program of a simpler kernel works on
+# Rows of packed maps that may be read, but not used, after the last one: tiles are
+# moved by blocks of up to this many directions.
+_ROWS_READ_BEYOND = 128
 
 
-@cached(1 << 24)
+@cached(_CACHE_BYTES)
 def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tensor:
-    """(blocks, 3) int32: run, first column and end of blocks of columns, each within one run."""
-    blocks = [
-        (run, at, min(at + width, end))
-        for run, (first, end) in enumerate(pairwise(starts))
-        for at in range(first, end, width)
-    ]
+    """Blocks of at most `width` columns, each within one slice of the columns.
+
+    They are int32 (blocks, 3): the slice, the first column and the end of each.
+    """
+    blocks = []
+    for c, (first, end) in enumerate(pairwise(starts)):
+        for begin in range(first, end, width):
+            blocks.append((c, begin, min(begin + width, end)))
     return torch.tensor(blocks, dtype=torch.int32, device=device).view(-1, 3)
 
 
 @triton.jit
 def block_of(blocks, i):
-    return (
-        tl.load(blocks + 3 * i),
-        tl.load(blocks + 3 * i + 1),
-        tl.load(blocks + 3 * i + 2),
-    )
+    """The slice, the first column and the end of block i of `blocks_of`."""
+    slice_ = tl.load(blocks + 3 * i)
+    first = tl.load(blocks + 3 * i + 1)
+    end = tl.load(blocks + 3 * i + 2)
+    return slice_, first, end
+
+
+@triton.jit
+def bin_at(position, n_bins):
+    """The bin at a position in bins, within 0 and n_bins − 1; that of NaN is 0.
+
+    tl.maximum may return NaN, whose integer is undefined, but no comparison with NaN
+    holds.
+    """
+    position = tl.where(position > 0.0, position, 0.0)
+    return tl.minimum(position, n_bins - 1).to(tl.int32)
 
 
 @triton.jit
 def bins_per_unit(lo, hi, n_bins):
+    """Bins per unit; 0 if the range is empty, too small to divide by, or not finite."""
     width = hi - lo
     rate = n_bins / tl.where(width > 0, width, 1.0)
     return tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
@@ -59,7 +84,7 @@ def larger(a, b):
 
 @triton.jit
 def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
-    """A direction's table: the place of the bins, and per bin the displacement and growth in half precision."""
+    """Pack the map of one direction; see `Packed`."""
     row = tl.program_id(0).to(tl.int64)
     start = tl.load(lo + row).to(tl.float32)
     end = tl.load(hi + row).to(tl.float32)
@@ -67,7 +92,8 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
     width = (end - start) / n_bins
     rate = 1.0 / tl.where(width > 0, width, 1.0)
     rate = tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
-    # Beyond its ends a map is a rigid shift, or the one point that all of it leads to.
+    # Beyond its ends a map is a rigid shift, for which positions are clamped, or the
+    # one point that all of it leads to.
     rigid = tl.load(values + n_bins) > tl.load(values)
     tl.store(rows + 4 * row, start)
     tl.store(rows + 4 * row + 1, rate)
@@ -83,8 +109,8 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
 
 
 @triton.jit
-def by_word(word, beyond):
-    """The displacement at `beyond` the left edge of the bin of `word`."""
+def unpack_displacement(word, beyond):
+    """The displacement at `beyond` the left edge of a bin, in bins, by its `word`."""
     start = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     growth = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     return start + beyond * growth
@@ -93,13 +119,14 @@ def by_word(word, beyond):
 @triton.jit
 def _displace_kernel(
     z, rows, words, offsets, codes, blocks, n, n_bins, n_classes,
-    LABELS: tl.constexpr, RUNS: tl.constexpr, BLOCK: tl.constexpr,
+    LABELS: tl.constexpr, PER_CLASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """A block of columns of one direction, by `displace_in_place`."""
     row = tl.program_id(0).to(tl.int64)
     here = z + row * n
-    if RUNS:
-        run, first, end = block_of(blocks, tl.program_id(1))
-        row += run.to(tl.int64) * tl.num_programs(0)  # of the tables
+    if PER_CLASS:
+        slice_, first, end = block_of(blocks, tl.program_id(1))
+        row += slice_.to(tl.int64) * tl.num_programs(0)  # of the maps
     else:
         first = tl.program_id(1) * BLOCK
         end = n
@@ -114,8 +141,9 @@ def _displace_kernel(
     position = tl.minimum(
         tl.maximum(position, tl.load(rows + 4 * row + 2)), tl.load(rows + 4 * row + 3)
     )
-    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
-    dz = by_word(tl.load(words + row * n_bins + b), position - b.to(tl.float32))
+    b = bin_at(position, n_bins)
+    word = tl.load(words + row * n_bins + b)
+    dz = unpack_displacement(word, position - b.to(tl.float32))
     tl.store(here, dz.to(z.dtype.element_ty), mask=valid)
 
 
@@ -125,8 +153,8 @@ def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
     n_bins = values.shape[1] - 1
     rows = torch.empty((h, 4), dtype=torch.float32, device=values.device)
     words = torch.empty(
-        (h + 128, n_bins), dtype=torch.int32, device=values.device
-    )  # blocks run over
+        (h + _ROWS_READ_BEYOND, n_bins), dtype=torch.int32, device=values.device
+    )
     grid: Any = (h,)
     _pack_kernel[grid](
         lo, hi, values, rows, words, n_bins, BINS=1 << (n_bins - 1).bit_length()
@@ -135,21 +163,52 @@ def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
 
 
 def displace_in_place(
-    z: Tensor, table: Packed, offsets: Tensor | None = None, codes: Tensor | None = None,
+    z: Tensor,
+    maps: Packed,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
-) -> None:  # fmt: skip
-    """z (h, n) becomes T(z + offset) − z − offset, of its class; with `starts`, each run has its own table."""
+) -> None:
+    """z (h, n) becomes T(z + o) − z − o, where o is the offset of a column's class.
+
+    With `starts`, each slice of the columns has its own maps.
+    """
     h, n = z.shape
-    rows, words = table
-    blocks = z if starts is None else blocks_of(tuple(starts), 2048, z.device)
-    grid: Any = (h, triton.cdiv(n, 2048) if starts is None else len(blocks))
-    offset, code, n_classes = (
-        (z, z, 1) if offsets is None else (offsets, codes, offsets.shape[1])
-    )
+    rows, words = maps
+    if starts is None:
+        blocks = z  # not read
+        n_blocks = triton.cdiv(n, _DISPLACED_COLUMNS)
+    else:
+        blocks = blocks_of(tuple(starts), _DISPLACED_COLUMNS, z.device)
+        n_blocks = len(blocks)
+    offset, code, n_classes = class_arguments(offsets, codes, z)
+    grid: Any = (h, n_blocks)
     _displace_kernel[grid](
-        z, rows, words, offset, code, blocks, n, words.shape[1], n_classes,
-        LABELS=offsets is not None, RUNS=starts is not None, BLOCK=2048,
-    )  # fmt: skip
+        z,
+        rows,
+        words,
+        offset,
+        code,
+        blocks,
+        n,
+        words.shape[1],
+        n_classes,
+        LABELS=offsets is not None,
+        PER_CLASS=starts is not None,
+        BLOCK=_DISPLACED_COLUMNS,
+    )
+
+
+def class_arguments(
+    offsets: Tensor | None, codes: Tensor | None, unread: Tensor
+) -> tuple[Tensor, Tensor, int]:
+    """The offsets and codes of classes, and their number, as arguments of a kernel.
+
+    Without classes they are not read, and any tensor will do: `unread`.
+    """
+    if offsets is None or codes is None:
+        return unread, unread, 1
+    return offsets, codes, offsets.shape[1]
 
 
 @triton.jit
@@ -169,7 +228,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
         z = z.contiguous()
     dtype = torch.promote_types(z.dtype, offsets.dtype)
     out = torch.empty((h, n), dtype=dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, 4096))
+    grid: Any = (h, triton.cdiv(n, _COLUMNS))
     _add_kernel[grid](
         z,
         offsets.contiguous(),
@@ -178,7 +237,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
         n,
         z.stride(0),
         offsets.shape[1],
-        BLOCK=4096,
+        BLOCK=_COLUMNS,
     )
     return out
 
@@ -192,15 +251,15 @@ def _displace_grid_kernel(
     valid = column < n
     start = tl.load(lo + row).to(tl.float32)
     end = tl.load(hi + row).to(tl.float32)
-    table = values + row * (n_bins + 1)
-    low_end = tl.load(table)
-    high_end = tl.load(table + n_bins)
+    row_values = values + row * (n_bins + 1)
+    low_end = tl.load(row_values)
+    high_end = tl.load(row_values + n_bins)
     slope = tl.where((end > start) & (high_end > low_end), 1.0, 0.0)
     v = tl.load(z + row * stride + column, mask=valid, other=0.0)
     position = (v - start) * bins_per_unit(start, end, n_bins)
-    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
-    left = tl.load(table + b, mask=valid, other=0.0)
-    right = tl.load(table + b + 1, mask=valid, other=0.0)
+    b = bin_at(position, n_bins)
+    left = tl.load(row_values + b, mask=valid, other=0.0)
+    right = tl.load(row_values + b + 1, mask=valid, other=0.0)
     image = left + (position - b.to(tl.float32)) * (right - left)
     image = tl.where(position <= 0, low_end + slope * (v - start), image)
     image = tl.where(position >= n_bins, high_end + slope * (v - end), image)
@@ -214,7 +273,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     if z.stride(1) != 1:
         z = z.contiguous()
     out = torch.empty((h, n), dtype=z.dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, 4096))
+    grid: Any = (h, triton.cdiv(n, _COLUMNS))
     _displace_grid_kernel[grid](
         z,
         lo,
@@ -224,7 +283,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
         n,
         z.stride(0),
         values.shape[1] - 1,
-        BLOCK=4096,
+        BLOCK=_COLUMNS,
     )
     return out
 
