@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sliceflow.cli.failures import Output
 from sliceflow.wording import format_duration
+
+if TYPE_CHECKING:  # importing it would import torch, which takes seconds
+    from sliceflow.engine.events import ProgressEvent
 
 # What a step costs beside its pixels, in pixels. Only the forecast of the remaining
 # time depends on it.
@@ -19,20 +22,6 @@ _MIN_SHARE_FOR_A_FORECAST = 0.1
 # waits for a GPU.
 _FRAMES_PER_SECOND = 8
 _BAR_WIDTH = 20  # characters
-
-
-class ProgressEvent(Protocol):
-    """What a progress bar reads of an event of any fit."""
-
-    @property
-    def steps_done(self) -> int: ...
-
-    @property
-    def steps_total(self) -> int: ...
-
-    def describe(self) -> str:
-        """Such as "stage flow, sliced distance 0.12"."""
-        ...
 
 
 @runtime_checkable
