@@ -1,9 +1,11 @@
-"""Algorithm 1 of Du et al. (ICML 2023), written out in numpy, and the engine: equal after every step.
+"""Algorithm 1 of Du et al.
 
-Both are given the same directions, the same start and the same data. Two slips of the printed text are
-mended here as the text around them demands. The algorithm subtracts η·v̂, but v̂ has its minus sign in
-eq. (7) already, and the ODE is dX = v̂ dt. And I in F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k))
-would be z_{k-1}.
+(ICML 2023), written out in numpy, and the engine: equal after every step.
+
+Both are given the same directions, the same start and the same data. Two slips of the
+printed text are mended here as the text around them demands. The algorithm subtracts
+η·v̂, but v̂ has its minus sign in eq. (7) already, and the ODE is dX = v̂ dt. And I in
+F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k)) would be z_{k-1}.
 """
 
 import numpy as np
@@ -26,7 +28,8 @@ from sliceflow.spaces.pictures.schedules import PictureStage
 
 SAME = dict(rtol=0, atol=1e-9)
 
-# Algorithm 1. x, y are the particles (M, d), (M, l), data and labels (N, d), (N, l); theta (H, d + l).
+# Algorithm 1. x, y are the particles (M, d), (M, l), data and labels (N, d), (N, l);
+# theta (H, d + l).
 
 
 def cdf(z, samples):
@@ -149,7 +152,8 @@ def test_offline_samples_skip_the_shaded_lines():
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
 
 
-# Pictures: locally-connected projections at a level of a pyramid, at the picture's own resolution.
+# Pictures: locally-connected projections at a level of a pyramid, at the picture's own
+# resolution.
 
 
 def lanczos(full, small):
@@ -161,7 +165,7 @@ def lanczos(full, small):
 
 
 def local_directions(patches, centres, theta_y, level, full):
-    """Patches embedded at their centres, upsampled, and normalised together with θ_y."""
+    """Patches at their centres, upsampled, and normalised together with θ_y."""
     c, h, w = level
     s = patches.shape[-1]
     out = []
@@ -198,7 +202,10 @@ def drawn(seed, k, n, level, s, width):
 def test_a_picture_stage_follows_algorithm_1_with_patches(
     level, patch, channels, labels, observed, rng
 ):
-    """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
+    """The engine moves a level's coefficients, Algorithm 1 pictures.
+
+    Data have new noise always.
+    """
     full = (8, 6)
     n_directions = 50
     n_steps = 4

@@ -1,4 +1,7 @@
-"""Batches: every column is seen, conditions are matched, and classes apart are flows of their own."""
+"""Batches.
+
+Every column is seen, conditions are matched, and classes apart are flows of their own.
+"""
 
 import math
 from dataclasses import replace
@@ -61,7 +64,8 @@ def test_every_column_takes_its_turn(m, n, max_samples):
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
-    # A remainder that does not fill a batch is left out: below 16 columns for every batch.
+    # A remainder that does not fill a batch is left out: below 16 columns for every
+    # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
     if batches.data is not None:

@@ -43,17 +43,19 @@ def fit(flow, particles, data, noise=Noise(Seed(0)), **options):  # noqa: B008, 
     return simulate(flow, particles, flow.target(particles, data), noise, **options)
 
 
-def one_stage(frame, n_steps, transport=Sorted(), seed=0, n_conditions=0, **options):  # noqa: B008
-    return Flow(
-        [Stage("flow", frame, n_steps, transport, **options)], Seed(seed), n_conditions
-    )
+def one_stage(frame, n_steps, n_conditions=0, **options):
+    stage = Stage("flow", frame, n_steps, Sorted(), **options)
+    return Flow([stage], Seed(0), n_conditions)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
 @pytest.mark.parametrize("frame", FRAMES, ids=str)
 def test_every_combination_keeps_the_invariants(frame, transport, condition):
-    """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
+    """Finite, closer to the data, same bits again, y untouched.
+
+    The replayed model moves alike.
+    """
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
     flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
     results = []
@@ -71,7 +73,8 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     assert error[1] < 0.5 * error[0]
     if isinstance(frame, Axis) and isinstance(transport, Interpolated):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
-    # Kept as fitted, a model replayed on the particles' own noise is the simulation again.
+    # Kept as fitted, a model replayed on the particles' own noise is the simulation
+    # again.
     replay(flow, model, start, Noise(Seed(5)))
     assert torch.allclose(start.x, results[0], atol=1e-9)
 
@@ -129,7 +132,9 @@ def test_the_step_size_falls_over_the_taper(size, taper, sizes):
 
 
 def test_entropy_reaches_the_closed_form_width():
-    """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd = 0."""
+    """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd
+    = 0.
+    """
     d = 3
     sigma = 1.5
     lam = 0.05
@@ -142,7 +147,10 @@ def test_entropy_reaches_the_closed_form_width():
 
 
 def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
-    """Half of all particles in a class that has a tenth of the data: every class still in its place."""
+    """Half of all particles in a class that has a tenth of the data.
+
+    Every class still in its place.
+    """
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(
@@ -164,7 +172,10 @@ def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch)
 
 @dataclasses.dataclass(frozen=True)
 class Rotated:
-    """The first two of three coordinates, seen from elsewhere; the third is set to 0 at the end."""
+    """The first two of three coordinates, seen from elsewhere.
+
+    The third is set to 0 at the end.
+    """
 
     u: torch.Tensor
 
@@ -179,7 +190,9 @@ class Rotated:
 
 
 def test_a_stage_moves_particles_in_its_own_space():
-    """What the space does not see stays, and the model does the same to the same particles."""
+    """What the space does not see stays, and the model does the same to the same
+    particles.
+    """
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, subspace=Rotated(u)),

@@ -1,4 +1,8 @@
-"""Frames: Parseval, reproducible, the same on every device, blind to conditions they are not given."""
+"""Frames.
+
+Parseval, reproducible, the same on every device, blind to conditions they are not
+given.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Every kernel of every backend against the plain-torch reference, on friendly and hostile projections.
+"""Every kernel of every backend against the plain-torch reference.
+
+Projections are friendly and hostile.
 
 Triton's kernels run on a GPU where there is one, else in Triton's interpreter.
 """
@@ -201,7 +203,10 @@ def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(backend, 
 @pytest.mark.parametrize("v", [np.nan, -np.inf, np.inf, -1e300, 1e300, 0.0, 0.7])
 @pytest.mark.parametrize("start", [0.0, np.nan, -np.inf, np.inf])
 def test_every_number_has_a_bin(v, start):
-    """It is where something is written, and compiled code casts NaN to anything; Python refuses."""
+    """It is where something is written, and compiled code casts NaN to anything.
+
+    Python refuses.
+    """
     for rate in (0.0, 8.0):
         assert 0 <= int(cpu._bin(v, start, rate, 8)) <= 7
         assert int(cpu._bin(v, start, rate, 8)) == int(
@@ -261,7 +266,10 @@ def test_large_counts_do_not_overflow(backend, rng):
 
 
 def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
-    """Two clusters far apart keep to themselves: the bins beside the gap are not stretched into it."""
+    """Two clusters far apart keep to themselves.
+
+    The bins beside the gap are not stretched into it.
+    """
     z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(
         backend.device
     )

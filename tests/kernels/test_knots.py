@@ -1,4 +1,7 @@
-"""Maps through a few knots: those of every backend against the plain-torch reference."""
+"""Maps through a few knots.
+
+Those of every backend against the plain-torch reference.
+"""
 
 import pytest
 import torch
@@ -63,7 +66,10 @@ def hostile(kind, device, dtype=torch.float32):
 
 
 def both(backend, arguments, n_knots, exponent=EXPONENT):
-    """Of the kernel and of the reference: lo, hi, places and levels. The ranges are the same bits."""
+    """Of the kernel and of the reference: lo, hi, places and levels.
+
+    The ranges are the same bits.
+    """
     ours, theirs = (
         k.at_bends(*arguments, n_knots, exponent) for k in (backend, reference)
     )
@@ -86,7 +92,10 @@ def on_grid(kept, n_bins):
 
 @pytest.mark.parametrize(("n_bins", "n_knots", "h"), SIZES)
 def test_knots_agree_but_for_ties(backend, n_bins, n_knots, h):
-    """Sums are rounded in another order: a knot in a thousand may stand one edge beside."""
+    """Sums are rounded in another order.
+
+    A knot in a thousand may stand one edge beside.
+    """
     dtype = torch.float32 if n_bins % 100 else torch.float64
     arguments = maps(
         n_bins, h * (40 if backend.device == "cuda" else 1), backend.device, dtype
