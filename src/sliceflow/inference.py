@@ -243,7 +243,7 @@ class Posterior:
         return self._reflect(samples)
 
     def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at encoded observations y (q, l), also beyond the bounds."""
+        """n samples (q, n, d) at encoded observations y (q, l), beyond bounds, too."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(y, n, seed)
         columns = samples.flatten(0, 1).T
@@ -322,7 +322,8 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     `sliceflow.load`.
     """
     saved: SavedPosterior = file.load(path, [SavedPosterior], max_memory=max_memory)
-    loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
+    with file.reading(path):
+        loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
     loaded.default_x = saved.default_x
     return loaded
 

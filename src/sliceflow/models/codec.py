@@ -261,7 +261,7 @@ def _options(annotation: Any) -> Sequence[Any]:
 
 
 def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise a ValueError unless the arrays of an object, by field, fit their `Array`."""
+    """Raise a ValueError unless the arrays of an object, by field, fit `Array`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about

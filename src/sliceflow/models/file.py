@@ -13,7 +13,8 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -54,6 +55,31 @@ class ModelFileError(ValueError):
     """A file that cannot be used; the message names it and says what is wrong."""
 
 
+# What objects of a file can raise that pass every check of types and shapes and still
+# do not fit together. torch raises RuntimeErrors, and pandas NotImplementedErrors.
+WRONG_CONTENT = (
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever is wrong with the content of a file inside is a `ModelFileError`."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except WRONG_CONTENT as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error
+    except MemoryError as error:
+        raise ModelFileError(f"{os.fspath(path)} does not fit into memory") from error
+
+
 class Preamble(msgspec.Struct):
     """What a file is."""
 
@@ -64,7 +90,7 @@ class Preamble(msgspec.Struct):
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
-    """Write an object of a dataclass. If that fails, an existing file stays as it is."""
+    """Write a dataclass. If that fails, an existing file stays as it is."""
     header, arrays = codec.encode(value)
     if len(header) > MAX_HEADER_SIZE:
         raise ValueError(
@@ -98,24 +124,12 @@ def load(
     name = _path_in_folder(path)
     content = _read_content(name)
     allowance = Allowance(len(content), max_memory)
-    try:
+    with reading(name):
         preamble, header, arrays = parse(content, allowance)
         kind = _find_kind(preamble.kind, kinds)
         value = codec.decode(kind, header, arrays, device)
         if hasattr(value, "sample_bytes"):
             allowance.check_sample(value.sample_bytes())
-    except (RecursionError, ImportError) as error:  # the last of rare dtypes
-        raise ModelFileError(f"{name}: {error}") from error
-    except (RuntimeError, MemoryError) as error:  # of torch, for shapes that cannot be
-        raise ModelFileError(f"{name} does not fit into memory: {error}") from error
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-    ) as error:
-        raise ModelFileError(f"{name}: {error}") from error
     return value
 
 

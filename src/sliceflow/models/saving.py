@@ -128,14 +128,11 @@ def load_estimator(
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
-    try:
+    with file.reading(path):
         estimator._adapter()  # checks the parameters
         if saved.particles is None:
             estimator._store_model(model)
         else:
             particles, conditions = saved.particles.in_users_form(device)
             estimator._store_model(model, particles, conditions)
-    except (ValueError, ArithmeticError, NotImplementedError) as error:
-        # pandas raises a NotImplementedError for some dtypes of tables.
-        raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     return estimator
