@@ -91,7 +91,7 @@ def digits_frames(quality: int) -> list[Image.Image]:
     flow.fit(digits.images.astype("uint8"), digits.target)
     y = np.arange(36) * 10 // 36
     out = []
-    for pictures in flow.evolution(36, y, random_state=1, n_frames=FRAMES):
+    for pictures in flow.evolution(36, y=y, random_state=1, n_frames=FRAMES):
         cells = np.pad(
             (pictures * (255 / 16)).round().astype(np.uint8), ((0, 0), (1, 1), (1, 1))
         )

@@ -45,19 +45,19 @@ def flow():
 
 def test_samples_have_the_shares_and_means_of_the_table(flow):
     frame = table()
-    new = flow.sample(1000, 0)
+    new = flow.sample(1000, random_state=0)
     assert abs((new["plan"] == "gold").mean() - 0.3) < 0.06
     means = new.groupby("plan")["spent"].mean()
     assert means["gold"] > 2 * means["basic"]
     assert len(flow.sample()) == 1
     assert abs(new["note"].isna().mean() - 0.2) < 0.06
     filling = TableFlow(random_state=0, missing="fill").fit(frame)
-    assert filling.sample(200, 0)["note"].notna().all()
+    assert filling.sample(200, random_state=0)["note"].notna().all()
 
 
 def test_rows_that_occur_once_are_not_copied(flow, rng):
     frame = pd.DataFrame(rng.integers(0, 12, (400, 4)), columns=list("abcd"))
-    new = TableFlow(random_state=0).fit(frame).sample(1000, 0)
+    new = TableFlow(random_state=0).fit(frame).sample(1000, random_state=0)
     counts = frame.groupby(list("abcd")).size()
     shared = new.merge(counts.rename("n").reset_index(), how="inner")
     assert (shared["n"] == 1).sum() == 0
@@ -111,7 +111,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     fine = flow.plan_.detail
     same = TableFlow(detail=fine, random_state=0).fit(table())
     pd.testing.assert_frame_equal(
-        flow.sample(50, 7), same.sample(50, 7)
+        flow.sample(50, random_state=7), same.sample(50, random_state=7)
     )  # of the same seed
     assert not flow.sample(50).equals(flow.sample(50))
     same.save(tmp_path / "m")
@@ -158,7 +158,7 @@ def test_tiny_tables():
         pd.DataFrame({"a": [1, 2], "b": [None, "x"]}),
         pd.DataFrame({"k": [7, 7, 7]}),
     ):
-        new = TableFlow(random_state=0).fit(frame).sample(4, 0)
+        new = TableFlow(random_state=0).fit(frame).sample(4, random_state=0)
         assert (new.dtypes == frame.dtypes).all()  # in the same order of columns
 
 
@@ -337,20 +337,20 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
                 assert known.min() <= drawn.min() <= drawn.max() <= known.max()
 
     flow = fitted(frame)
-    check(flow.sample(20, 0))
+    check(flow.sample(20, random_state=0))
     whole = file_of(flow)
     loaded = sliceflow.load(folder / "m")
-    pd.testing.assert_frame_equal(loaded.sample(5, 1), flow.sample(5, 1))
+    pd.testing.assert_frame_equal(loaded.sample(5, random_state=1), flow.sample(5, random_state=1))
     assert (file_of(loaded), loaded.plan_) == (whole, flow.plan_)
 
     name = data.draw(st.sampled_from([c for c in frame if not c.startswith("mail")]))
     value = frame[name].iloc[data.draw(st.integers(0, len(frame) - 1))]
-    few = flow.sample(3, 0, given={name: None if pd.isna(value) else value})
+    few = flow.sample(3, random_state=0, given={name: None if pd.isna(value) else value})
     check(few)
     assert few[name].isna().all() if pd.isna(value) else (few[name] == value).all()
     ends = sorted(frame["low"].sample(2, random_state=0))
     if frame["low"].nunique() > 1:
-        assert flow.sample(3, 0, given={"low": tuple(ends)})["low"].between(*ends).all()
+        assert flow.sample(3, random_state=0, given={"low": tuple(ends)})["low"].between(*ends).all()
 
     gone = data.draw(
         st.sets(st.integers(0, len(frame) - 1), min_size=1, max_size=len(frame) - 2)

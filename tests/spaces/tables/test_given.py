@@ -19,7 +19,7 @@ def test_a_level_with_one_row_warns(rng):
     x[0] = 50
     flow = fit(pd.DataFrame({"level": level, "x": x}))
     with pytest.warns(UserWarning, match="only 1 rows"):
-        new = flow.sample(20, 0, given={"level": "one"})
+        new = flow.sample(20, random_state=0, given={"level": "one"})
     assert (new["x"] == 50).all()
 
 
@@ -30,7 +30,7 @@ def test_two_hundred_levels(rng):
     flow = fit(frame, columns={"level": "category"})
     with warnings.catch_warnings(action="ignore"):
         for k in (0, 77, 150, 199):
-            new = flow.sample(50, 0, given={"level": f"l{k}"})
+            new = flow.sample(50, random_state=0, given={"level": f"l{k}"})
             assert abs(new["x"].mean() - k) < 0.6
 
 
@@ -40,7 +40,7 @@ def test_xor_of_two_columns(rng):
     flow = fit(pd.DataFrame({"a": a, "b": b, "x": x}))
     for first in (0, 1):
         for second in (0, 1):
-            new = flow.sample(300, 0, given={"a": first, "b": second})
+            new = flow.sample(300, random_state=0, given={"a": first, "b": second})
             assert ((new["x"] > 2.5) == bool(first ^ second)).all()
 
 
@@ -49,7 +49,7 @@ def test_missing_as_a_condition_keeps_missing_shares_elsewhere(rng):
     y = np.where(rng.random(3000) < 1 / (1 + np.exp(-2 * x)), np.nan, z)
     w = np.where(rng.random(3000) < 0.3, np.nan, z)
     frame = pd.DataFrame({"x": x, "y": y, "w": w})
-    new = fit(frame).sample(3000, 0, given={"y": None})
+    new = fit(frame).sample(3000, random_state=0, given={"y": None})
     assert new["y"].isna().all()
     assert abs(new["x"].mean() - x[np.isnan(y)].mean()) < 0.08
     assert abs(new["w"].isna().mean() - 0.3) < 0.04
@@ -59,7 +59,7 @@ def test_missing_as_a_condition_keeps_missing_shares_elsewhere(rng):
 def test_a_gaussian_given_a_number(at, rng):
     x, e = rng.normal(size=(2, 4000))
     flow = fit(pd.DataFrame({"x": x, "y": 3 + 0.8 * x + 0.6 * e}))
-    new = flow.sample(4000, 0, given={"x": at})
+    new = flow.sample(4000, random_state=0, given={"x": at})
     assert (new["x"] == at).all()
     assert abs(new["y"].mean() - (3 + 0.8 * at)) < 0.05 * (3 + 0.8 * at)
     assert abs(new["y"].std() - 0.6) < 0.05 * 0.6 + 0.02
@@ -69,7 +69,7 @@ def test_a_mixture_given_a_number(rng):
     side = rng.choice([-3.0, 3.0], 4000)
     x = rng.normal(size=4000)
     flow = fit(pd.DataFrame({"x": x, "y": side + x + 0.3 * rng.normal(size=4000)}))
-    y = flow.sample(2000, 0, given={"x": 1.0})["y"].to_numpy()
+    y = flow.sample(2000, random_state=0, given={"x": 1.0})["y"].to_numpy()
     assert abs((y > 1).mean() - 0.5) < 0.1
     assert abs(y[y > 1].mean() - 4) < 0.15
     assert abs(y[y < 1].mean() + 2) < 0.15
@@ -80,7 +80,7 @@ def test_a_category_and_a_number_at_once(rng):
     x = rng.normal(size=4000)
     y = np.where(g == "a", x, -x) + 0.2 * rng.normal(size=4000)
     flow = fit(pd.DataFrame({"g": g, "x": x, "y": y}))
-    assert abs(flow.sample(500, 0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
+    assert abs(flow.sample(500, random_state=0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
 
 
 def test_ranges_and_lists(rng):
@@ -89,7 +89,7 @@ def test_ranges_and_lists(rng):
     flow = fit(
         pd.DataFrame({"age": age, "plan": plan, "x": age + rng.normal(size=2000)})
     )
-    new = flow.sample(500, 0, given={"age": (30, 40), "plan": ["gold", "silver"]})
+    new = flow.sample(500, random_state=0, given={"age": (30, 40), "plan": ["gold", "silver"]})
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
     assert new["x"].between(26, 44).all()
@@ -106,21 +106,21 @@ def test_values_come_back_as_given(rng):
     flow = fit(frame)
     at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
     with warnings.catch_warnings(action="ignore"):
-        new = flow.sample(3, 0, given={"d": at})
+        new = flow.sample(3, random_state=0, given={"d": at})
         assert (new["d"] == at).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
         for day in (
             "2025-06-01",
             pd.Timestamp("2025-06-01"),
         ):  # on the clock of the column
-            assert (flow.sample(2, 0, given={"d": day})["d"] == june).all()
+            assert (flow.sample(2, random_state=0, given={"d": day})["d"] == june).all()
     assert new["d"].dtype == frame["d"].dtype
     with pytest.raises(ValueError, match="does not fit"):
-        flow.sample(1, 0, given={"b": 0.7})
+        flow.sample(1, random_state=0, given={"b": 0.7})
     with pytest.raises(ValueError, match="no cell of this column is"):
-        flow.sample(1, 0, given={"x": None})
+        flow.sample(1, random_state=0, given={"x": None})
     with pytest.warns(UserWarning, match="outside the table's values"):
-        assert flow.sample(1, 0, given={"x": 99.0})["x"].item() == 99.0
+        assert flow.sample(1, random_state=0, given={"x": 99.0})["x"].item() == 99.0
 
 
 def test_unused_categories_and_other_constants_are_refused():
@@ -134,8 +134,8 @@ def test_unused_categories_and_other_constants_are_refused():
         ({"q": 8}, "not a column"),
     ):
         with pytest.raises(ValueError, match=said):
-            flow.sample(1, 0, given=given)
-    assert list(flow.sample(1, 0)["c"].cat.categories) == ["a", "b", "z"]
+            flow.sample(1, random_state=0, given=given)
+    assert list(flow.sample(1, random_state=0)["c"].cat.categories) == ["a", "b", "z"]
 
 
 def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
@@ -143,29 +143,29 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
     flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
     at = float(np.sort(y)[-4])  # its neighbours are nearly all below
     with pytest.warns(UserWarning, match="only . rows of the table are near it"):
-        new = flow.sample(500, 0, given={"y": at})
+        new = flow.sample(500, random_state=0, given={"y": at})
     assert abs(new["x"].mean() - 3 * at) < 0.1
     with pytest.warns(UserWarning, match="outside"):
-        assert flow.sample(50, 0, given={"y": 9.0})["x"].notna().all()
+        assert flow.sample(50, random_state=0, given={"y": 9.0})["x"].notna().all()
 
 
 def test_frequent_values_are_not_moved(rng):
     x, noise = rng.normal(size=(2, 2000))
     y = np.where(rng.random(2000) < 0.5, 0, 100 + 30 * x + noise)
-    new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, 0, given={"x": 1.0})["y"]
+    new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, random_state=0, given={"x": 1.0})["y"]
     assert abs((new == 0).mean() - 0.5) < 0.1
 
 
 def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
     flow = fit(pd.DataFrame({"age": rng.integers(18, 80, 2000)}))
-    assert (flow.sample(5, 0, given={"age": (30, 30)})["age"] == 30).all()
+    assert (flow.sample(5, random_state=0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
-        flow.sample(1, 0, given={"age": 30.5})
+        flow.sample(1, random_state=0, given={"age": 30.5})
     for never in ((40, 30), (90, 99), []):
         with pytest.raises(ValueError, match="no row of the table has"):
-            flow.sample(1, 0, given={"age": never})
+            flow.sample(1, random_state=0, given={"age": never})
     with pytest.warns(UserWarning, match="no row has age=99$"):
-        assert set(flow.sample(50, 0, given={"age": [30, 99, 30]})["age"]) == {30}
+        assert set(flow.sample(50, random_state=0, given={"age": [30, 99, 30]})["age"]) == {30}
 
 
 def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(
@@ -190,7 +190,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         {"text": (str(days[100]), str(days[200])), "hole": (2, 4)},
     ):
         with warnings.catch_warnings(action="ignore"):
-            new = flow.sample(300, 0, given=given)
+            new = flow.sample(300, random_state=0, given=given)
         assert np.allclose(new["t"], new["a"] + new["b"])
         for name, value in given.items():
             kept = (
@@ -203,22 +203,22 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         with pytest.raises(
             ValueError, match=r"'a' is outside.* the constraint 't = a . b' needs"
         ):
-            flow.sample(1, 0, given={"a": value})
+            flow.sample(1, random_state=0, given={"a": value})
 
 
 def test_a_number_that_all_rows_have_which_are_left(rng):
     frame = pd.DataFrame({"g": ["a"] * 12 + ["b"] * 88, "k": [5.0] * 12 + [*range(88)]})
     flow = fit(frame.assign(x=rng.normal(size=100)))
     with pytest.warns(UserWarning, match="only 12 rows"):
-        assert (flow.sample(5, 0, given={"g": "a", "k": 5.0})["k"] == 5).all()
+        assert (flow.sample(5, random_state=0, given={"g": "a", "k": 5.0})["k"] == 5).all()
 
 
 def test_texts_stand_for_values_of_any_type():
     big = pd.Series([10**25 + k for k in range(40)], dtype=object)
     flow = fit(pd.DataFrame({"big": big, "n": range(40), "t": [True, False] * 20}))
     with warnings.catch_warnings(action="ignore"):
-        new = flow.sample(1, 0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
+        new = flow.sample(1, random_state=0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
     assert new.iloc[0].tolist() == [10**25 + 3, 7, False]
     for value in (0.5, "half", 1e3 + 0.5):
         with pytest.raises(ValueError, match="does not fit the column 'big'"):
-            flow.sample(1, 0, given={"big": value})
+            flow.sample(1, random_state=0, given={"big": value})

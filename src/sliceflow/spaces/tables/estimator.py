@@ -177,9 +177,9 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def sample(
         self,
         n: int = 1,
-        random_state: Any = None,
         *,
         given: Mapping[Any, Any] | None = None,
+        random_state: Any = None,
     ) -> Any:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
@@ -241,7 +241,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             return [find_value(column, part)[2].tolist()[0] for part in text.split("|")]
         return find_value(column, text)[2].tolist()[0] if text else None
 
-    def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
+    def impute(self, X: Any, n: int = 1, *, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells, the index and the dtypes stay.
 
         A filled cell is a draw given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
