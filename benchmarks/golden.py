@@ -524,7 +524,7 @@ def table_flow(frame: pd.DataFrame, **changes: Any) -> TableFlow:
 def table_of(frame: pd.DataFrame, given: Any = None, **changes: Any) -> Outcome:
     """A chain fitted to a table, and samples, all with what is `given`."""
     flow = table_flow(frame, **changes)
-    return Outcome(flow, [flow.sample(N_DRAWN, DRAW_SEED, given=given)])
+    return Outcome(flow, [flow.sample(N_DRAWN, random_state=DRAW_SEED, given=given)])
 
 
 @case
@@ -589,7 +589,7 @@ def tables_lines() -> Outcome:
     flow = table_flow(frame, tree_settings=TREES_ONLY)
     hidden = np.random.default_rng(12).random(frame.shape) < 0.2
     filled = flow.impute(frame.mask(hidden), random_state=DRAW_SEED)
-    return Outcome(flow, [flow.sample(N_DRAWN, DRAW_SEED), filled])
+    return Outcome(flow, [flow.sample(N_DRAWN, random_state=DRAW_SEED), filled])
 
 
 @case
@@ -621,7 +621,7 @@ def tables_add_and_forget() -> Outcome:
     flow = table_flow(frame[:100], tree_settings=TREES_ONLY)
     flow.partial_fit(frame[100:], refresh=False)
     flow.forget(frame[:20])
-    return Outcome(flow, [flow.sample(N_DRAWN, DRAW_SEED)])
+    return Outcome(flow, [flow.sample(N_DRAWN, random_state=DRAW_SEED)])
 
 
 # --- posteriors ----------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
     y, asked = ((), None) if amplifier is None else ((labels,), labels[:20])
 
     def sampled(flow):
-        return flow.sample(20, asked, random_state=1).astype(int)
+        return flow.sample(20, y=asked, random_state=1).astype(int)
 
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "for_device", lambda _: complete(gpu))

@@ -135,8 +135,8 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
     flow = fitted(kind)
     _, data = PARTS[kind]
     y = None if len(data) == 1 else data[1][:9]
-    many = np.asarray(flow.sample(9, y, random_state=1), float)
-    few = np.asarray(flow.sample(4, y if y is None else y[:4], random_state=1), float)
+    many = np.asarray(flow.sample(9, y=y, random_state=1), float)
+    few = np.asarray(flow.sample(4, y=y if y is None else y[:4], random_state=1), float)
     near = (
         1 if many.max() > 2 and data[0].dtype == np.uint8 else 1e-5
     )  # other shapes round otherwise
@@ -145,7 +145,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
     for space in ("vectors", "pictures"):
         monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted._CHUNK", 2)
     assert (
-        np.abs(np.asarray(flow.sample(9, y, random_state=1), float) - many).max()
+        np.abs(np.asarray(flow.sample(9, y=y, random_state=1), float) - many).max()
         <= near
     )
 

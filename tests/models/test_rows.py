@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from models import interrupt, pictures, saved, vectors
+from sliceflow.models.estimator import NoRowsError
 from sliceflow.models.rows import join_labels, row_keys
 
 RNG = np.random.default_rng(0)
@@ -31,7 +33,8 @@ TUPLES[:] = [("a", c) if c else True for c in NUMBERS.tolist()]
 ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labels
 COLUMNS = RNG.normal(size=(N, 2)).round(1)
 MIXED = np.array([*zip(NAMES.tolist(), COLUMNS[:, 0], strict=True)], dtype=object)
-FLAT = functools.partial(vectors, 0)  # without axis steps, which take most of the time
+# Files have the rows, too. Without axis steps, which take most of the time.
+FLAT = functools.partial(vectors, 0, keep_rows=True)
 
 
 @dataclass
@@ -54,12 +57,12 @@ class Rows:
         return (x,) if y is None else (x, y)
 
 
-small = dict(schedule="1[1] 4[3]", n_particles=20)
+small = dict(schedule="1[1] 4[3]", n_particles=20, keep_rows=True)
 KINDS = {
     "vectors": Rows(FLAT, POINTS),
     "float32": Rows(FLAT, POINTS.astype(np.float32)),
     "tensors": Rows(FLAT, POINTS, NUMBERS, torch.from_numpy),
-    "axis steps": Rows(vectors, POINTS, NUMBERS),
+    "axis steps": Rows(lambda: vectors(keep_rows=True), POINTS, NUMBERS),
     "DataFrames": Rows(
         FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])
     ),
@@ -190,7 +193,7 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
     twice = rows.at([1, 1])
     for wrong in (unknown, twice):
         with pytest.raises(
-            ValueError, match=r"row 1 of X is not in the model, or X has it more often"
+            ValueError, match="^row 1: it is not in the model, or X has it more often"
         ):
             flow.forget(*wrong)
     with pytest.raises(ValueError, match="would forget all 9 rows"):
@@ -213,27 +216,49 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
 
 def test_a_row_goes_only_with_its_own_label():
     flow = FLAT().partial_fit(POINTS[[0, 0, 1]], np.array([1, True, "1"], dtype=object))
-    with pytest.raises(ValueError, match="row 0 of X is not in the model"):
+    with pytest.raises(ValueError, match="row 0: it is not in the model"):
         flow.forget(POINTS[:1], ["1"])
     flow.forget(POINTS[:1], np.array([1], dtype=object))
     assert flow._model.rows.y.tolist() == [True, "1"]
 
 
-def test_a_model_without_rows_says_what_helps(tmp_path):
+def test_before_a_fit_there_are_no_rows():
     for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
         flow = make()
         for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
             with pytest.raises(
-                ValueError, match="no rows yet; call fit or partial_fit first"
+                NoRowsError, match="no rows yet; call fit or partial_fit first"
             ):
                 call()
-        flow.fit(X).save(tmp_path / "model")
-        for model in (flow, sliceflow.load(tmp_path / "model")):
+
+
+@pytest.mark.parametrize("kind", ["tensors", "local columns", "grey labels", "colour"])
+def test_an_estimator_has_its_rows_after_any_fit(kind):
+    rows = KINDS[kind]
+    flow = rows.make().set_params(keep_rows=False).fit(*rows.at(np.arange(9)))
+    flow.partial_fit(*rows.at([10, 11])).forget(*rows.at([0, 10]))
+    left = [*range(1, 9), 11]
+    once = rows.make().set_params(keep_rows=False).fit(*rows.at(left))
+    assert saved(flow) == saved(once)
+    assert saved(flow.refresh()) == saved(once)
+
+
+def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
+        flow = make().set_params(keep_rows=False).fit(X)
+        flow.save(tmp_path / "model")
+        for model in (
+            sliceflow.load(tmp_path / "model"),
+            pickle.loads(pickle.dumps(flow)),
+        ):
             for change in (model.partial_fit, model.forget):
                 with pytest.raises(
-                    ValueError, match=r"not keep its rows.*fit it with keep_rows=True"
+                    NoRowsError, match=r"does not have its rows.*with keep_rows=True$"
                 ):
                     change(X[:3])
+        keeping = make().fit(X)
+        again = pickle.loads(pickle.dumps(keeping))
+        assert saved(again.forget(X[:1])) == saved(keeping.forget(X[:1]))
 
 
 # Rows that wait

@@ -17,7 +17,7 @@ def sample(frame, *constraints, n=500, **parameters):
     return (
         TableFlow(constraints=constraints, random_state=0, **parameters)
         .fit(frame)
-        .sample(n, 0)
+        .sample(n, random_state=0)
     )
 
 
@@ -108,7 +108,7 @@ def test_dependencies_with_missing_cells_and_beside_combinations(rng):
     flow = TableFlow(constraints=["combinations(country, kind)"], random_state=0).fit(
         frame
     )
-    new = flow.sample(800, 0)
+    new = flow.sample(800, random_state=0)
     known = dict(zip(frame["zip"], frame["country"], strict=True))
     assert (new["country"] == new["zip"].map(known)).all()
     cities = set(map(tuple, frame[["zip", "city"]].dropna().to_numpy()))
@@ -194,7 +194,7 @@ def test_given_against_a_constraint_raises():
         pytest.raises(ValueError, match="constraint"),
         pytest.warns(UserWarning, match="near it"),
     ):
-        flow.sample(5, 0, given={"a": 40.0, "b": 10.0})
+        flow.sample(5, random_state=0, given={"a": 40.0, "b": 10.0})
 
 
 def test_bounds_and_sums_are_read_with_their_signs_and_checked_to_the_last_digit(rng):
@@ -230,8 +230,8 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are(rng
     frame = pd.DataFrame(rng.integers(0, 50, (400, 2)), columns=["a", "b"])
     frame["total"] = frame.sum(axis=1).astype("Int64").mask(rng.random(400) < 0.3)
     flow = TableFlow(constraints=["total = a + b"], random_state=0).fit(frame)
-    assert abs(flow.sample(500, 0)["total"].isna().mean() - 0.3) < 0.1
-    given = flow.sample(50, 0, given={"total": 60})
+    assert abs(flow.sample(500, random_state=0)["total"].isna().mean() - 0.3) < 0.1
+    given = flow.sample(50, random_state=0, given={"total": 60})
     assert (given["total"] == 60).all()
     assert (given["a"] + given["b"] == 60).all()
     assert given["a"].nunique() > 10
@@ -304,7 +304,7 @@ def test_constants_are_compared_and_filled(rng):
         constraints=["a <= cap", "cap = a + b", "zero <= cap", "first <= day"],
         random_state=0,
     )
-    new = flow.fit(frame).sample(300, 0)
+    new = flow.fit(frame).sample(300, random_state=0)
     assert (new["a"] + new["b"] == new["cap"]).all()
     assert "49" in flow.columns_["note"][1].split()
     holes = frame.iloc[:9].assign(cap=None, first=None)

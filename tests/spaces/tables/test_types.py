@@ -142,7 +142,7 @@ def test_texts_are_returned_as_they_were_written(texts, kind, rng):
     frame = pd.DataFrame({"t": texts * 30, "x": rng.normal(size=90)})
     flow = fit(frame)
     assert flow.kinds_["t"] == kind
-    assert set(flow.sample(60, 0)["t"]) <= set(texts)
+    assert set(flow.sample(60, random_state=0)["t"]) <= set(texts)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_new_dates_are_written_like_the_others(form, rng):
     texts = times.strftime(form)
     frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng.random(300) < 0.7]
     flow = fit(frame, columns={"d": "datetime"})
-    new = flow.sample(300, 0)
+    new = flow.sample(300, random_state=0)
     assert flow.kinds_["d"] == "datetime"
     assert not set(new["d"]) <= set(frame["d"])
     there = pd.to_datetime(new["d"], format=form)
@@ -185,7 +185,7 @@ def test_compact_dates_stay_dates(dtype, rng):
     assert new.dtype == frame["day"].dtype
     texts = new.dropna().astype("int64" if dtype != "str" else dtype).astype(str)
     assert pd.to_datetime(texts, format="%Y%m%d").dt.day.nunique() > 20
-    assert set(flow.sample(5, 0, given={"day": frame.loc[1, "day"]})["day"]) == {
+    assert set(flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]) == {
         frame.loc[1, "day"]
     }
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
@@ -213,7 +213,7 @@ def test_years_and_running_numbers_stay_numbers():
     )
     flow = fit(frame)
     assert set(flow.kinds_.values()) == {"integer"}
-    assert flow.sample(500, 0).corr().to_numpy().min() > 0.9
+    assert flow.sample(500, random_state=0).corr().to_numpy().min() > 0.9
 
 
 def test_names_of_columns_come_back(rng):
@@ -235,12 +235,12 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
     frame = pd.concat([frame, frame.iloc[:20]], ignore_index=True)
     flow = fit(frame)
     assert flow.kinds_["mail"] == "identifier"
-    new = flow.sample(1000, 0)["mail"]
+    new = flow.sample(1000, random_state=0)["mail"]
     gone = frame.assign(mail=frame["mail"].mask(rng.random(1020) < 0.3))
-    assert abs(fit(gone).sample(1000, 0)["mail"].isna().mean() - 0.3) < 0.05
+    assert abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
     assert not set(new) & set(EMAILS)
     assert new.is_unique
-    assert {*new} != {*flow.sample(1000, 1)["mail"]}  # others for each seed
+    assert {*new} != {*flow.sample(1000, random_state=1)["mail"]}  # others for each seed
     assert new.str.fullmatch(
         r"[a-z]+\d+@[a-z]+\.[a-z]+"
     ).all()  # longer ones grow before the @
@@ -264,7 +264,7 @@ def test_personal_patterns_are_recognised(values, rng):
     frame = pd.DataFrame({name: values, "x": rng.normal(size=len(values))})
     flow = fit(frame)
     assert flow.kinds_[name] == "identifier"
-    assert not set(flow.sample(50, 0)[name]) & set(values)
+    assert not set(flow.sample(50, random_state=0)[name]) & set(values)
     repeated = pd.DataFrame({"name": ["Anna", "Ben", "Cleo"] * 20, "x": range(60)})
     assert fit(repeated).kinds_["name"] == "category"
 
@@ -280,7 +280,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
             {"customer_id": pd.Series(ids, dtype=dtype), "x": rng.normal(size=300)}
         )
     )
-    new = flow.sample(300, 0)["customer_id"]
+    new = flow.sample(300, random_state=0)["customer_id"]
     assert new.dtype == dtype
     assert new.is_unique
     assert not set(new) & set(ids)
@@ -288,7 +288,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
         with pytest.raises(
             DataError, match="too few other numbers for 60000 new identifiers"
         ) as caught:
-            flow.sample(60_000, 0)
+            flow.sample(60_000, random_state=0)
         assert caught.value.column == "customer_id"
 
 

@@ -98,7 +98,7 @@ def test_steps_that_look_at_few_columns_end_near_the_data(transport):
     for label in (0, 1):
         ours = flow.particles_[flow.particle_conditions_ == label]
         assert metrics.sliced_wasserstein(ours, rows[labels == label]) < 0.15
-        drawn = flow.sample(500, label, random_state=0)
+        drawn = flow.sample(500, y=label, random_state=0)
         assert metrics.sliced_wasserstein(drawn, rows[labels == label]) < 0.3
 
 

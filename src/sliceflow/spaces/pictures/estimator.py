@@ -204,9 +204,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     def evolution(
         self,
         n: int = 1,
+        *,
         y: Any = None,
         random_state: Any = None,
-        *,
         n_frames: int = 20,
         X: Any = None,
     ) -> Any:

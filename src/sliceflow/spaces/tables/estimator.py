@@ -190,9 +190,9 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def sample(
         self,
         n: int = 1,
-        random_state: Any = None,
         *,
         given: Mapping[Any, Any] | None = None,
+        random_state: Any = None,
     ) -> Any:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
@@ -268,7 +268,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             return [_python_value(column, part) for part in text.split("|")]
         return _python_value(column, text)
 
-    def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
+    def impute(self, X: Any, n: int = 1, *, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
