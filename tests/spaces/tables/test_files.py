@@ -93,7 +93,9 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
     of_path = TableFlow(random_state=0).fit(path)
     of_frame = TableFlow(random_state=0).fit(pd.read_csv(path))
     assert of_path.kinds_ == of_frame.kinds_ | {"day": "datetime"}
-    pd.testing.assert_frame_equal(of_path.sample(10, random_state=0), of_frame.sample(10, random_state=0))
+    pd.testing.assert_frame_equal(
+        of_path.sample(10, random_state=0), of_frame.sample(10, random_state=0)
+    )
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "xlsx"])

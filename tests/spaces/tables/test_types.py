@@ -103,7 +103,7 @@ def test_a_column_comes_back(name, missing, rng):
         column = with_missing_cells(column, is_missing)
         n_present = pytest.approx(240, abs=39)
     frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
-    new = fit(frame).sample(300, 0)["c"]
+    new = fit(frame).sample(300, random_state=0)["c"]
     assert new.dtype == frame["c"].dtype
     values = new.dropna()
     known = frame["c"].dropna()
@@ -185,9 +185,9 @@ def test_compact_dates_stay_dates(dtype, rng):
     assert new.dtype == frame["day"].dtype
     texts = new.dropna().astype("int64" if dtype != "str" else dtype).astype(str)
     assert pd.to_datetime(texts, format="%Y%m%d").dt.day.nunique() > 20
-    assert set(flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]) == {
-        frame.loc[1, "day"]
-    }
+    assert set(
+        flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]
+    ) == {frame.loc[1, "day"]}
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
     assert TableFlow().fit(numbers).kinds_["day"] == "integer"
     with pytest.raises(
@@ -224,7 +224,7 @@ def test_names_of_columns_come_back(rng):
         pd.Index([("a", 1), "b", 3], tupleize_cols=False),
     ):
         frame = pd.DataFrame(x, columns=columns)
-        assert fit(frame).sample(3, 0).columns.equals(frame.columns)
+        assert fit(frame).sample(3, random_state=0).columns.equals(frame.columns)
 
 
 EMAILS = [f"user{k}@example.org" for k in range(1000)]
@@ -237,10 +237,14 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
     assert flow.kinds_["mail"] == "identifier"
     new = flow.sample(1000, random_state=0)["mail"]
     gone = frame.assign(mail=frame["mail"].mask(rng.random(1020) < 0.3))
-    assert abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
+    assert (
+        abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
+    )
     assert not set(new) & set(EMAILS)
     assert new.is_unique
-    assert {*new} != {*flow.sample(1000, random_state=1)["mail"]}  # others for each seed
+    assert {*new} != {
+        *flow.sample(1000, random_state=1)["mail"]
+    }  # others for each seed
     assert new.str.fullmatch(
         r"[a-z]+\d+@[a-z]+\.[a-z]+"
     ).all()  # longer ones grow before the @
@@ -366,7 +370,7 @@ def test_levels_that_only_a_damaged_file_has_are_refused(dtype, levels):
 def test_the_last_year_of_the_calendar_is_a_year():
     days = pd.Series(["0001-01-01", "9999-12-31"] * 20, dtype="datetime64[s]")
     frame = pd.DataFrame({"until": days, "x": range(40)})
-    assert set(fit(frame).sample(30, 0)["until"]) <= set(days)
+    assert set(fit(frame).sample(30, random_state=0)["until"]) <= set(days)
 
 
 def test_decimals_are_kept_as_written_and_new_rows_must_fit():
@@ -382,7 +386,7 @@ def test_decimals_are_kept_as_written_and_new_rows_must_fit():
 
 def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms(rng):
     x = np.where(rng.random(400) < 0.5, 0, 100 + rng.gamma(2, 50, 400)).round(4)
-    new = fit(pd.DataFrame({"x": x})).sample(1000, 0)["x"]
+    new = fit(pd.DataFrame({"x": x})).sample(1000, random_state=0)["x"]
     assert ((new == 0) | (new >= 100)).all()
     assert (new == new.round(4)).all()
     assert not set(new) <= set(x)
@@ -393,7 +397,7 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
         pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin")
     )
     times = times[rng.random(1800) < 0.5]
-    new = fit(pd.DataFrame({"t": times})).sample(900, 0)["t"]
+    new = fit(pd.DataFrame({"t": times})).sample(900, random_state=0)["t"]
     twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(
         lambda time: time.utcoffset().seconds
     )
