@@ -101,7 +101,7 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "xlsx"])
 def test_samples_are_written_and_read(tmp_path, ending):
     frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "k": range(40)})
-    new = TableFlow(random_state=0).fit(frame).sample(30, 0)
+    new = TableFlow(random_state=0).fit(frame).sample(30, random_state=0)
     write_table(new, tmp_path / f"t.{ending}")
     pd.testing.assert_frame_equal(
         read_table(tmp_path / f"t.{ending}"), new, check_dtype=False
