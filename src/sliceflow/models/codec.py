@@ -42,6 +42,17 @@ MAX_LABEL_BYTES = 1 << 28
 # The digits of whole numbers beyond 64 bits, which come as seeds and labels: converting
 # thousands of them would take long.
 MAX_DIGITS = 1000
+_DTYPES = {
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint64": torch.uint64,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
@@ -97,10 +108,9 @@ class _DtypeNode(_Node, tag="dtype"):
 
     def dtype(self) -> torch.dtype:
         """The dtype, or a ValueError."""
-        dtype = getattr(torch, self.name, None)
-        if not isinstance(dtype, torch.dtype):
+        if self.name not in _DTYPES:
             raise ValueError(f"{self.name!r:.60} is not a dtype")
-        return dtype
+        return _DTYPES[self.name]
 
 
 class _LargeIntNode(_Node, tag="int"):
@@ -265,8 +275,7 @@ def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about
-        dtype = getattr(torch, array.dtype.name, None)
-        if dtype not in about.dtypes:
+        if _DTYPES.get(array.dtype.name) not in about.dtypes:
             raise ValueError(
                 f"{name} has dtype {array.dtype}; it must be one of {about.dtypes}"
             )

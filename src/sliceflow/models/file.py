@@ -32,7 +32,8 @@ from sliceflow.models.limits import Allowance
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 2  # a new number where an older library would misread the file
-HEADER = "header"  # the name of the tensor with all but arrays; no field has this name
+# The name of the tensor with all but arrays. No saved class has an array of this name.
+HEADER = "header"
 # Bytes of a header: Python's objects take some twenty times as many.
 MAX_HEADER_SIZE = 1 << 25
 MEMORY_PER_HEADER_BYTE = 20
