@@ -193,7 +193,7 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
     twice = rows.at([1, 1])
     for wrong in (unknown, twice):
         with pytest.raises(
-            ValueError, match="^row 1: it is not in the model, or X has it more often"
+            ValueError, match=r"^row 1: it is not in the model, or X has it more often"
         ):
             flow.forget(*wrong)
     with pytest.raises(ValueError, match="would forget all 9 rows"):

@@ -340,17 +340,25 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
     check(flow.sample(20, random_state=0))
     whole = file_of(flow)
     loaded = sliceflow.load(folder / "m")
-    pd.testing.assert_frame_equal(loaded.sample(5, random_state=1), flow.sample(5, random_state=1))
+    pd.testing.assert_frame_equal(
+        loaded.sample(5, random_state=1), flow.sample(5, random_state=1)
+    )
     assert (file_of(loaded), loaded.plan_) == (whole, flow.plan_)
 
     name = data.draw(st.sampled_from([c for c in frame if not c.startswith("mail")]))
     value = frame[name].iloc[data.draw(st.integers(0, len(frame) - 1))]
-    few = flow.sample(3, random_state=0, given={name: None if pd.isna(value) else value})
+    few = flow.sample(
+        3, random_state=0, given={name: None if pd.isna(value) else value}
+    )
     check(few)
     assert few[name].isna().all() if pd.isna(value) else (few[name] == value).all()
     ends = sorted(frame["low"].sample(2, random_state=0))
     if frame["low"].nunique() > 1:
-        assert flow.sample(3, random_state=0, given={"low": tuple(ends)})["low"].between(*ends).all()
+        assert (
+            flow.sample(3, random_state=0, given={"low": tuple(ends)})["low"]
+            .between(*ends)
+            .all()
+        )
 
     gone = data.draw(
         st.sets(st.integers(0, len(frame) - 1), min_size=1, max_size=len(frame) - 2)

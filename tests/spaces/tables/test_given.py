@@ -80,7 +80,13 @@ def test_a_category_and_a_number_at_once(rng):
     x = rng.normal(size=4000)
     y = np.where(g == "a", x, -x) + 0.2 * rng.normal(size=4000)
     flow = fit(pd.DataFrame({"g": g, "x": x, "y": y}))
-    assert abs(flow.sample(500, random_state=0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
+    assert (
+        abs(
+            flow.sample(500, random_state=0, given={"g": "b", "x": 1.2})["y"].mean()
+            + 1.2
+        )
+        < 0.1
+    )
 
 
 def test_ranges_and_lists(rng):
@@ -89,7 +95,9 @@ def test_ranges_and_lists(rng):
     flow = fit(
         pd.DataFrame({"age": age, "plan": plan, "x": age + rng.normal(size=2000)})
     )
-    new = flow.sample(500, random_state=0, given={"age": (30, 40), "plan": ["gold", "silver"]})
+    new = flow.sample(
+        500, random_state=0, given={"age": (30, 40), "plan": ["gold", "silver"]}
+    )
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
     assert new["x"].between(26, 44).all()
@@ -152,7 +160,9 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
 def test_frequent_values_are_not_moved(rng):
     x, noise = rng.normal(size=(2, 2000))
     y = np.where(rng.random(2000) < 0.5, 0, 100 + 30 * x + noise)
-    new = fit(pd.DataFrame({"x": x, "y": y})).sample(1000, random_state=0, given={"x": 1.0})["y"]
+    new = fit(pd.DataFrame({"x": x, "y": y})).sample(
+        1000, random_state=0, given={"x": 1.0}
+    )["y"]
     assert abs((new == 0).mean() - 0.5) < 0.1
 
 
@@ -165,7 +175,9 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
         with pytest.raises(ValueError, match="no row of the table has"):
             flow.sample(1, random_state=0, given={"age": never})
     with pytest.warns(UserWarning, match="no row has age=99$"):
-        assert set(flow.sample(50, random_state=0, given={"age": [30, 99, 30]})["age"]) == {30}
+        assert set(
+            flow.sample(50, random_state=0, given={"age": [30, 99, 30]})["age"]
+        ) == {30}
 
 
 def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(
@@ -210,14 +222,18 @@ def test_a_number_that_all_rows_have_which_are_left(rng):
     frame = pd.DataFrame({"g": ["a"] * 12 + ["b"] * 88, "k": [5.0] * 12 + [*range(88)]})
     flow = fit(frame.assign(x=rng.normal(size=100)))
     with pytest.warns(UserWarning, match="only 12 rows"):
-        assert (flow.sample(5, random_state=0, given={"g": "a", "k": 5.0})["k"] == 5).all()
+        assert (
+            flow.sample(5, random_state=0, given={"g": "a", "k": 5.0})["k"] == 5
+        ).all()
 
 
 def test_texts_stand_for_values_of_any_type():
     big = pd.Series([10**25 + k for k in range(40)], dtype=object)
     flow = fit(pd.DataFrame({"big": big, "n": range(40), "t": [True, False] * 20}))
     with warnings.catch_warnings(action="ignore"):
-        new = flow.sample(1, random_state=0, given={"big": str(10**25 + 3), "n": "7", "t": "False"})
+        new = flow.sample(
+            1, random_state=0, given={"big": str(10**25 + 3), "n": "7", "t": "False"}
+        )
     assert new.iloc[0].tolist() == [10**25 + 3, 7, False]
     for value in (0.5, "half", 1e3 + 0.5):
         with pytest.raises(ValueError, match="does not fit the column 'big'"):

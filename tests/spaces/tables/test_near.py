@@ -148,18 +148,32 @@ def test_near_rows_are_conditional_and_filled(rng):
     )
     there = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
     assert there["c"].mean() == pytest.approx(4, abs=0.1)
-    assert flow.sample(100, random_state=0, given={"a": (1.5, 2.0)})["a"].between(1.5, 2.0).all()
+    assert (
+        flow.sample(100, random_state=0, given={"a": (1.5, 2.0)})["a"]
+        .between(1.5, 2.0)
+        .all()
+    )
     for given in (["a", "b", "c"], ["a", "b", "c", "side"]):  # no smooth number is left
-        assert flow.sample(3, random_state=0, given=frame.loc[0, given].to_dict()).shape == (3, 4)
-    assert flow.set_params(missing="fill").sample(100, random_state=0).notna().all(axis=None)
-    assert flow.sample(50, random_state=0, given={"side": "left"}).notna().all(axis=None)
+        assert flow.sample(
+            3, random_state=0, given=frame.loc[0, given].to_dict()
+        ).shape == (3, 4)
+    assert (
+        flow.set_params(missing="fill")
+        .sample(100, random_state=0)
+        .notna()
+        .all(axis=None)
+    )
+    assert (
+        flow.sample(50, random_state=0, given={"side": "left"}).notna().all(axis=None)
+    )
 
 
 def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch):
     flow, _ = links(curve(60, rng), detail=(5, 2.0, 8))
     flow.save(tmp_path / "m")
     pd.testing.assert_frame_equal(
-        sliceflow.load(tmp_path / "m").sample(9, random_state=0), flow.sample(9, random_state=0)
+        sliceflow.load(tmp_path / "m").sample(9, random_state=0),
+        flow.sample(9, random_state=0),
     )
     monkeypatch.setattr(choosing, "_FEW", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):

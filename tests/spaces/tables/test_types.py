@@ -175,9 +175,9 @@ def test_compact_dates_stay_dates(dtype, rng):
     assert new.dtype == frame["day"].dtype
     texts = new.dropna().astype("int64" if dtype != "str" else dtype).astype(str)
     assert pd.to_datetime(texts, format="%Y%m%d").dt.day.nunique() > 20
-    assert set(flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]) == {
-        frame.loc[1, "day"]
-    }
+    assert set(
+        flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]
+    ) == {frame.loc[1, "day"]}
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
     assert TableFlow().fit(numbers).kinds_["day"] == "integer"
     with pytest.raises(
@@ -224,10 +224,14 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
     assert flow.kinds_["mail"] == "identifier"
     new = flow.sample(1000, random_state=0)["mail"]
     gone = frame.assign(mail=frame["mail"].mask(rng.random(1020) < 0.3))
-    assert abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
+    assert (
+        abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
+    )
     assert not set(new) & set(EMAILS)
     assert new.is_unique
-    assert {*new} != {*flow.sample(1000, random_state=1)["mail"]}  # others for each seed
+    assert {*new} != {
+        *flow.sample(1000, random_state=1)["mail"]
+    }  # others for each seed
     assert new.str.fullmatch(
         r"[a-z]+\d+@[a-z]+\.[a-z]+"
     ).all()  # longer ones grow before the @
