@@ -33,7 +33,10 @@ from sliceflow.engine.transports import Counts, FittedMap, Histogram, Transport
 
 __all__ = ["LostRankError", "Ranks", "joined", "under_torchrun"]
 
-_FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
+# Bins of steps that make columns exact, which a single process sorts.
+_EXACT_BINS = 4096
+# Numbers of which sums are computed at a time: 8 MiB of float64.
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -187,30 +190,36 @@ class Ranks:
     ) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
 
-        It has the same bits however rows are spread: numbers are split into two integers, multiples of
-        2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact. The flow would amplify one other bit.
+        It has the same bits however rows are spread over ranks: numbers are split into
+        two integers, multiples of 2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact.
+        A flow would amplify a difference in a single bit.
         """
-
-        def values(rows: np.ndarray) -> np.ndarray:
-            rows = np.asarray(rows, np.float64)
-            return rows if about is None else (rows - about) ** 2
-
-        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
-        low, high = self.minimum(torch.from_numpy(ends)).numpy() * [[1], [-1]]
-        largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
+        lowest = rows.min(axis=0).astype(np.float64)
+        highest = rows.max(axis=0).astype(np.float64)
+        if self.size > 1:
+            ends = torch.from_numpy(np.stack((lowest, -highest)))
+            lowest, highest = self.minimum(ends).numpy() * [[1], [-1]]
+        if about is not None:
+            lowest = (lowest - about) ** 2
+            highest = (highest - about) ** 2
+        largest = np.maximum(np.abs(lowest), np.abs(highest))
         finite = np.isfinite(largest)
         power = np.frexp(largest)[1]
-        total = np.zeros((2, rows.shape[1]), np.int64)
-        chunk = max(1, (1 << 20) // max(1, rows.shape[1]))
+        sums = np.zeros((2, rows.shape[1]), np.int64)  # of the two integers
+        chunk = max(1, _NUMBERS_AT_ONCE // max(1, rows.shape[1]))
         for first in range(0, len(rows), chunk):
-            part = np.ldexp(
-                np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power
-            )
-            upper = np.rint(part)
-            limbs = np.stack((upper, np.rint(np.ldexp(part - upper, 32))))
-            total += limbs.astype(np.int64).sum(axis=1)
-        wholes = zip(*self.sum(torch.from_numpy(total)).tolist(), strict=True)
-        means = [((upper << 32) + lower) / n for upper, lower in wholes]  # rounded once
+            values = np.asarray(rows[first : first + chunk], np.float64)
+            if about is not None:
+                values = (values - about) ** 2
+            scaled = np.ldexp(np.where(finite, values, 0.0), 30 - power)
+            upper = np.rint(scaled)
+            lower = np.rint(np.ldexp(scaled - upper, 32))
+            sums += np.stack((upper, lower)).astype(np.int64).sum(axis=1)
+        if self.size > 1:
+            sums = self.sum(torch.from_numpy(sums)).numpy()
+        # Python's integers have any size, so each mean is rounded only once.
+        pairs = zip(*sums.tolist(), strict=True)
+        means = [((upper << 32) + lower) / n for upper, lower in pairs]
         return np.asarray(
             np.where(finite, np.ldexp(np.array(means), power - 62), largest)
         )
@@ -330,7 +339,7 @@ def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
             sum_over_ranks=ranks.sum,
         )
     if exact and not isinstance(transport, Histogram):
-        transport = Histogram(_FINE)
+        transport = Histogram(_EXACT_BINS)
     if not isinstance(transport, Histogram):
         fact = f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together"
         raise ValueError(
