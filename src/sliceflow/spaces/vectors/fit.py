@@ -28,7 +28,8 @@ from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import ParticleConditions, select_particles
 from sliceflow.models.protocols import FlowResult
-from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
+from sliceflow.models.rank_transports import across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.fitted import FittedVectors
