@@ -1,8 +1,8 @@
-"""Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
+"""Checkpoints: a fit that was killed resumes, and ends with the same bits.
 
-A random number depends only on its place in the seed tree. So a `_SavedState` is all that
-a fit has become. The first rank writes the particles of all ranks; any number of ranks can
-read them.
+A random number depends only on its place in the seed tree. So a `_SavedState` is all
+that a fit has become. The first rank writes the particles of all ranks; any number of
+ranks can read them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class FitInterrupted(KeyboardInterrupt):
 class _SavedState:
     """A flow after a step, with the particles of all ranks.
 
-    `coordinates` are those of the particles in the space of the stage; None if the stage
-    moves the particles themselves.
+    `coordinates` are those of the particles in the subspace of the stage; None if the
+    stage moves the particles themselves.
     """
 
     identity: dict[str, str]
@@ -122,7 +122,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
-        """Restore the last checkpoint, if there is one, and write more while a flow runs.
+        """Restore the last checkpoint, if there is one, and write more as the flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
         removes its checkpoint.
@@ -199,7 +199,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
-        """Put the particles, the state and the history where the checkpoint has them."""
+        """Put the particles, the state and the history where they were saved."""
         x = running.particles.x
         saved = self._read(x.device)
         first = running.noise.first

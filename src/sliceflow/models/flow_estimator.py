@@ -123,7 +123,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, FittedFlowT]:
-        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        """Read and plan; `fit` takes the result in place of X and y. Print its `plan`."""
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -143,7 +143,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _identity(
         self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
     ) -> dict[str, str]:
-        """What the result depends on; a checkpoint belongs to a fit with an equal one."""
+        """What the result depends on. A checkpoint is of a fit with an equal identity."""
         plan = prepared.plan
         return identity(
             type(self).__name__,
@@ -239,7 +239,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         return X
 
     def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
-        """The encoded conditions of n rows; None if the model, or the user, has none."""
+        """The encoded conditions of n rows; None if the model or the user has none."""
         condition = fitted.condition
         if y is None or condition is None or condition.hidden:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,17 +86,21 @@ def digest(
         return "None"
     if shard is None:
         shard = Shard(0, len(array), len(array))
-    if array.dtype == object:
-        contents = [
-            repr(row).encode("utf-8", "surrogatepass") for row in array.tolist()
-        ]
-    else:
-        contents = [row.tobytes() for row in array]
     total = 0
-    for number, content in enumerate(contents, shard.first):
+    for number, content in enumerate(_bytes_of_rows(array), shard.first):
         row_digest = hashlib.blake2b(b"%d " % number + content, digest_size=7).digest()
         total += int.from_bytes(row_digest)
     sum_of_ranks = ranks.sum(torch.tensor([total % _DIGEST_MODULUS]))
     number = int(sum_of_ranks) % _DIGEST_MODULUS
     shape = (shard.total, *array.shape[1:])
     return f"{array.dtype} {shape} #{number:016x}"
+
+
+def _bytes_of_rows(array: np.ndarray) -> Iterator[bytes]:
+    """Bytes that differ if rows differ."""
+    if array.dtype == object:
+        for row in array.tolist():
+            yield repr(row).encode("utf-8", "surrogatepass")
+    else:
+        for row in array:
+            yield row.tobytes()

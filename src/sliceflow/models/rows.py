@@ -36,7 +36,7 @@ _MAX_STANDARDISED = 1e50
 
 @dataclass(frozen=True)
 class RowConditions:
-    """The conditions y of rows: class numbers of labels, columns as the user wrote them.
+    """The conditions y of rows: class numbers, and columns as the user wrote them.
 
     `classes` is None if y has no labels, `numbers` if it has no continuous columns.
     """
@@ -49,7 +49,7 @@ class RowConditions:
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
-        """The conditions that the user's y of n rows describes; errors say its `name`."""
+        """The conditions that the user's y of n rows describes; errors call it `name`."""
         y = _in_narrowest_type(y)
         condition = infer(y, n, name)
         codes = condition.encode(y)
@@ -250,7 +250,7 @@ def without(rows: RowsT, removed: RowsT) -> RowsT:
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
-    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
+    """Keys of rows (n, …) and their y: equal for equal numbers of any types."""
     n = len(X)
     flat = np.ascontiguousarray(X).reshape(n, -1)
     labels = [None] * n if y is None else y.tolist()

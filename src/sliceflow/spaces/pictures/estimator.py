@@ -13,7 +13,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError, is_int, require
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -33,34 +33,40 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     ----------
     schedule : "auto", "paper" (its Table 2), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
-    n_particles : number of particles to keep; None takes twice the number of pictures (without mirror
-        images), or the smallest multiple of this that is at least 10,000. The fit may move more
-    quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
-        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise. On a CPU
-        "draft" is 2 steps, or 12
-    amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
-        for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
-        transport uses histograms, else 10
-    n_pixel_values : integer pixels are 0..n_pixel_values-1; a type with fewer values, such as bool,
-        uses its own number
+    n_particles : number of particles to keep; None takes twice the number of pictures
+        (without mirror images), or the smallest multiple of this that is at least
+        10,000. The fit may move more
+    quality : "draft", "standard" or "best", or the number of steps per stage. The names
+        are 3, 8 and 25 steps, or 18, 48 and 150 if all pictures share maps and
+        particles start as noise. On a CPU "draft" is 2 steps, or 12
+    amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits
+        separate maps for each class. "auto" is ∞ if classes have at least 100 pictures
+        on average and the transport uses histograms, else 10
+    n_pixel_values : integer pixels are 0..n_pixel_values-1; a type with fewer values,
+        such as bool, uses its own number
     mirror : also fit the pictures' mirror images
     device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None
-    observed : None, or the pixels known in every picture, for `inpaint`: an (h, w) mask of booleans, or
-        one of "top", "bottom", "left", "right", "border" (the centre is missing), "center"
-    transport : "auto" (histograms of 128 bins, or 1024 if classes share maps; sorted for small
-        clouds), or any of `sliceflow.transports`
-    patch_basis : the basis of a tile's directions: "pixels", a few "cosines", or "random", the paper's
-        random patches. "auto" takes pixels for drawings, which have few grey pixels, else cosines
-    n_clusters : divides pictures without labels into this many clusters, each with its own maps; 1
-        turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and fewer if clusters
-        would be small, because these are copied; 1 with sorted transport or a mask
-    keep_rows : keep the pictures in the model and its file, so that pictures can be added, removed, and
-        completed from any part (`inpaint`)
-    preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
-        defaults take the paper's values: slow, for comparison
+    observed : None, or the pixels known in every picture, for `inpaint`: an (h, w) mask
+        of booleans, or one of "top", "bottom", "left", "right", "border" (the centre is
+        missing), "center"
+    transport : "auto" (histograms of 128 bins, or 1024 if classes share maps; sorted
+        for small clouds), or any of `sliceflow.transports`
+    patch_basis : the basis of a tile's directions: "pixels", a few "cosines", or
+        "random", the paper's random patches. "auto" takes pixels for drawings, which
+        have few grey pixels, else cosines
+    n_clusters : divides pictures without labels into this many clusters, each with its
+        own maps; 1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey
+        ones, and fewer if clusters would be small, because these are copied; 1 with
+        sorted transport or a mask
+    keep_rows : write the pictures into the model's file, too, so that pictures can be
+        added and removed after it is loaded, and completed from any part (`inpaint`).
+        In memory, an estimator always has its pictures
+    preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left
+        at their defaults take the paper's values: slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
-    verbose : 1 prints how far the fit is
+    verbose : 1 logs how far the fit is, to the logger "sliceflow" of Python's
+        `logging`, or to stderr if no handler shows that
 
     Attributes
     ----------
@@ -132,16 +138,19 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     ) -> Any:
         """Complete pictures from the part of them that is known.
 
-        A model that was fitted with `observed` moves the hidden pixels by its flow. A model that keeps
-        its pictures (colour, or ``keep_rows=True``) completes from any `mask`, by similar pictures.
+        A model that was fitted with `observed` moves the hidden pixels by its flow. A
+        model that keeps its pictures (colour, or ``keep_rows=True``) completes from any
+        `mask`, by similar pictures.
 
         Parameters
         ----------
-        X : pictures as in `fit`; hidden pixels are ignored and may be masked (`numpy.ma`) or NaN
-        mask : what is known: an (h, w) mask of booleans, or a name as in `observed`. None for models
-            that were fitted with `observed`
+        X : pictures as in `fit`; hidden pixels are ignored and may be masked
+            (`numpy.ma`) or NaN
+        mask : what is known: an (h, w) mask of booleans, or a name as in `observed`.
+            None for models that were fitted with `observed`
         n : completions of each picture
-        y : with `mask` and a model of classes: the class of every picture, or one class for all
+        y : with `mask` and a model of classes: the class of every picture, or one class
+            for all
 
         Returns
         -------
@@ -151,44 +160,53 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         --------
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
-        >>> flow = ImageFlow(n_pixel_values=17, quality=1, n_particles=500, keep_rows=True)
-        >>> flow.fit(images[:1000]).inpaint(images[1000:1002], "left", n=3, random_state=0).shape
+        >>> flow = ImageFlow(
+        ...     n_pixel_values=17, quality=1, n_particles=500, keep_rows=True
+        ... )
+        >>> flow = flow.fit(images[:1000])
+        >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
-        fitted: FittedPictures = self._fitted_state()
+        fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
         seed = Seed.from_random_state(random_state)
         if fitted.observed is not None:
             if mask is not None or y is not None:
-                given = "mask" if mask is not None else "y"
-                raise ValueError(
-                    f"a model with observed= has its own mask and no labels; omit {given}"
-                )
+                argument = "y" if mask is None else "mask"
+                fact = "a model with observed= has its own mask and no labels"
+                raise ValueError(f"{fact}; omit {argument}")
             return fitted.completions(X, n, seed)[0]
         if mask is None:
             raise ValueError(
                 "pass mask=, what is known of the pictures, such as mask='left'"
             )
         known = as_mask(mask, fitted.layout, "mask")
-        codes = None
         pictures = with_hidden_as_zero(X, known)
-        like = self._kept_pictures(fitted)
+        training = self._kept_pictures(fitted)
+        codes = None
         if y is not None:
-            if fitted.conditions is None or fitted.conditions.condition.hidden:
-                raise ValueError(
-                    "y was given but the model was fitted without labels; omit y"
-                )
-            condition = fitted.conditions.condition
-            learnt = fitted.conditions.codes[: len(like)]
-            asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
-            if len(asked) != len(pictures):
-                fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
-                raise ValueError(f"{fact}; pass one each")
-            codes = asked.numpy(), learnt.cpu().numpy()
-        done = complete_pictures(
-            fitted.layout, pictures, known, like, n=n, seed=seed, codes=codes
+            codes = self._inpainting_codes(fitted, y, len(pictures), len(training))
+        completed = complete_pictures(
+            fitted.layout, pictures, known, training, n=n, seed=seed, codes=codes
         )
-        return torch.from_numpy(done) if fitted.layout.tensor else done
+        return torch.from_numpy(completed) if fitted.layout.tensor else completed
+
+    def _inpainting_codes(
+        self, fitted: FittedPictures, y: Any, n: int, n_training: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The class numbers of n pictures with labels y, and of the training pictures."""
+        if fitted.conditions is None or fitted.conditions.condition.hidden:
+            fact = "y was given but the model was fitted without labels"
+            raise DataError(fact, "omit y")
+        condition = fitted.conditions.condition
+        codes = condition.encode(conditions.repeated(condition, y, n))
+        if len(codes) != n:
+            raise DataError(
+                f"y has {len(codes)} labels for {n} pictures", "pass one each"
+            )
+        # Without mirror images, which come last.
+        training_codes = fitted.conditions.codes[:n_training]
+        return codes.numpy(), training_codes.cpu().numpy()
 
     def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
@@ -210,25 +228,28 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n_frames: int = 20,
         X: Any = None,
     ) -> Any:
-        """The samples that `sample` gives for the same seed, on their way from where they start.
+        """The samples that `sample` gives for the same seed, on their way to the end.
 
         Parameters
         ----------
         n, y, random_state : as in `sample`
-        n_frames : pictures of each sample, at least 2; fewer if the model has fewer steps
-        X : for a model with `observed`: pictures to complete, each n times, as by `inpaint`
+        n_frames : pictures of each sample, at least 2; fewer if the model has fewer
+            steps
+        X : for a model with `observed`: pictures to complete, each n times, as by
+            `inpaint`
 
         Returns
         -------
-        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last the samples
+        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last
+        the samples
 
         Examples
         --------
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
-        >>> flow = ImageFlow(n_particles=500, quality=2, n_pixel_values=17, random_state=0).fit(images)
-        >>> strategy = flow.evolution(3, random_state=1, n_frames=5)
-        >>> strategy.shape, bool((strategy[-1] == flow.sample(3, random_state=1)).all())
+        >>> flow = ImageFlow(n_particles=500, quality=2, n_pixel_values=17)
+        >>> frames = flow.fit(images).evolution(3, random_state=1, n_frames=5)
+        >>> frames.shape, bool((frames[-1] == flow.sample(3, random_state=1)).all())
         ((5, 3, 8, 8), True)
         """
         require(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
@@ -236,25 +257,25 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         seed = Seed.from_random_state(random_state)
         if X is not None:
             if y is not None:
-                raise ValueError("y was given, but completions have no labels; omit y")
+                fact = "y was given, but completions have no labels"
+                raise DataError(fact, "omit y")
             if fitted.observed is None:
-                raise ValueError("the model was fitted without observed=; omit X")
+                raise DataError("the model was fitted without observed=", "omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
         frames = fitted.trajectory(n, codes, seed, n_frames)
-        return (
-            torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
-        )
+        if isinstance(frames[0], Tensor):
+            return torch.stack(frames)
+        return np.stack(frames)
 
     def use_precision(self, precision: str) -> Self:
         """Change the precision for sampling on a GPU."""
         options = replace(self.options or PictureOptions(), precision=precision)
         options.check()
         self.set_params(options=options)
-        fitted: FittedPictures = self._fitted_state()
-        plan = replace(
-            fitted.plan, options=replace(fitted.plan.options, precision=precision)
-        )
+        fitted = self._fitted_state()
+        fitted_options = replace(fitted.plan.options, precision=precision)
+        plan = replace(fitted.plan, options=fitted_options)
         self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 

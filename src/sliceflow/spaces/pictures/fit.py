@@ -147,7 +147,7 @@ class PictureAdapter:
     def _resolve(
         self, data: PictureData, m: int, n_moved: int, amplifier: float
     ) -> PicturePlan:
-        """The plan for m particles, of which the fit moves `n_moved`, without its cost."""
+        """The plan for m kept and `n_moved` moved particles, without its cost."""
         parameters = self.parameters
         options = parameters["options"]
         layout = data.layout
@@ -337,8 +337,8 @@ class MovingPictures:
     def _set_codes(self) -> None:
         """Set the class numbers of all particles and pictures, on the device.
 
-        If classes have their own maps, particles are sorted by class; `class_slices` are
-        those of this rank's particles.
+        If classes have their own maps, particles are sorted by class; `class_slices`
+        are those of this rank's particles.
         """
         planned = self.planned
         device = planned.data.device
@@ -497,7 +497,7 @@ class MovingPictures:
         )
 
     def _copy_warning(self, x: Tensor) -> CopyWarning | None:
-        """What to tell the user if the particles x (d, n) copy pictures; else nothing."""
+        """What to tell the user if the particles x (d, n) copy pictures; or nothing."""
         planned = self.planned
         if planned.ranks.size > 1 or planned.observed is not None:
             return None

@@ -86,7 +86,7 @@ class VectorAdapter:
     def _with_all_conditions(
         self, rows: VectorRows, y: np.ndarray | None
     ) -> VectorRows:
-        """This rank's rows with the conditions y of all ranks, and their place there."""
+        """This rank's rows with the conditions of all ranks, and their place there."""
         kind_of_y = "no y"
         if y is not None:
             kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
@@ -415,7 +415,7 @@ class MovingVectors:
         self.n_stages = sum(not stage.exact for stage in self.flow.stages)
 
     def _set_data(self) -> None:
-        """Set the data of the flow and of its axis steps: the rows, or draws of them."""
+        """Set the data of the flow and of its axis steps: rows, or draws of them."""
         planned = self.planned
         rows = planned.rows
         codes = rows.codes
@@ -569,7 +569,7 @@ class MovingVectors:
     def _fresh_particles(
         self, model: Sequence[ModelStep]
     ) -> tuple[Cloud, Tensor | None]:
-        """This rank's share of fresh particles, moved by a model, and all their codes."""
+        """This rank's fresh particles, moved by a model, and the codes of all ranks."""
         planned = self.planned
         plan = planned.plan
         seed = planned.seed.child("fresh")
@@ -594,7 +594,7 @@ class MovingVectors:
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
-        """Conditions of fresh particles in the data's proportions, enough of each class."""
+        """Conditions of fresh particles in the data's proportions, enough of a class."""
         numbers = conditions.proportional(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.replayed.conditional:

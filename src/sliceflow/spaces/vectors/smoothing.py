@@ -1,7 +1,7 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
-`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here is
-decided whether rows are smoothed at all, and what the axis steps see.
+`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
+is decided whether rows are smoothed at all, and what the axis steps see.
 """
 
 from __future__ import annotations
