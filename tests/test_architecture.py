@@ -19,7 +19,15 @@ PAGE = ROOT / "docs" / "architecture.md"
 # What is on a floor may import what is on a lower one, and nothing beside it. Eight floors at most.
 FLOORS = (
     ("cli", "app"),
-    ("inference", "loading"),
+    (
+        "inference",
+        "loading",
+        "frames",
+        "transports",
+        "schedules",
+        "events",
+        "ranks",
+    ),
     ("spaces",),
     ("models", "metrics"),
     ("neighbours",),

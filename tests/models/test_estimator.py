@@ -5,6 +5,8 @@ import inspect
 import itertools
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -36,6 +38,7 @@ from sliceflow import (
     ImageFlow,
     PictureOptions,
     SlicedWassersteinFlow,
+    VectorOptions,
     frames,
     metrics,
     transports,
@@ -55,8 +58,14 @@ def kind(request):
 # Conventions
 
 
-@parametrize_with_checks([vectors(0, n_particles=30, n_steps=1, keep_rows=True)])
+@parametrize_with_checks([vectors(0, n_particles=30, n_steps=1)])
 def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([SlicedWassersteinFlow()])
+def test_scikit_learn_conventions_at_the_defaults(estimator, check):
     check(estimator)
 
 
@@ -143,7 +152,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
     if kind not in ("local", "mixed"):
         assert np.abs(many[:4] - few).max() <= near
     for space in ("vectors", "pictures"):
-        monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted._CHUNK", 2)
+        monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted.SAMPLES_PER_PASS", 2)
     assert (
         np.abs(np.asarray(flow.sample(9, y=y, random_state=1), float) - many).max()
         <= near
@@ -233,7 +242,7 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
-def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
+def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     make, data = PARTS[kind]
     heard = []
     flow = make().set_params(verbose=1).fit(*data, listeners=heard.append)
@@ -243,14 +252,36 @@ def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
     assert [event.step for event in heard] == flow.history_["step"]
     stages = {event.stage_index: event.stage for event in heard}
     assert list(stages) == list(range(len(stages)))
-    printed = capsys.readouterr().err
-    assert printed.count("sliced distance") == min(10, flow.n_iter_)
-    assert (
-        f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
-        in printed
-    )
+    logged = caplog.messages
+    assert len(logged) == min(10, flow.n_iter_)
+    last = f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
+    assert last in logged[-1]
+    assert {(r.name, r.levelname) for r in caplog.records} == {("sliceflow", "INFO")}
     make().fit(*data)
-    assert capsys.readouterr() == ("", "")
+    assert caplog.messages == logged
+
+
+SILENT = """
+import logging, numpy as np, sliceflow
+if {handler}:
+    logging.basicConfig(filename={path!r}, level="INFO", format="mine: %(message)s")
+for _ in range(2):
+    flow = sliceflow.SlicedWassersteinFlow(n_particles=10, n_steps=1, verbose=1)
+    flow.fit(np.zeros((20, 2)))
+"""
+
+
+def test_what_is_logged_goes_to_stderr_unless_there_is_a_handler(tmp_path):
+    path = tmp_path / "log"
+    for handler in (False, True):
+        script = SILENT.format(handler=handler, path=str(path))
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == ""
+        n_lines = done.stderr.count("sliceflow: step 3/3, stage axis, sliced distance")
+        assert n_lines == (0 if handler else 2)  # one of each fit
+    assert path.read_text().count("mine: step 3/3, stage axis, sliced distance") == 2
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey"])
@@ -483,6 +514,23 @@ def test_searches_choose_by_the_score():
         pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise"
     )
     assert np.all(scores < 0)
+
+
+def test_searches_reach_into_the_options():
+    x = mixture(60, 3)
+    flow = vectors(0, n_steps=1, options=None)
+    defaults = flow.get_params()
+    assert defaults["options__smoothing"] == "auto"
+    assert "options__smoothing" not in flow.get_params(deep=False)
+    grid = GridSearchCV(flow, {"options__smoothing": [0, 0.5]}, cv=2)
+    found = grid.fit(x).best_estimator_.options
+    assert found.smoothing == grid.best_params_["options__smoothing"]
+    assert flow.options is None
+    flow.set_params(options__n_knots=8).set_params(options__taper=1.0, n_steps=2)
+    assert flow.options == VectorOptions(n_knots=8, taper=1.0)
+    assert (flow.n_steps, clone(flow).options) == (2, flow.options)
+    with pytest.raises(ValueError, match="Invalid parameter 'options__no'"):
+        flow.set_params(options__no=1)
 
 
 def test_what_cannot_be_scored_is_refused(fitted):

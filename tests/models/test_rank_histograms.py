@@ -15,7 +15,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Histogram, Interpolated, Sorted
-from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks
+from sliceflow.models.rank_transports import SharedHistogram, across_ranks
+from sliceflow.models.ranks import Ranks
 
 
 class Threads:

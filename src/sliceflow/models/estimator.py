@@ -101,17 +101,20 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``options__NAME=value`` changes one field of `options`."""
-        nested: dict[str, Any] = {}
+        changes = {}
         if self._options_type is not None:
-            known = {_OPTION + field.name for field in fields(self._options_type)}
-            nested = {name: parameters.pop(name) for name in known & {*parameters}}
+            known = {field.name for field in fields(self._options_type)}
+            for name in [name for name in parameters if name.startswith(_OPTION)]:
+                option = name.removeprefix(_OPTION)
+                if option not in known:
+                    fact = f"Invalid parameter {name!r} for {type(self).__name__}"
+                    raise ValueError(f"{fact}; options have {sorted(known)}")
+                changes[option] = parameters.pop(name)
         super().set_params(**parameters)
-        if nested:
-            assert self._options_type is not None
+        if self._options_type is not None and changes:
             options: Any = self.get_params(deep=False)["options"]
             if options is None:
                 options = self._options_type()
-            changes = {name.removeprefix(_OPTION): nested[name] for name in nested}
             self.options = replace(options, **changes)
         return self
 

@@ -7,6 +7,8 @@ flow's `run`, with its `start` and `target` → `engine.flow.simulate`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
@@ -17,6 +19,7 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
@@ -26,8 +29,10 @@ from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
     FlowAdapter,
+    FlowResult,
     FlowRowsT,
     PlannedFlow,
+    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
@@ -43,7 +48,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
     provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlow`, which
-    calls `fitting.run_flow`, and a `FittedFlow`. Its constructor has the parameters
+    calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
     `device`, `keep_rows` and `options`.
     """
 
@@ -119,17 +124,20 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, FittedFlowT]:
         """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
-        if ranks is None or ranks.size == 1:
-            return super().prepare(X, y)
+        if ranks is None:
+            ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
-        parameters = self.get_params(deep=False)
-        same_on_all(ranks, type(self).__name__, parameters, adapter.device)
-        if parameters["keep_rows"]:
-            fact = "keeps all rows in one process"
-            hint = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, fact, hint)
+        if ranks.size > 1:
+            parameters = self.get_params(deep=False)
+            same_on_all(ranks, type(self).__name__, parameters, adapter.device)
+            if parameters["keep_rows"]:
+                fact = "keeps all rows in one process"
+                hint = "fit without it, or in one process"
+                raise ParameterError("keep_rows", True, fact, hint)
         rows = adapter.read(X, y)
-        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
+        seed = Seed.from_random_state(self.random_state)
+        if ranks.size > 1:
+            seed = ranks.broadcast(seed)
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def _identity(
@@ -302,3 +310,29 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
+
+
+def run_flow(
+    running: RunningFlow[FittedFlowT],
+    listeners: Sequence[events.Listener],
+    checkpoints: Checkpoints | None,
+) -> FlowResult[FittedFlowT]:
+    """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+    state = FlowState()
+    history = events.History()
+    told: list[events.Listener] = [history, *listeners]
+    saving: AbstractContextManager[None] = nullcontext()
+    if checkpoints is not None:
+        saving = checkpoints.running(state, running, history)
+    with saving:
+        simulate(
+            running.flow,
+            running.particles,
+            running.target(),
+            running.noise,
+            listeners=told,
+            state=state,
+            n_stages=running.n_stages,
+        )
+        result = running.finish(state, told)
+    return replace(result, history=history.as_columns())

@@ -186,7 +186,8 @@ class ArrayRows(HasConditions):
     def shard(self) -> Shard:
         """The place of this rank's rows among those of all ranks."""
         if self.rank_shard is None:
-            return Shard(0, len(self), len(self))
+            n = len(self.values)
+            return Shard(0, n, n)
         return self.rank_shard
 
     @property

@@ -75,7 +75,7 @@ def test_classes_of_their_own_are_planned_together():
         "labels",
         3,
     )
-    assert (plan.n_rows, plan.n_particles, plan.n_moved) == (60, 80, 6000)
+    assert (plan.n_rows, plan.n_particles, plan.n_moved) == (60, 80, 3000)
     many = vectors(amplifier=math.inf, n_steps=5000)
     one, three = (many.plan(X, LABELS % k).nbytes for k in (1, 3))
     assert three > one + 2 * 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay

@@ -48,7 +48,7 @@ dated = np.arange(90).reshape(30, 3)
 ROWS = {
     "X": {
         "NaN, infinity, or None among numbers": refused(
-            r"contains (NaN|infinity) in row 4, column 1\. Missing values .*: drop or fill",
+            r"^row 4, column 1: Input X contains (NaN|infinity); Missing .*: drop or fill",
             *(lambda v=v: fit(having(v)) for v in (np.nan, np.inf, -np.inf, None)),
         ),
         "a masked array": refused(

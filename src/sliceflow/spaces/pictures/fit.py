@@ -30,14 +30,11 @@ from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, require
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.fitting import run_flow
-from sliceflow.models.particles import (
-    ParticleConditions,
-    count_moved,
-    select_particles,
-)
+from sliceflow.models.flow_estimator import run_flow
+from sliceflow.models.particles import ParticleConditions, select_particles
 from sliceflow.models.protocols import FlowResult
-from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
+from sliceflow.models.rank_transports import across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
@@ -139,7 +136,11 @@ class PictureAdapter:
                 drawn_from.child("mixed"),
                 has_model,
             )
-        n_moved = count_moved(m, assigned, has_model)
+        n_moved = m
+        if assigned is not None:
+            n_moved = len(assigned.codes)
+        elif has_model:
+            n_moved = max(m, conditions.MIN_PARTICLES)
         plan = self._with_cost(self._resolve(data, m, n_moved, amplifier), data)
         return PictureFit(plan, data, assigned, known, seed, ranks)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,11 +128,11 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
             defaults = type(self)().get_params(deep=False)
             defaults["options"] = VectorOptions()
             parameters = with_preset(parameters, defaults, VECTORS)
-        validate = self._validator(like_fitted)
+        validate = partial(self._validate, like_fitted=like_fitted)
         return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
 
-    def _validator(self, like_fitted: bool) -> Callable[[Any], np.ndarray]:
-        """scikit-learn's check of X, as a function that changes nothing of this.
+    def _validate(self, X: Any, like_fitted: bool) -> np.ndarray:
+        """X after scikit-learn's checks, which change nothing of this estimator.
 
         If `like_fitted`, X must have the columns of the known rows, and takes their type.
         """
@@ -147,21 +147,13 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
             else:
                 dtypes = [str(known.X.dtype)]
                 checked._set_columns(known.X.shape[1], known.names)
-
-        def validate(X: Any) -> np.ndarray:
-            array = validate_data(
-                checked,
-                X,
-                dtype=dtypes,
-                ensure_all_finite=False,
-                reset=not like_fitted,
-            )
-            return np.asarray(array)
-
-        return validate
+        array = validate_data(
+            checked, X, dtype=dtypes, ensure_all_finite=False, reset=not like_fitted
+        )
+        return np.asarray(array)
 
     def _like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, self._validator(like_fitted=True))
+        return check_rows(X, partial(self._validate, like_fitted=True))
 
     def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)

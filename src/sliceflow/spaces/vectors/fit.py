@@ -25,17 +25,14 @@ from sliceflow.engine.transports import Auto, Histogram, choose_transport
 from sliceflow.errors import CopyWarning, DataError, ParameterError, require
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.fitting import run_flow
-from sliceflow.models.particles import (
-    ParticleConditions,
-    count_moved,
-    select_particles,
-)
+from sliceflow.models.flow_estimator import run_flow
+from sliceflow.models.particles import ParticleConditions, select_particles
 from sliceflow.models.protocols import FlowResult
-from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
+from sliceflow.models.rank_transports import across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
-from sliceflow.spaces.vectors.fitted import FittedVectors, as_cloud
+from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
     choose_frame,
@@ -45,10 +42,15 @@ from sliceflow.spaces.vectors.plan import (
 from sliceflow.spaces.vectors.rows import (
     Units,
     VectorRows,
+    as_cloud,
     check_rows,
     encode_classes,
 )
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+
+# What these names of the parameter `transport` stand for.
+HISTOGRAM = Histogram()
+AUTO = Auto()
 
 # Particles of local conditions unless the user says how many: each needs a
 # neighbourhood of its own.
@@ -70,7 +72,7 @@ class VectorAdapter:
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
         x = check_rows(X, self.validate)
-        names = column_names(X)
+        names = column_names(X) if hasattr(X, "columns") else None
         tensor = X.device.type if isinstance(X, Tensor) else ""
         row_conditions = None
         if y is not None:
@@ -137,7 +139,7 @@ class VectorAdapter:
         m = int(m)
         least = self.ranks.size
         if isinstance(rows.condition, conditions.LabelCondition):
-            least = max(least, rows.n_conditions)
+            least = max(least, rows.condition.width)
         kind = f"at least {least}, one for each class and rank"
         require(m >= least, "n_particles", m, kind)
         d = rows.X.shape[1]
@@ -157,8 +159,11 @@ class VectorAdapter:
 
         units = self._fit_units(rows, per_class)
         codes = rows.codes if amplifier else None
-        x = encode_classes(units, rows.X, codes)
-        heavy_tailed = np.any([u.heavy_tailed for u in units], axis=0)
+        if per_class:
+            x = encode_classes(units, rows.X, codes)
+        else:
+            x = units[0].encode(rows.X)
+        heavy_tailed = np.any([u.width > 0 for u in units], axis=0)
         smoothing, smoothing_from = choose_smoothing(
             x,
             codes,
@@ -235,7 +240,9 @@ class VectorAdapter:
         options = parameters["options"]
         n = rows.shard.total
         d = rows.X.shape[1]
-        n_moved = count_moved(n_particles, assigned)
+        n_moved = max(n_particles, conditions.MIN_PARTICLES)
+        if assigned is not None:
+            n_moved = len(assigned.codes)
         n_data = n if smoothing is None else max(n, n_moved)
         n_per_map = n_moved + n_data
         n_knots = int(options.n_knots)
@@ -264,8 +271,8 @@ class VectorAdapter:
                 parameters["transport"],
                 n_per_map,
                 self.ranks.size,
-                Histogram(),
-                Auto(),
+                HISTOGRAM,
+                AUTO,
             ),
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),

@@ -30,6 +30,7 @@ from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import (
     Units,
     VectorRows,
+    as_cloud,
     decode_classes,
     in_users_form,
 )
@@ -245,10 +246,3 @@ class FittedVectors(HasConditions):
     def in_form(self, rows: Tensor) -> Any:
         """Rows in the form of X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor, self.device)
-
-
-def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
-    if codes is not None:
-        codes = codes.to(device)
-    return Cloud(x.to(device).T.contiguous(), codes)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import as_frame, check_columns, column_names
+from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError, from_tensor, unmasked
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
@@ -58,9 +59,10 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     `validate` is scikit-learn's check of the number and the names of columns.
     """
     X = unmasked(from_tensor(X), "X")
-    names = column_names(X)
+    names = None
     if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
         check_columns(X)
+        names = column_names(X)
     else:
         X = _as_numeric(X)
     array = validate(X)
@@ -172,7 +174,7 @@ class Units:
 
     def compress(self, X: np.ndarray) -> np.ndarray:
         """g(x) for rows (n, d)."""
-        heavy = self.heavy_tailed
+        heavy = self.width > 0
         if not heavy.any():
             return X
         X = X.astype(np.float64)
@@ -223,6 +225,13 @@ def decode_classes(units: Sequence[Units], x: Tensor, codes: Tensor | None) -> T
         of_class = (codes == c).to(x.device)
         rows[of_class] = units_of_class.decode(x[:, of_class])
     return rows
+
+
+def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
+    if codes is not None:
+        codes = codes.to(device)
+    return Cloud(x.to(device).T.contiguous(), codes)
 
 
 def _summary(
