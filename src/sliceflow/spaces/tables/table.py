@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
 from sliceflow.spaces.tables.chain import (
     RIDGE_SCALES,
@@ -76,10 +76,11 @@ class Table:
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
-        for name in kinds:
+        for name, kind in kinds.items():
             if name not in texts:
-                fact = f"columns names {name!r}, which is not a column"
-                raise DataError(fact, f"there are {shown(names)}")
+                fact = f"names {name!r}, which is not a column"
+                hint = f"there are {shown(names)}"
+                raise ParameterError("columns", {name: kind}, fact, hint)
         codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
         is_repeated = pandas().DataFrame(codes).duplicated().to_numpy()
         distinct_rows = np.flatnonzero(~is_repeated)
