@@ -122,7 +122,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
-        """Restore the last checkpoint, if there is one, and write more as the flow runs.
+        """Restore the last checkpoint, if there is any, and write more as a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
         removes its checkpoint.

@@ -143,7 +143,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, FittedT]:
-        """Read and plan; `fit` takes the result in place of X and y. Print its `plan`."""
+        """Read and plan. `fit` takes the result instead of X and y."""
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
@@ -208,7 +208,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         refresh: bool,
         listeners: events.Listeners,
     ) -> Self:
-        """Fit these rows with the seed of the model, or keep them for a later refresh."""
+        """Fit these rows with the model's seed, or keep them for a later refresh."""
         require(isinstance(refresh, bool), "refresh", refresh, "True or False")
         events.as_listeners(listeners)  # checks them
         if not refresh:

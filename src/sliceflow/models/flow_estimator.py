@@ -123,7 +123,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, FittedFlowT]:
-        """Read and plan; `fit` takes the result in place of X and y. Print its `plan`."""
+        """Read and plan. `fit` takes the result instead of X and y."""
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -143,7 +143,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _identity(
         self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
     ) -> dict[str, str]:
-        """What the result depends on. A checkpoint is of a fit with an equal identity."""
+        """What the result depends on; equal for a fit and its checkpoint."""
         plan = prepared.plan
         return identity(
             type(self).__name__,

@@ -101,7 +101,7 @@ class Ranks:
         return Shard(sum(counts[: self.rank]), count, sum(counts))
 
     def agree(self, facts: dict[str, str]) -> None:
-        """Raise a ValueError, which lists differences, unless all ranks have `facts`."""
+        """Raise a ValueError that lists differences unless all ranks have `facts`."""
         for rank, others in enumerate(self.all_gather(facts)):
             differences = []
             for name in sorted({*facts, *others}):
@@ -235,7 +235,7 @@ class Ranks:
         )
 
     def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
-        """Listeners that end a stage on all ranks as soon as one, on any rank, asks to."""
+        """Listeners that end a stage on all ranks if one, on any rank, asks to."""
         if self.size == 1 or self.maximum(len(listeners)) == 0:
             return list(listeners)
 
@@ -246,7 +246,7 @@ class Ranks:
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
-        """Turn errors of a message into a `LostRankError`, which says what they mean."""
+        """Turn errors of messages into a `LostRankError`, which says what they mean."""
         try:
             yield
         except (LostRankError, torch.OutOfMemoryError):

@@ -49,7 +49,7 @@ class RowConditions:
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
-        """The conditions that the user's y of n rows describes; errors call it `name`."""
+        """The conditions that the y of n rows describes; errors call it `name`."""
         y = _in_narrowest_type(y)
         condition = infer(y, n, name)
         codes = condition.encode(y)

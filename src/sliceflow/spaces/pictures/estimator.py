@@ -194,7 +194,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     def _inpainting_codes(
         self, fitted: FittedPictures, y: Any, n: int, n_training: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The class numbers of n pictures with labels y, and of the training pictures."""
+        """Class numbers of n pictures with labels y, and of the training pictures."""
         if fitted.conditions is None or fitted.conditions.condition.hidden:
             fact = "y was given but the model was fitted without labels"
             raise DataError(fact, "omit y")

@@ -32,9 +32,9 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     distribution exact.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are
-    kept. y is None, labels (n,) of any hashable kind, continuous columns (n, l), or both
-    in one DataFrame or (n, L) array of objects, where a column is continuous if all its
-    values are numbers.
+    kept. y is None, labels (n,) of any hashable kind, continuous columns (n, l), or
+    both in one DataFrame or (n, L) array of objects, where a column is continuous if
+    all its values are numbers.
 
     Parameters
     ----------

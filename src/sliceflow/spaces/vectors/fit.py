@@ -594,7 +594,7 @@ class MovingVectors:
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
-        """Conditions of fresh particles in the data's proportions, enough of a class."""
+        """Conditions of fresh particles, as in the data, but enough of each class."""
         numbers = conditions.proportional(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.replayed.conditional:
