@@ -129,14 +129,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             what `prepare` returned
         listeners : a callable that takes an event after every step, or a tuple of them
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         if self.verbose:
-            told.append(events.Progress())
+            all_listeners.append(events.Progress())
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
         if prepared is X and (X.estimator is not self or y is not None):
             raise ValueError("X was prepared: fit the estimator that did it, without y")
-        with events.closing(told):
-            result = prepared.planned.run(told)
+        with events.closing(all_listeners):
+            result = prepared.planned.run(all_listeners)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         self._store_model(self._new_model(prepared, result))
         self._warn(result.warning, prepared)

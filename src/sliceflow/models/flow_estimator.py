@@ -86,7 +86,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
         if prepared is X and (X.estimator is not self or y is not None or ranks):
             raise ValueError(
@@ -95,12 +95,12 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
         if self.verbose and ranks.first:
-            told.append(events.Progress())
-        listening = told
+            all_listeners.append(events.Progress())
+        listening = all_listeners
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             ranks.agree({"checkpoint_dir": folder_given})
-            listening = ranks.agreeing(told)
+            listening = ranks.agreeing(all_listeners)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -112,7 +112,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
                     prepared.rows, checkpoints.seed
                 )
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
-        with events.closing(told):
+        with events.closing(all_listeners):
             result = planned.run(listening, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         model = self._new_model(prepared, result)
@@ -320,7 +320,7 @@ def run_flow(
     """Move the particles, or go on where a checkpoint ended, and finish the fit."""
     state = FlowState()
     history = events.History()
-    told: list[events.Listener] = [history, *listeners]
+    all_listeners: list[events.Listener] = [history, *listeners]
     saving: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         saving = checkpoints.running(state, running, history)
@@ -330,9 +330,9 @@ def run_flow(
             running.particles,
             running.target(),
             running.noise,
-            listeners=told,
+            listeners=all_listeners,
             state=state,
             n_stages=running.n_stages,
         )
-        result = running.finish(state, told)
+        result = running.finish(state, all_listeners)
     return replace(result, history=history.as_columns())

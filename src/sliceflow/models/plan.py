@@ -46,7 +46,7 @@ class Plan:
 
         A checkpoint belongs to a fit with equal settings.
         """
-        names = [of.name for of in fields(self) if of.name not in _CIRCUMSTANCES]
+        names = [f.name for f in fields(self) if f.name not in _CIRCUMSTANCES]
         return {name: getattr(self, name) for name in names}
 
     def estimate(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:

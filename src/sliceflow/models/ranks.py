@@ -106,10 +106,10 @@ class Ranks:
             differences = []
             for name in sorted({*facts, *others}):
                 other = others.get(name)
-                own = facts.get(name)
-                if other != own:
+                here = facts.get(name)
+                if other != here:
                     differences.append(
-                        f"{name}={other} on rank {rank} but {own} on rank {self.rank}"
+                        f"{name}={other} on rank {rank} but {here} on rank {self.rank}"
                     )
             if differences:
                 hint = "give all ranks the same parameters"

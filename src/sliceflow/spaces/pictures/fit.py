@@ -506,9 +506,9 @@ class MovingPictures:
         n = planned.data.pixels.shape[1]
         pixels = planned.data.pixels.view(*layout.shape, n)
         rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-        shown = copy_warning([(rows, particles)], planned.plan.device)
-        if not shown:
+        evidence = copy_warning([(rows, particles)], planned.plan.device)
+        if not evidence:
             return None
         more = f"more shrinkage than {planned.plan.shrinkage:.2g} (PictureOptions)"
         hint = f"{more}, or a lower quality, help"
-        return CopyWarning(f"the particles copy rows of X ({shown}); {hint}")
+        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

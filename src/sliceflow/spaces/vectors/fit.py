@@ -637,12 +637,12 @@ class MovingVectors:
             for c in range(planned.plan.per_class):
                 of_class = (codes == c).to(x.device)
                 pairs.append((planned.x[codes_q == c], x[:, of_class].T))
-        shown = copy_warning(pairs)
-        if not shown:
+        evidence = copy_warning(pairs)
+        if not evidence:
             return None
         more = f"more smoothing than {planned.plan.smoothing:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
-        return CopyWarning(f"the particles copy rows of X ({shown}); {hint}")
+        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")
 
 
 def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
