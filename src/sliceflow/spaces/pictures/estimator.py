@@ -241,7 +241,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
                 raise ValueError("the model was fitted without observed=; omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
-        frames = fitted.trajectory(n, codes, seed, n_frames)
+        frames = fitted.evolution(n, codes, seed, n_frames)
         return (
             torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
         )

@@ -341,7 +341,7 @@ class MovingPictures:
         """
         planned = self.planned
         device = planned.data.device
-        per_class = planned.plan.per_class
+        per_class = planned.plan.n_separate_classes
         self.codes_p: Tensor | None = None
         self.codes_q: Tensor | None = None
         self.positions: Tensor | None = None  # see `ParticleConditions`
@@ -376,9 +376,9 @@ class MovingPictures:
             return []
         order = self.planned.seed.child("batches", "order").permutation(data.n)
         class_slices = ClassSlices((0, data.n))
-        if plan.per_class and data.local_codes is not None:
+        if plan.n_separate_classes and data.local_codes is not None:
             order = order[torch.argsort(data.local_codes[order], stable=True)]
-            class_slices = ClassSlices.from_codes(data.local_codes, plan.per_class)
+            class_slices = ClassSlices.from_codes(data.local_codes, plan.n_separate_classes)
         parts, _ = even_parts(class_slices, batch_size, data.device)
         return [order[columns] for columns in parts]
 
@@ -391,13 +391,13 @@ class MovingPictures:
         if self.planned.ranks.size > 1:  # a step uses all columns
             if self.class_slices is None or data.local_codes is None:
                 return weighted_batches(codes_q, codes_p, data.indices, data.device)
-            slices_q = ClassSlices.from_codes(data.local_codes, plan.per_class)
+            slices_q = ClassSlices.from_codes(data.local_codes, plan.n_separate_classes)
             order = torch.argsort(data.local_codes, stable=True)
             return Batches(order=order, class_slices=[(self.class_slices, slices_q)])
         seed = self.planned.seed.child("batches")
-        if plan.per_class and codes_p is not None and codes_q is not None:
+        if plan.n_separate_classes and codes_p is not None and codes_q is not None:
             return divide_per_class(
-                plan.batch_size, codes_p, codes_q, plan.per_class, seed
+                plan.batch_size, codes_p, codes_q, plan.n_separate_classes, seed
             )
         return divide(
             plan.n_moved,
@@ -441,7 +441,7 @@ class MovingPictures:
             self.planned.data.n,
             self.codes_p if uses_codes else None,
             self.codes_q if uses_codes else None,
-            n_classes=plan.per_class,
+            n_classes=plan.n_separate_classes,
             max_samples=plan.batch_size,
             distinct=0.5 if plan.mirror else 1.0,
         )
@@ -450,7 +450,7 @@ class MovingPictures:
         """The pictures, dequantised anew for every stage or every step."""
         planned = self.planned
         data = planned.data
-        per_class = planned.plan.per_class
+        per_class = planned.plan.n_separate_classes
         every_step = planned.plan.options.dequantize_every == "step"
 
         def draw(stage_index: int, step_index: int) -> Cloud:

@@ -134,7 +134,7 @@ class PicturePlan(Plan):
                 )
 
     @property
-    def per_class(self) -> int:
+    def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         if math.isinf(self.amplifier):
             return self.n_conditions
@@ -152,7 +152,7 @@ class PicturePlan(Plan):
             return "completion"
         if self.condition == "clusters":
             return "clusters"
-        if self.per_class:
+        if self.n_separate_classes:
             return "per class"
         if self.classes_share_maps:
             return f"CSWF ξ={self.amplifier:g}"
@@ -168,9 +168,9 @@ class PicturePlan(Plan):
         if self.mosaic_size == 0:
             return "noise"
         source = "the data"
-        if self.per_class and self.condition == "labels":
+        if self.n_separate_classes and self.condition == "labels":
             source = "their class"
-        elif self.per_class:
+        elif self.n_separate_classes:
             source = "their cluster"
         return (
             f"mosaics of {self.mosaic_size} training pictures of {source}, "
@@ -268,7 +268,7 @@ class PicturePlan(Plan):
         """
         layout = self.layout
         d = layout.dimension
-        n_classes = max(1, self.per_class)
+        n_classes = max(1, self.n_separate_classes)
         pixel_bytes = 4
         if layout.n_pixel_values is not None:
             pixel_bytes = 1
