@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -329,7 +329,7 @@ def _center(h: int, w: int) -> np.ndarray:
     return mask
 
 
-MASKS: dict[MaskName, Callable[[int, int], np.ndarray]] = {
+MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
     "top": _top,
     "bottom": lambda h, w: ~_top(h, w),
     "left": _left,
@@ -351,7 +351,7 @@ def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarra
             raise ParameterError(
                 parameter, mask, f"is not one of {sorted(MASKS)}, nor a mask"
             )
-        return MASKS[cast(MaskName, mask)](h, w)
+        return MASKS[mask](h, w)
     array: np.ndarray = np.asarray(unmasked(mask, parameter))
     if array.shape != (h, w) or array.dtype != bool:
         raise DataError(

@@ -315,7 +315,10 @@ class PicturePlan(Plan):
 
 
 def choose_shrinkage(
-    shrinkage: Literal["auto"] | float, n_per_map: float, n_steps: int, mosaics: bool = False
+    shrinkage: Literal["auto"] | float,
+    n_per_map: float,
+    n_steps: int,
+    mosaics: bool = False,
 ) -> float:
     """κ for maps that are fitted to `n_per_map` different pictures.
 
