@@ -199,7 +199,7 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
         ),
         (
             lambda: grey.inpaint(PICTURES[:2], "top"),
-            "keeps none; fit it with keep_rows=True",
+            "keeps no pictures, but a mask needs them; fit it with keep_rows=True",
         ),
         (lambda: colour.inpaint(COLOURS[:2], "middle"), "mask='middle' is not one of"),
         (
