@@ -412,7 +412,7 @@ def _rotation_block(
 
 
 def steps_drawn_together(step: int, d: int) -> range:
-    """The steps of a stage, `step` among them, whose rotations of R^d are drawn at once.
+    """The steps of a stage, `step` among them, whose rotations are drawn together.
 
     The rotation of a step does not depend on the others: this only saves time.
     """

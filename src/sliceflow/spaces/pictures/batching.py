@@ -106,7 +106,7 @@ def divide_among_steps(
     codes_q: Tensor | None,
     seed: Seed,
 ) -> Batches:
-    """The columns of particles and pictures that the steps use, in turn, in one process.
+    """The columns of particles and pictures that steps use, in turn, in one process.
 
     Parameters
     ----------

@@ -93,7 +93,9 @@ class FittedPictures(HasConditions):
         if not has_pictures or int(self.pixels.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
         if plan.n_separate_classes:
-            n_codes = 2 * n if plan.mirror else n
+            n_codes = n
+            if plan.mirror:
+                n_codes = 2 * n
             if self.codes is None or len(self.codes) != n_codes:
                 raise ValueError(f"there are not codes for {n} kept pictures")
 

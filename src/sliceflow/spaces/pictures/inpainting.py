@@ -46,8 +46,8 @@ N_RANDOM_FEATURES = 1_000
 N_CONDITION_COMPONENTS = 20
 
 # Training pictures that a completion is drawn from, and how far draws spread around
-# them, in units of their own spread. "Completions" in benchmarks/RESULTS.md was measured
-# with these two values; there is no record of others.
+# them, in units of their own spread. "Completions" in benchmarks/RESULTS.md were
+# measured with these two values; there is no record of others.
 N_NEIGHBOURS = 100
 SPREAD = 0.4
 

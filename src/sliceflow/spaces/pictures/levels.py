@@ -53,7 +53,9 @@ class LevelFlow:
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
-            n_shared = plan.n_conditions if plan.classes_share_maps else 0
+            n_shared = 0
+            if plan.classes_share_maps:
+                n_shared = plan.n_conditions
             transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared)
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],

@@ -225,8 +225,8 @@ class PicturePlan(Plan):
             ("directions", self._directions_in_words()),
             ("transport", repr(self.transport)),
             ("a step uses", self._batch_in_words()),
-            ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else "off"),
-            ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
+            ("shrinkage", self._shrinkage_in_words()),
+            ("model", self._model_in_words()),
         ]
 
     def _data_in_words(self) -> str:
@@ -265,6 +265,16 @@ class PicturePlan(Plan):
         if self.batch_size is None:
             return ""
         return f"at most {self.batch_size} particles and pictures"
+
+    def _shrinkage_in_words(self) -> str:
+        if self.shrinkage == 0:
+            return "off"
+        return f"κ = {self.shrinkage:.2g}"
+
+    def _model_in_words(self) -> str:
+        if self.n_knots == 0:
+            return "none kept"
+        return f"{self.n_knots} knots per map"
 
     def fit_bytes(self, n_local: int, m_local: int) -> int:
         """Memory of a fit on a rank with n pictures (and mirror images), m particles.
