@@ -9,6 +9,7 @@ import torch
 from sliceflow.devices import resolve_device
 from sliceflow.models.saving import load_estimator
 from sliceflow.spaces.pictures.estimator import ImageFlow
+from sliceflow.spaces.pictures.options import Precision
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
@@ -18,7 +19,7 @@ _Flow = SlicedWassersteinFlow | ImageFlow | TableFlow
 def load(
     path: str | os.PathLike[str],
     device: str | torch.device = "auto",
-    precision: str | None = None,
+    precision: Precision | None = None,
     *,
     max_memory: int | None = None,
 ) -> _Flow:

@@ -381,22 +381,23 @@ def rotation(
     """
     if side is None:
         side = d
-    n_steps = _rotations_per_draw(d)
-    first = step // n_steps * n_steps
-    return _rotation_block(seed, first, d, side, device, dtype)[step - first]
+    steps = steps_drawn_together(step, d)
+    block = _rotation_block(seed, steps, d, side, device, dtype)
+    return block[step - steps.start]
 
 
 @cached(_ROTATION_CACHE_BYTES)
 def _rotation_block(
     seed: Seed,
-    first: int,
+    steps: range,
     d: int,
     side: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of some steps of a stage from step `first` on: (n, side, side)."""
-    n_steps = _rotations_per_draw(d)
+    """The rotations of some steps of a stage: (number of steps, side, side)."""
+    first = steps.start
+    n_steps = len(steps)
     if d <= _MAX_FRESH_DIMENSION:
         normal = seed.child("x").normal(n_steps * d, d, start=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
@@ -408,6 +409,16 @@ def _rotation_block(
     signs = torch.sign(uniform - 0.5)
     rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
     return zero_padded(rotations.to(dtype), side)
+
+
+def steps_drawn_together(step: int, d: int) -> range:
+    """The steps of a stage, `step` among them, whose rotations are drawn together.
+
+    The rotation of a step does not depend on the others: this only saves time.
+    """
+    n_steps = _rotations_per_draw(d)
+    first = step // n_steps * n_steps
+    return range(first, first + n_steps)
 
 
 def _rotations_per_draw(d: int) -> int:

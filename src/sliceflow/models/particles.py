@@ -71,6 +71,17 @@ class ParticleConditions:
         return self.codes[self.positions[:n_kept]]
 
 
+def count_moved(
+    n_kept: int, particles: ParticleConditions | None, has_model: bool = True
+) -> int:
+    """The number of particles that a fit moves in order to keep `n_kept`."""
+    if particles is not None:
+        return len(particles.codes)
+    if has_model:
+        return max(n_kept, conditions.MIN_PARTICLES)
+    return n_kept
+
+
 def select_particles(
     x: Tensor, positions: Tensor | None, share: Shard, n_kept: int, ranks: Ranks
 ) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compact import CompactMap, ModelStep
 from sliceflow.engine.flow import Flow, Noise
 from sliceflow.engine.frames import freeing_rotation_pools
@@ -21,7 +21,7 @@ from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_trajectory
+from sliceflow.spaces.pictures.levels import LevelFlow, replay_evolution
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -46,9 +46,8 @@ class FittedPictures(HasConditions):
     plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
-    conditions: RowConditions | None = (
-        None  # classes or clusters, also of mirror images
-    )
+    # classes or clusters of the pictures, also of mirror images
+    conditions: RowConditions | None = None
     # True where a pixel is known
     observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
@@ -93,15 +92,17 @@ class FittedPictures(HasConditions):
         assert n_values is not None  # stored pictures are bytes
         if not has_pictures or int(self.pixels.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
-        if plan.per_class:
-            n_codes = 2 * n if plan.mirror else n
+        if plan.n_separate_classes:
+            n_codes = n
+            if plan.mirror:
+                n_codes = 2 * n
             if self.codes is None or len(self.codes) != n_codes:
                 raise ValueError(f"there are not codes for {n} kept pictures")
 
     def _check_steps(self) -> None:
         plan = self.plan
         levels = LevelFlow(plan, self.seed, torch.device("cpu"))
-        n_classes = max(1, plan.per_class)
+        n_classes = max(1, plan.n_separate_classes)
         check_steps(
             levels.flow(),
             self.steps,
@@ -158,10 +159,10 @@ class FittedPictures(HasConditions):
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples of the classes with these codes (n,), in the user's layout."""
-        return self.trajectory(n, codes, seed)[0]
+        return self.evolution(n, codes, seed)[0]
 
     @freeing_rotation_pools()
-    def trajectory(
+    def evolution(
         self,
         n: int,
         codes: Tensor | None,
@@ -240,16 +241,14 @@ class FittedPictures(HasConditions):
         self, flow: Flow, particles: Cloud, noise: Noise, n_frames: int
     ) -> list[Tensor]:
         """Move particles by the steps of the model: frames (d, n), in their order."""
-        n_classes = self.plan.per_class
+        n_classes = self.plan.n_separate_classes
         if n_classes == 0 or particles.y is None:
-            return replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
+            return replay_evolution(flow, self.steps, particles, noise, n_frames)
         # Classes with separate maps must follow each other.
-        codes, order, inverse_order, class_slices = sort_by_class(
-            particles.y, n_classes
-        )
-        particles = Cloud(particles.x[:, order], codes, class_slices)
-        frames = replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
-        return [x[:, inverse_order] for x in frames]
+        by_class = ClassOrder.from_codes(particles.y, n_classes)
+        particles = by_class.sort(particles.x)
+        frames = replay_evolution(flow, self.steps, particles, noise, n_frames)
+        return [by_class.unsort(x) for x in frames]
 
     def _joined(self, parts: tuple[Any, ...]) -> Any:
         """Pictures of several passes as one array or tensor."""
@@ -271,7 +270,7 @@ class FittedPictures(HasConditions):
         given = with_hidden_as_zero(pictures, known)
         known_pixels = self._pixel_columns(given).to(self.device)
         k = known_pixels.shape[1]
-        frames = self.trajectory(k * n, None, seed, n_frames, known_pixels)
+        frames = self.evolution(k * n, None, seed, n_frames, known_pixels)
         completed = np.stack([np.asarray(frame) for frame in frames])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]

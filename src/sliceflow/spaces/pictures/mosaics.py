@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import sort_by_class
+from sliceflow.engine.clouds import ClassOrder
 from sliceflow.engine.flow import Noise
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
@@ -183,9 +183,9 @@ class Mosaics:
         codes = self.codes
         if codes is None:
             codes = torch.zeros(self._columns.shape[1], dtype=torch.int64)
-        _, order, _, class_slices = sort_by_class(codes.to(device), self.n_classes)
-        starts = torch.tensor(class_slices.starts, device=device)
-        return PicturesByClass(order, starts[:-1], starts.diff())
+        by_class = ClassOrder.from_codes(codes.to(device), self.n_classes)
+        starts = torch.tensor(by_class.class_slices.starts, device=device)
+        return PicturesByClass(by_class.order, starts[:-1], starts.diff())
 
     @cached_property
     def _class_means(self) -> Tensor:
@@ -240,14 +240,16 @@ def build_mosaics(
     """
     if pixels is None:
         return None
+    if plan.n_separate_classes == 0:
+        codes = None
     return Mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
         pixels=pixels,
         mirrored=plan.mirror,
-        codes=codes if plan.per_class else None,
-        n_classes=max(1, plan.per_class),
+        codes=codes,
+        n_classes=max(1, plan.n_separate_classes),
         device=device,
     )
 
@@ -262,6 +264,8 @@ def initial_particles(
 ) -> Tensor:
     """Where particles with codes (count,) start: (d, count), mosaics or noise."""
     if mosaics is not None:
-        return mosaics.draw(count, codes if plan.per_class else None, noise)
+        if plan.n_separate_classes == 0:
+            codes = None
+        return mosaics.draw(count, codes, noise)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
     return noise.child("start").fill(x).mul_(plan.options.start_noise)

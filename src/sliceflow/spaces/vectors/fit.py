@@ -26,7 +26,11 @@ from sliceflow.errors import CopyWarning, DataError, ParameterError, require
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
-from sliceflow.models.particles import ParticleConditions, select_particles
+from sliceflow.models.particles import (
+    ParticleConditions,
+    count_moved,
+    select_particles,
+)
 from sliceflow.models.protocols import FlowResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -240,9 +244,7 @@ class VectorAdapter:
         options = parameters["options"]
         n = rows.shard.total
         d = rows.X.shape[1]
-        n_moved = max(n_particles, conditions.MIN_PARTICLES)
-        if assigned is not None:
-            n_moved = len(assigned.codes)
+        n_moved = count_moved(n_particles, assigned)
         n_data = n if smoothing is None else max(n, n_moved)
         n_per_map = n_moved + n_data
         n_knots = int(options.n_knots)
