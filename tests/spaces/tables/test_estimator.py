@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import choosing
+from sliceflow.spaces.tables import tree_tuning
 
 
 def table(n=300, seed=0):
@@ -112,7 +112,7 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
     leaves = []
     for value in (0.01, 9.0):
-        monkeypatch.setattr(choosing, limit, value)
+        monkeypatch.setattr(tree_tuning, limit, value)
         leaves.append(TableFlow().plan(frame).min_samples_leaf)
     assert leaves == ([5, 20] if limit == "MIN_DISTANCE_RATIO" else [20, 5])
     monkeypatch.undo()
@@ -125,13 +125,13 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
 
 def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
     seen = []
-    fit_chain = choosing.fit_chain
+    fit_chain = tree_tuning.fit_chain
 
     def fit_and_remember(*arguments, **settings):
         seen.append(settings["strategies"])
         return fit_chain(*arguments, **settings)
 
-    monkeypatch.setattr(choosing, "fit_chain", fit_and_remember)
+    monkeypatch.setattr(tree_tuning, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})

@@ -321,9 +321,9 @@ def _expected_points(
     two, given the known coordinates, in the Gaussian of all donors.
     """
     completed, precision = _fit_gaussian(donor_points)
-    expected = completed[donor]
-    expected += _conditional_means(points - expected, precision)[0]
-    return expected
+    of_donor = completed[donor]
+    differences, _ = _conditional_means(points - of_donor, precision)
+    return np.asarray(of_donor + differences)
 
 
 def _first_known(positions: np.ndarray) -> np.ndarray:
