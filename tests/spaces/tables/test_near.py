@@ -154,8 +154,8 @@ def test_near_rows_are_conditional_and_filled(rng):
     assert left["c"].mean() == pytest.approx(
         frame["c"][frame["side"] == "left"].mean(), abs=0.05
     )
-    there = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
-    assert there["c"].mean() == pytest.approx(4, abs=0.1)
+    moved = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
+    assert moved["c"].mean() == pytest.approx(4, abs=0.1)
     assert (
         flow.sample(100, random_state=0, given={"a": (1.5, 2.0)})["a"]
         .between(1.5, 2.0)

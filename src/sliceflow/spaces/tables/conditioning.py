@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.formats import integer_values_of
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # An answer with fewer rows behind it gets a warning, and a number that fewer rows have
 # takes the nearest rows, too. A round number.
@@ -48,7 +51,7 @@ class FoundValue(NamedTuple):
 
     position: float  # −1 for a missing cell
     number: float  # NaN for a missing cell and for categories
-    series: Any  # a Series of one, in the dtype of the column
+    series: pd.Series  # of one cell, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ class Conditional:
     table: Table  # ranges and lists are more rules of it
     z: np.ndarray  # (n, d), positions of the rows, moved to given numbers
     fixed: dict[int, float]  # the position of each column with one given value,
-    values: dict[int, Any]  # and of numbers the value itself, a Series of one
+    values: dict[int, pd.Series]  # and of numbers the value itself, as one cell
 
 
 @dataclass(eq=False)
@@ -69,7 +72,7 @@ class _Request:
     matches: np.ndarray  # (n,), which rows have what is given, but rare numbers
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed: dict[int, float] = field(default_factory=dict)  # positions of values
-    values: dict[int, Any] = field(default_factory=dict)  # of numbers, a Series of one
+    values: dict[int, pd.Series] = field(default_factory=dict)  # as in `Conditional`
     rare_numbers: dict[int, float] = field(default_factory=dict)  # that few rows have
     notes: list[str] = field(default_factory=list)  # what is doubtful
 
@@ -83,11 +86,11 @@ class _Request:
         column = self.table.columns[c]
         positions = set[float]()
         for value in values:
-            found = find_value(column, value)
-            is_missing = found.position < 0
-            number = column.numbers(np.array([found.position]))[0]
-            if is_missing or number == found.number:
-                positions.add(found.position)
+            cell = find_value(column, value)
+            is_missing = cell.position < 0
+            number = column.numbers(np.array([cell.position]))[0]
+            if is_missing or number == cell.number:
+                positions.add(cell.position)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
@@ -96,16 +99,16 @@ class _Request:
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
         column = self.table.columns[c]
-        found = find_value(column, value)
-        self.fixed[c] = found.position
-        has_value = self.table.z[:, c] == found.position
-        if column.is_number and not np.isnan(found.number):
-            self.values[c] = found.series
-            if not column.level_numbers[0] <= found.number <= column.level_numbers[-1]:
+        cell = find_value(column, value)
+        self.fixed[c] = cell.position
+        has_value = self.table.z[:, c] == cell.position
+        if column.is_number and not np.isnan(cell.number):
+            self.values[c] = cell.series
+            if not column.level_numbers[0] <= cell.number <= column.level_numbers[-1]:
                 text = f"{column.name}={value} is outside the table's values"
                 self.notes.append(text)
             if int((has_value & self.matches).sum()) < MIN_ROWS:
-                self.rare_numbers[c] = found.number
+                self.rare_numbers[c] = cell.number
                 return
         self.matches &= has_value
 

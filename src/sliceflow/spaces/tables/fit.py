@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from sliceflow.spaces.tables.tree_tuning import (
     may_use_neighbours,
 )
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # About what a fit takes, to tell users before it starts: seconds on one thread for each
 # cell that a tree is fitted to and each column that the tree sees; seconds for each
@@ -187,7 +190,7 @@ class FittedTable:
         n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
         return BYTES_PER_DRAWN_CELL * n_cells
 
-    def draw(self, n: int, seed: Seed, missing: bool = True) -> Any:
+    def draw(self, n: int, seed: Seed, missing: bool = True) -> pd.DataFrame:
         """A DataFrame of n new rows, with or without `missing` cells."""
         chain = self.chain
         if not missing and self.plan.n_neighbors:
@@ -197,7 +200,7 @@ class FittedTable:
 
     def draw_given(
         self, n: int, seed: Seed, given: Mapping[Any, Any], missing: bool = True
-    ) -> Any:
+    ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
         A chain of the other columns is fitted to the rows that have it.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from sliceflow.spaces.tables.constraints import (
 from sliceflow.spaces.tables.neighbours import NeighbourModel
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.trees import TreeSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The most rounds in which rows that break a constraint are drawn again, before there is
 # an error. A round number.
@@ -201,8 +204,8 @@ class Table:
         return np.column_stack(positions)
 
     def frame(
-        self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None
-    ) -> Any:
+        self, z: np.ndarray, seed: Seed, given: Mapping[int, pd.Series] | None = None
+    ) -> pd.DataFrame:
         """A DataFrame of rows with positions z (m, d).
 
         `given` columns have one value in all rows, which is passed as a Series of one.

@@ -118,7 +118,7 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
 
 
 def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: of small tables without rules."""
+    """Whether nearest rows may draw smooth numbers: in small tables without rules."""
     is_small = (
         len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
         and len(table.order) <= MAX_COLUMNS_COMPARED
@@ -239,20 +239,31 @@ def _neighbours_are_better(
     Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
     them with the other half.
     """
+    only_trees = settings._replace(n_neighbors=0)
+    with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
-    columns = table.order
     for seed in range(max(1, ROWS_COMPARED // len(table.z))):
         rng = generator(CHOICE_SEED.child("near", seed))
         first, second = np.array_split(rng.permutation(table.z), 2)
         for fitted, held_out in ((first, second), (second, first)):
-            aucs = []
-            for n_neighbors in (0, k // 2):
-                trial = settings._replace(n_neighbors=n_neighbors)
-                draws = _trial_draws(table, fitted, len(held_out), trial, strategies)
-                aucs.append(_detector_auc(held_out[:, columns], draws[:, columns]))
-            auc_of_trees, auc_of_neighbours = aucs
+            auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
+            auc_of_neighbours = _trial_auc(
+                table, fitted, held_out, with_neighbours, strategies
+            )
             gain += auc_of_trees - auc_of_neighbours
     return gain > 0
+
+
+def _trial_auc(
+    table: Table,
+    fitted: np.ndarray,
+    held_out: np.ndarray,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> float:
+    """How well a detector tells draws of a chain of `fitted` rows from other rows."""
+    draws = _trial_draws(table, fitted, len(held_out), settings, strategies)
+    return _detector_auc(held_out[:, table.order], draws[:, table.order])
 
 
 def _trial_draws(
