@@ -300,7 +300,7 @@ def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
         flow = fit(frame, columns={"mail": "category"})
-    assert "REAL VALUES" in flow.columns_["note"][0]
+    assert flow.columns_["note"][0].count("REAL VALUES") == 1
 
 
 def long_texts(n):

@@ -499,7 +499,8 @@ class Column:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         note = shown(self.levels.tolist()) or "all missing"
         if self.discloses_rows:
-            note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
+            # At the front, because long notes are cut.
+            note = f"REAL VALUES in samples, most of which belong to one row; {note}"
         return note
 
     @property
