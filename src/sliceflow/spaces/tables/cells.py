@@ -82,7 +82,7 @@ _PANDAS_ERRORS = (
 _MAX_LABELS_SHOWN = 6
 
 
-def pandas() -> ModuleType:
+def import_pandas() -> ModuleType:
     """The module pandas; an ImportError says how to install it."""
     try:
         return import_module("pandas")
@@ -133,9 +133,9 @@ class EncodedColumn:
     def levels(self) -> pd.Series:
         """(k,), the different values, as a Series."""
         if len(self.numbers):
-            return pandas().Series(self.numbers).astype(self.dtype)
+            return import_pandas().Series(self.numbers).astype(self.dtype)
         values = [_value_of_label(label) for label in self.labels]
-        return pandas().Series(values, dtype=object).astype(self.dtype)
+        return import_pandas().Series(values, dtype=object).astype(self.dtype)
 
     @cached_property
     def value_type(self) -> ValueType:
@@ -157,7 +157,7 @@ class EncodedColumn:
 
     def to_series(self, codes: np.ndarray) -> pd.Series:
         """A column of the user's dtype, with cells of these codes (m,)."""
-        pd = pandas()
+        pd = import_pandas()
         if self.categorical:
             categories = pd.Categorical.from_codes(
                 codes, pd.Index(self.levels), ordered=self.categorical == "ordered"
@@ -238,11 +238,11 @@ class TableRows:
 
     def append(self, others: TableRows) -> TableRows:
         """These rows, and others below them."""
-        pairs = zip(self.columns, others.like(self).columns, strict=True)
+        pairs = zip(self.columns, others.align_columns(self).columns, strict=True)
         columns = tuple(_concatenate(above, below) for above, below in pairs)
         return replace(self, columns=columns, n=self.n + others.n)
 
-    def like(self, known: TableRows) -> TableRows:
+    def align_columns(self, known: TableRows) -> TableRows:
         """The same rows, with the columns in the order of `known`.
 
         A `DataError` names a column that is lacking or unknown.
@@ -253,7 +253,7 @@ class TableRows:
             if name not in by_name:
                 raise DataError(
                     f"the table lacks the column {name!r}",
-                    f"the model has {shown(names)}",
+                    f"the model has {format_names(names)}",
                 )
         for name in by_name:
             if name not in names:
@@ -295,7 +295,7 @@ def make_frame(
     rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
 ) -> pd.DataFrame:
     """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
-    pd = pandas()
+    pd = import_pandas()
     frame = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
     names = [name for name, _ in columns]
     if len(rows.header) > 1:
@@ -319,7 +319,7 @@ def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
 
 def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
     """A column of a model, and new rows of it."""
-    pd = pandas()
+    pd = import_pandas()
     old_cells = above.to_series(above.codes)
     new_cells = below.to_series(below.codes)
     try:
@@ -343,7 +343,7 @@ def _with_new_categories(
     column: EncodedColumn, new_cells: pd.Series
 ) -> pd.CategoricalDtype:
     """The categories of a column, and behind them those that only new cells have."""
-    pd = pandas()
+    pd = import_pandas()
     values = convert_exactly(
         pd.Series(new_cells.dropna().unique()), column.levels.dtype
     )
@@ -352,7 +352,7 @@ def _with_new_categories(
     return pd.CategoricalDtype(categories, column.categorical == "ordered")
 
 
-def shown(labels: Sequence[Any]) -> str:
+def format_names(labels: Sequence[Any]) -> str:
     """The first labels as text, and how many there are."""
     text = ", ".join(str(label) for label in labels[:_MAX_LABELS_SHOWN])
     if len(labels) <= _MAX_LABELS_SHOWN:
@@ -362,7 +362,7 @@ def shown(labels: Sequence[Any]) -> str:
 
 def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. An error names what cannot be used, and what to do."""
-    if not isinstance(frame, pandas().DataFrame):
+    if not isinstance(frame, import_pandas().DataFrame):
         advice = "pass pandas.DataFrame(array)"
         if hasattr(frame, "to_pandas"):
             advice = "pass frame.to_pandas()"
@@ -399,7 +399,7 @@ def _python_value(value: Any) -> Any:
 
 def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     """The levels and codes of a column of a DataFrame."""
-    pd = pandas()
+    pd = import_pandas()
     kind = column_kind(column)
     if kind == "object":
         codes, levels = _factorize_objects(column, name)
@@ -423,7 +423,7 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
 def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
     """A column of pandas' categories. These are its levels, in their order."""
     categories: _Categorical = "ordered" if column.dtype.ordered else "unordered"
-    levels = pandas().Series(column.dtype.categories)
+    levels = import_pandas().Series(column.dtype.categories)
     codes = column.cat.codes.to_numpy(np.int64)
     return _encode_levels(name, codes, levels, categories)
 
@@ -446,7 +446,7 @@ def _encode_levels(
 ) -> EncodedColumn:
     """The column with these levels. An error of pandas if a file cannot hold them."""
     dtype = str(levels.dtype)
-    dtype_of_name = str(pandas().Series([], dtype=dtype).dtype)
+    dtype_of_name = str(import_pandas().Series([], dtype=dtype).dtype)
     if dtype_of_name != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
     kind = column_kind(levels)
@@ -512,4 +512,4 @@ def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Ser
     codes = np.full(len(column), -1, dtype=np.int64)
     codes[rows] = [code_of_text[text] for text in texts]
     levels = [value_of_text[text] for text in sorted_texts]
-    return codes, pandas().Series(levels, dtype=object)
+    return codes, import_pandas().Series(levels, dtype=object)

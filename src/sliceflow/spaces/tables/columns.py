@@ -42,8 +42,8 @@ from sliceflow.spaces.tables.cells import (
     OBJECT_OF_TEXT,
     EncodedColumn,
     convert_exactly,
-    pandas,
-    shown,
+    format_names,
+    import_pandas,
 )
 from sliceflow.spaces.tables.formats import (
     MAX_EXACT_FLOAT,
@@ -51,7 +51,7 @@ from sliceflow.spaces.tables.formats import (
     DateFormat,
     TextFormat,
     infer_date_formats,
-    integer_values_of,
+    to_scaled_values,
 )
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ class Column:
         values = np.full(len(missing), None, dtype=object)
         n = int((~missing).sum())
         values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
-        return pandas().Series(values, dtype=object).astype(self.encoded.dtype)
+        return import_pandas().Series(values, dtype=object).astype(self.encoded.dtype)
 
     def _values_of_numbers(self, positions: np.ndarray) -> pd.Series:
         """The values at positions, made of their numbers even if they are levels."""
@@ -407,8 +407,8 @@ class Column:
             if self.text_format is not None:
                 values = self.text_format.write(values)
         if self.encoded.dtype == "object":
-            return pandas().Series(values, dtype=object)
-        return pandas().Series(values).astype(self.encoded.dtype)
+            return import_pandas().Series(values, dtype=object)
+        return import_pandas().Series(values).astype(self.encoded.dtype)
 
     def locate(self, values: pd.Series) -> Located:
         """Where values (m,), none of them missing, or texts for them are.
@@ -432,7 +432,7 @@ class Column:
         dtype = self.encoded.levels.dtype
         try:
             new_values = self._convert_new_values(new_values, as_texts)
-            integers, unit = integer_values_of(new_values, value_type, self.text_format)
+            integers, unit = to_scaled_values(new_values, value_type, self.text_format)
             numbers[new] = self.numbers_of_integers(integers, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
@@ -449,7 +449,7 @@ class Column:
     def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
         if not self.is_number:
-            raise ValueError(f"it has {shown(self.levels.tolist())}")
+            raise ValueError(f"it has {format_names(self.levels.tolist())}")
         dtype = self.encoded.levels.dtype
         value_type = self.encoded.value_type
         if as_texts:
@@ -460,7 +460,7 @@ class Column:
             return converted
         make = OBJECT_OF_TEXT[value_type]
         objects = [make(str(value)) for value in converted]
-        return pandas().Series(objects, dtype=object)
+        return import_pandas().Series(objects, dtype=object)
 
     def encode(self, cells: EncodedColumn) -> np.ndarray:
         """The positions (m,) of other cells (m,) of this column.
@@ -497,7 +497,7 @@ class Column:
             return f"{self.identifier_reason}: new ones like {example}"
         if self.is_number:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
-        note = shown(self.levels.tolist()) or "all missing"
+        note = format_names(self.levels.tolist()) or "all missing"
         if self.discloses_rows:
             note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
         return note
@@ -521,7 +521,7 @@ def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return np.asarray(np.interp(positions, np.arange(len(values)), values))
 
 
-def infer_schema(
+def infer_column(
     encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
 ) -> Column:
     """What a column is: numbers, categories, identifiers …
@@ -653,7 +653,7 @@ def _numeric_column(
     text_format: TextFormat | None,
 ) -> Column:
     """The column of numbers or times; an empty `kind` is chosen."""
-    integer_values, unit = integer_values_of(
+    integer_values, unit = to_scaled_values(
         encoded.levels.iloc[present], encoded.value_type, text_format
     )
     ascending = np.argsort(integer_values, kind="stable")
@@ -727,7 +727,7 @@ def _is_on_calendar(column: Column) -> bool:
     else:
         assert column.unit is not None, "times are integers of a unit"
         unit_name = TIME_UNITS[column.unit]
-        times = pandas().Series(
+        times = import_pandas().Series(
             column.integer_values.astype(f"datetime64[{unit_name}]")
         )
     is_midnight = times == times.dt.normalize()

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, TypeGuard
 import numpy as np
 
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import pandas
+from sliceflow.spaces.tables.cells import import_pandas
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 
@@ -279,7 +279,7 @@ class Rules:
 
     def _occurs(self, positions: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
         """Which combinations of positions (m, k) of some columns are in the table."""
-        pd = pandas()
+        pd = import_pandas()
         if columns not in self._combinations:
             all_rows = pd.DataFrame(self.z[:, columns])
             self._combinations[columns] = all_rows.drop_duplicates().to_numpy()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from sliceflow.errors import DataError, duplicates
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
-from sliceflow.spaces.tables.cells import pandas
+from sliceflow.spaces.tables.cells import import_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class _Layout(NamedTuple):
     has_header: bool  # whether the first row has these names
 
 
-def as_frame(X: Any) -> Any:
+def read_if_path(X: Any) -> Any:
     """A table, read from its file if X is a path; anything else is unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_table(X)
@@ -59,7 +59,7 @@ def as_frame(X: Any) -> Any:
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
     path = Path(path)
-    pd = pandas()
+    pd = import_pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     binary_format = _binary_format(path)

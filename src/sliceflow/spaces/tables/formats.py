@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import ValueType, pandas
+from sliceflow.spaces.tables.cells import ValueType, import_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ class DateFormat:
 
     def parse(self, texts: Sequence[str] | pd.Series) -> np.ndarray:
         """Times (n,) in UTC as datetime64; NaT for what is not written this way."""
-        pd = pandas()
+        pd = import_pandas()
         stripped = pd.Series(texts, dtype="str").str.strip()
         date_format = self.format
         if date_format == _COMPACT_FORMAT:
@@ -144,7 +144,7 @@ def _guess_format(text: str, day_first: bool) -> str | None:
     """The format that pandas guesses for a text."""
     with warnings.catch_warnings():  # that the day of a date cannot come first
         warnings.simplefilter("ignore")
-        guess: str | None = pandas().tseries.api.guess_datetime_format(
+        guess: str | None = import_pandas().tseries.api.guess_datetime_format(
             text, dayfirst=day_first
         )
     return guess
@@ -165,7 +165,7 @@ def _common_end(texts: list[str], date_format: str) -> tuple[int, str]:
     return digits, offset
 
 
-def integer_values_of(
+def to_scaled_values(
     values: pd.Series, value_type: ValueType, text_format: TextFormat | None
 ) -> tuple[np.ndarray, Fraction | None]:
     """Values (n,) without missing ones as integers, and their unit in ones or seconds.

@@ -116,11 +116,11 @@ def _have_forms_of_identifiers(texts: list[str]) -> bool:
     mean_spaces = sum(text.count(" ") for text in texts) / len(texts)
     if mean_spaces < _MAX_SPACES_OF_IDENTIFIER:
         return True
-    forms = {"".join(alphabets([text])) for text in texts}
+    forms = {"".join(character_classes([text])) for text in texts}
     return len(forms) <= _MAX_FORMS
 
 
-def alphabets(texts: Sequence[str]) -> list[str]:
+def character_classes(texts: Sequence[str]) -> list[str]:
     """What may stand in every place of a text that is like these.
 
     A place has the letters or digits of the kind that the longest text has there, or
@@ -164,7 +164,7 @@ def _alphabet_of(character: str, kinds: tuple[str, ...]) -> str:
 def example_of(column: EncodedColumn) -> str:
     """What new identifiers of the column look like."""
     values = column.levels.iloc[:_MAX_VALUES_READ].astype(str).tolist()
-    return "".join(alphabet[-1] for alphabet in alphabets(values))
+    return "".join(alphabet[-1] for alphabet in character_classes(values))
 
 
 def new_identifiers(
@@ -174,7 +174,7 @@ def new_identifiers(
     if column.value_type == "int":
         return _new_integers(column, n, rng)
     known = column.levels.tolist()
-    places = alphabets(known[:_MAX_VALUES_READ])
+    places = character_classes(known[:_MAX_VALUES_READ])
     _add_places(places, _SPARE_ROOM * (n + len(known)))
     known_texts = set(known)
     found = dict[str, None]()  # a set that keeps its order
