@@ -314,12 +314,12 @@ class Rules:
         """weight·column of rows (m,)."""
         column = self.columns[c]
         weight = rule.weights[rule.columns.index(c)]
-        values = column.integer_values_at(z[:, c])
+        values = column.grid.positions_to_scaled_values(z[:, c])
         if rule.unit is None:
             values = values.astype(np.float64)
         else:
-            lowest = int(column.integer_values[0])
-            highest = int(column.integer_values[-1])
+            lowest = int(column.grid.scaled_values[0])
+            highest = int(column.grid.scaled_values[-1])
             if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
                 values = values.astype(object)
         return np.asarray(weight * values)
@@ -373,13 +373,15 @@ class Rules:
         column = self.columns[c]
         sign = int(np.sign(rule.weights[rule.columns.index(c)]))
         value = -sign * self._difference(rule, z, without=c)
-        numbers = column.numbers_of_integers(value, rule.unit)
-        on_grid = column.round_to_grid(numbers)
+        grid_values = column.grid.scaled_values_to_grid_values(value, rule.unit)
+        on_grid = column.grid.round(grid_values)
         tolerance = 0.0
         if rule.unit is None:
             tolerance = _STEP_TOLERANCE
-        positions = column.positions_of(on_grid)
-        is_possible = (np.abs(on_grid - numbers) <= tolerance) & ~np.isnan(positions)
+        positions = column.grid.grid_values_to_positions(on_grid)
+        is_possible = (np.abs(on_grid - grid_values) <= tolerance) & ~np.isnan(
+            positions
+        )
         return np.where(is_possible, positions, np.inf)
 
 

@@ -262,7 +262,7 @@ def _move_to_numbers(
 def _require_exact(table: Table, c: int, number: float, position: float) -> None:
     """An error if a constraint compares a given number that no position stands for."""
     column = table.columns[c]
-    stored = column.round_to_grid(column.numbers(np.array([position])))[0]
+    stored = column.grid.round(column.numbers(np.array([position])))[0]
     if abs(stored - number) <= EQUAL_TOLERANCE * abs(number):
         return
     for rule in table.rules.rules:
