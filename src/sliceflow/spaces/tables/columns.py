@@ -416,7 +416,7 @@ class Column:
     def decode(self, positions: np.ndarray, rng: np.random.Generator) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
-        Identifiers are made up, by random numbers.
+        Identifiers are new ones, drawn at random.
         """
         if self.kind == "identifier":
             return self._new_identifiers(positions < 0, rng)
@@ -531,7 +531,7 @@ class Column:
         positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
         return positions
 
-    # What the user is told
+    # What `columns_` says
 
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
@@ -555,7 +555,8 @@ class Column:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         note = format_names(self.levels.tolist()) or "all missing"
         if self.discloses_rows:
-            note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
+            # At the front, because long notes are cut.
+            note = f"REAL VALUES in samples, most of which belong to one row; {note}"
         return note
 
     @property
@@ -571,7 +572,7 @@ class Column:
 def infer_column(
     encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
 ) -> Column:
-    """The column of some cells, with its kind, levels and grid.
+    """Infer the kind, the levels and the grid of a column from its cells.
 
     Parameters
     ----------

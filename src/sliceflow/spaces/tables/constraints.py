@@ -233,7 +233,7 @@ class Rules:
         rows: np.ndarray,
         positions: np.ndarray,
     ) -> np.ndarray:
-        """Whether a column may have certain positions, as far as the rest is drawn.
+        """Whether a column may have certain positions, given what is drawn so far.
 
         Parameters
         ----------

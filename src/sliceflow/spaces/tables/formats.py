@@ -1,4 +1,4 @@
-"""Values as exact integers, and dates that are written as text.
+"""Values as exact integers, the scaled values, and dates that are written as text.
 
 An amount of 12.50 is 1250 cents, a date is a number of days, a time a number of
 microseconds since 1970 in UTC: integers of a `unit`, a fraction of one or of a second.
@@ -73,7 +73,9 @@ class DateFormat:
             stripped = stripped.where(stripped.str.match(_ISO_DATE))
             date_format = "ISO8601"
         times = pd.to_datetime(stripped, format=date_format, errors="coerce", utc=True)
-        unit = "ns" if self.digits > 6 else "us"
+        unit = "us"
+        if self.digits > 6:
+            unit = "ns"
         return np.asarray(times.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
 
     def write(self, times: np.ndarray) -> list[str]:
@@ -121,7 +123,9 @@ def _possible_formats(text: str) -> list[str]:
     """Formats of `strftime` that a text may have, sorted."""
     time_of_day = _TIME_OF_DAY.fullmatch(text)
     if time_of_day:
-        seconds = ":%S" if time_of_day["seconds"] else ""
+        seconds = ""
+        if time_of_day["seconds"]:
+            seconds = ":%S"
         if time_of_day["half"]:
             return [f"%I:%M{seconds} %p"]
         return [f"%H:%M{seconds}"]
@@ -132,7 +136,7 @@ def _possible_formats(text: str) -> list[str]:
 
 
 def _day_first_options(text: str) -> tuple[bool, ...]:
-    """Whether the day may stand before the month, or must."""
+    """The values of `dayfirst` to try: whether the day stands before the month."""
     if text[:4].isdigit():
         return (False,)
     if "/" in text:
@@ -142,7 +146,7 @@ def _day_first_options(text: str) -> tuple[bool, ...]:
 
 def _guess_format(text: str, day_first: bool) -> str | None:
     """The format that pandas guesses for a text."""
-    with warnings.catch_warnings():  # that the day of a date cannot come first
+    with warnings.catch_warnings():  # pandas warns if the day cannot come first
         warnings.simplefilter("ignore")
         guess: str | None = import_pandas().tseries.api.guess_datetime_format(
             text, dayfirst=day_first
