@@ -293,6 +293,21 @@ def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns(rng):
     assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
 
 
+def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
+    parts = pd.DataFrame(rng.integers(0, 9, (60, 6)), columns=[*"uvwxyz"])
+    frame = parts.copy()
+    constraints = []
+    for first, second in ("yz", "wx", "uv", "xy", "vw"):
+        frame[f"{first}{second}"] = parts[first] + parts[second]
+        constraints.append(f"{first}{second} = {first} + {second}")
+    table = Table.infer_schema(read_frame(frame), {}, constraints)
+    z = table.z.copy()
+    z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
+    is_free = np.isin(np.arange(table.z.shape[1]), range(1, 6))
+    assert table.rules.complete(z, is_free).all()
+    assert np.array_equal(z, table.z)  # v follows from u, w from v, and so on
+
+
 def test_constants_are_compared_and_filled(rng):
     day = pd.Timestamp("2024-05-01")
     frame = pd.DataFrame(

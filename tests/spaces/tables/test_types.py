@@ -354,9 +354,9 @@ def test_other_objects_names_and_kinds_are_refused():
     ("dtype", "levels"),
     [
         # The year 33,658, on a clock that is shown and on one that is not.
-        ("datetime64[s, Europe/Berlin]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([-(10**12)])}),
+        ("datetime64[s, Europe/Berlin]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([-(10**12)])}),
         ("object", {"labels": ("a", 3)}),
         ("object", {"labels": (True, 1.5)}),
         ("no dtype", {"labels": ("a",)}),

@@ -187,7 +187,7 @@ class ColumnModel:
         for source, index in enumerate(self.equal_columns, start=1):
             rows = np.flatnonzero(sources == source)
             numbers = _numbers_in_units_of(column, self.columns[index], z[rows, index])
-            copied = column.positions_of(numbers)
+            copied = column.grid.grid_values_to_positions(numbers)
             accepted = (copied >= 0) & is_allowed(self.column, rows, copied)
             positions[rows[accepted]] = copied[accepted]
 
@@ -475,6 +475,6 @@ def _numbers_in_units_of(
     if column.unit is None or other.unit is None:
         return numbers
     ratio = other.unit / column.unit
-    scale = float(other.step * ratio)
-    shift = float(other.origin * ratio - column.origin)
-    return (numbers * scale + shift) / column.step
+    scale = float(other.grid.step * ratio)
+    shift = float(other.grid.origin * ratio - column.grid.origin)
+    return (numbers * scale + shift) / column.grid.step

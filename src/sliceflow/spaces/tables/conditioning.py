@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import pandas, shown
+from sliceflow.spaces.tables.cells import format_names, import_pandas
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
-from sliceflow.spaces.tables.formats import integer_values_of
+from sliceflow.spaces.tables.formats import to_scaled_values
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table
 
@@ -165,7 +165,7 @@ def _column_index(table: Table, name: Any) -> int:
     """The index of a column that may be given."""
     if name not in table.names:
         fact = f"given {name!r} is not a column"
-        raise DataError(fact, f"there are {shown(table.names)}")
+        raise DataError(fact, f"there are {format_names(table.names)}")
     c = table.names.index(name)
     kind = table.columns[c].kind
     if kind in ("identifier", "drop"):
@@ -180,7 +180,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
-    pd = pandas()
+    pd = import_pandas()
     encoded = column.encoded
     series = pd.Series([value], dtype=object)
     if series.isna().all():
@@ -202,7 +202,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
 def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
     """The rules low ≤ column and column ≤ high for bounds (low, high)."""
     is_range = len(bounds) == 2 and column.is_number
-    if not is_range or pandas().isna([*bounds]).any():
+    if not is_range or import_pandas().isna([*bounds]).any():
         fact = f"given {bounds} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
     text = f"given {column.name}={bounds}"
@@ -224,7 +224,7 @@ def _bound_in_units(
     unit.
     """
     series = find_value(column, value).series
-    integer_values, unit = integer_values_of(
+    integer_values, unit = to_scaled_values(
         series, column.encoded.value_type, column.text_format
     )
     number = Fraction(integer_values[0]) * (unit or 1)
@@ -298,7 +298,7 @@ def _require_exact(table: Table, c: int, number: float, position: float) -> None
     instead of what is at this position.
     """
     column = table.columns[c]
-    stored = column.round_to_grid(column.numbers(np.array([position])))[0]
+    stored = column.grid.round(column.numbers(np.array([position])))[0]
     if abs(stored - number) <= EQUAL_TOLERANCE * abs(number):
         return
     for rule in table.rules.rules:

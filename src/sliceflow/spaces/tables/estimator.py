@@ -17,10 +17,15 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, is_int, is_real, require
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.saving import Model
-from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
+from sliceflow.spaces.tables.cells import (
+    TableRows,
+    format_names,
+    import_pandas,
+    read_frame,
+)
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.conditioning import find_value
-from sliceflow.spaces.tables.files import as_frame
+from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
     TableAdapter,
@@ -177,7 +182,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
                 source, target = rule.columns
                 note = rows[target]["note"]
                 rows[target]["note"] = f"follows from {table.names[source]}, {note}"
-        frame = pandas().DataFrame(rows)
+        frame = import_pandas().DataFrame(rows)
         frame["note"] = _shortened_notes(frame)
         return frame
 
@@ -270,7 +275,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
-        frame = as_frame(X)
+        frame = read_if_path(X)
         z = table.positions_of(read_frame(frame))
         filled, unfilled = fill(table, z, n, seed)
         tables = []
@@ -389,5 +394,5 @@ def _warn_of_empty_cells(
     if len(rows_left):
         n_rows = len(frames[0])
         reason = f"constraints cannot be kept in {len(rows_left)} of {n_rows} rows"
-    text = f"impute left cells of {shown(empty)} empty: {reason}"
+    text = f"impute left cells of {format_names(empty)} empty: {reason}"
     warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute

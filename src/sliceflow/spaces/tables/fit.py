@@ -17,11 +17,11 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
-from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
+from sliceflow.spaces.tables.cells import TableRows, format_names, read_frame
 from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
 from sliceflow.spaces.tables.conditioning import condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
-from sliceflow.spaces.tables.files import as_frame
+from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.strategies import choose_strategies
 from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain
 from sliceflow.spaces.tables.tree_tuning import (
@@ -99,13 +99,13 @@ class TablePlan(Plan):
                 per_level = f"each level of {name} has trees of its own"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
-            ("order", shown(self.order)),
+            ("order", format_names(self.order)),
             ("near rows", near_rows),
             ("trees", trees),
-            ("regressions", shown(by_regression)),
+            ("regressions", format_names(by_regression)),
             ("per_level", per_level),
-            ("rules", shown(self.rules)),
-            ("identifiers", shown(self.identifiers)),
+            ("rules", format_names(self.rules)),
+            ("identifiers", format_names(self.identifiers)),
             ("model", "keeps all rows"),
         ]
 
@@ -249,10 +249,10 @@ class TableAdapter:
         if y is not None:
             fact = "a table has no y"
             raise DataError(fact, "pass it as a column of X, and given= to sample")
-        rows = read_frame(as_frame(X))
+        rows = read_frame(read_if_path(X))
         if self.known_rows is None:
             return rows
-        return rows.like(self.known_rows)
+        return rows.align_columns(self.known_rows)
 
     def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
@@ -339,7 +339,7 @@ class PlannedTable:
             return None
         fact = "samples contain real values, most of which belong to one row"
         if len(names) > 1:
-            fact += f" (also those of {shown(names[1:])})"
+            fact += f" (also those of {format_names(names[1:])})"
         return DataWarning(
             fact, column=names[0], suggested_kinds=("identifier", "drop")
         )

@@ -122,7 +122,7 @@ class RidgeRegression:
         if self.scale == "logs":
             numbers = np.exp(np.minimum(values, MAX_LOGARITHM)) - _log_offset(column)
         inside = np.clip(numbers, column.level_numbers[0], column.level_numbers[-1])
-        return column.positions_of(column.round_to_grid(inside))
+        return column.grid.grid_values_to_positions(column.grid.round(inside))
 
     def is_exact(self, z: np.ndarray, target: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""
@@ -164,7 +164,7 @@ def _log_offset(column: Column) -> float:
     Numbers count steps from the lowest value. If the values themselves are positive,
     the offset gives these back. Else the lowest number becomes 1.
     """
-    zero = column.origin / column.step
+    zero = column.grid.origin / column.grid.step
     if column.level_numbers[0] + zero > 0:
         return zero
     return 1.0 - float(column.level_numbers[0])

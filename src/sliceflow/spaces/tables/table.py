@@ -12,7 +12,12 @@ import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
+from sliceflow.spaces.tables.cells import (
+    TableRows,
+    format_names,
+    import_pandas,
+    make_frame,
+)
 from sliceflow.spaces.tables.chain import (
     ChainStep,
     IsAllowed,
@@ -23,7 +28,7 @@ from sliceflow.spaces.tables.chain import (
     fit_column_model,
     uses_ridge,
 )
-from sliceflow.spaces.tables.columns import Column, infer_schema
+from sliceflow.spaces.tables.columns import Column, infer_column
 from sliceflow.spaces.tables.constraints import (
     Rule,
     Rules,
@@ -84,13 +89,13 @@ class Table:
         for name, kind in kinds.items():
             if name not in texts:
                 fact = f"names {name!r}, which is not a column"
-                hint = f"there are {shown(names)}"
+                hint = f"there are {format_names(names)}"
                 raise ParameterError("columns", {name: kind}, fact, hint)
         codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
-        is_repeated = pandas().DataFrame(codes).duplicated().to_numpy()
+        is_repeated = import_pandas().DataFrame(codes).duplicated().to_numpy()
         distinct_rows = np.flatnonzero(~is_repeated)
         columns = tuple(
-            infer_schema(encoded, distinct_rows, kinds.get(str(encoded.name)))
+            infer_column(encoded, distinct_rows, kinds.get(str(encoded.name)))
             for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
@@ -198,7 +203,7 @@ class Table:
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. An error names a value that cannot be."""
-        others = rows.like(self.rows).columns
+        others = rows.align_columns(self.rows).columns
         positions = []
         for column, encoded in zip(self.columns, others, strict=True):
             positions.append(column.encode(encoded))
