@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
 from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.rows import as_rows, subsample
 from sliceflow.neighbours.nearness import median_distance_ratio
+from sliceflow.validation import from_tensor, require
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
 from sliceflow.metrics.rows import nearest
 from sliceflow.neighbours.nearness import median_distance_ratio
+from sliceflow.validation import from_tensor, require
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01

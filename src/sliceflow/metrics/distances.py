@@ -10,8 +10,9 @@ import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
-from sliceflow.errors import DataError, from_tensor
+from sliceflow.errors import DataError
 from sliceflow.metrics.rows import as_rows, nearest, require_same_width
+from sliceflow.validation import from_tensor
 
 # Directions whose projections are in memory at a time.
 _DIRECTIONS_PER_BLOCK = 64

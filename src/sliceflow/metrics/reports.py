@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sliceflow.devices import resolve_device
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
 from sliceflow.metrics import copying
 from sliceflow.metrics.comparisons import (
     Effort,
@@ -19,6 +19,7 @@ from sliceflow.metrics.comparisons import (
     compare_vectors,
 )
 from sliceflow.metrics.rows import as_rows
+from sliceflow.validation import from_tensor, require
 
 _KINDS = ("vectors", "pictures", "tables")
 # Fewer samples, training rows or held-out rows cannot be compared.

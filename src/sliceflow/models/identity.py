@@ -12,8 +12,8 @@ import torch
 
 import sliceflow
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int
 from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.validation import from_tensor, is_int
 
 
 def identity(

@@ -13,7 +13,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError, is_int, require
+from sliceflow.errors import ParameterError
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -24,6 +24,7 @@ from sliceflow.spaces.pictures.layout import as_mask
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters
 from sliceflow.spaces.pictures.rows import PictureRows
+from sliceflow.validation import is_int, require
 
 
 class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):

@@ -27,7 +27,7 @@ from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import CopyWarning, DataError, require
+from sliceflow.errors import CopyWarning, DataError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_flow
@@ -51,6 +51,7 @@ from sliceflow.spaces.pictures.mosaics import (
 )
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
+from sliceflow.validation import require
 
 # The fewest pictures that a step uses, whatever the memory, and the fewest on a CPU if
 # pictures are encoded once per stage.

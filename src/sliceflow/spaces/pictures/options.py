@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_bool, is_int, is_real, require
+from sliceflow.validation import is_bool, is_int, is_real, require
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 

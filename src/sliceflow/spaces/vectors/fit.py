@@ -22,7 +22,7 @@ from sliceflow.engine.flow import Flow, FlowState, Noise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
-from sliceflow.errors import CopyWarning, DataError, ParameterError, require
+from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import run_flow
@@ -49,6 +49,7 @@ from sliceflow.spaces.vectors.rows import (
     encode_classes,
 )
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+from sliceflow.validation import require
 
 # Particles of local conditions unless the user says how many: each needs a
 # neighbourhood of its own.
