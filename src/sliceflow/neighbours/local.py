@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array, Between, Count
+from sliceflow.neighbours.distance_ratios import choose_spread
 from sliceflow.neighbours.features import (
     FeatureMap,
     inverse_deviation,
@@ -28,7 +29,6 @@ from sliceflow.neighbours.features import (
     ridge,
     standardized_moments,
 )
-from sliceflow.neighbours.nearness import choose_spread
 from sliceflow.neighbours.regressions import (
     MAX_COMPONENTS,
     Neighbourhoods,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.nearness import choose_spread
+from sliceflow.neighbours.distance_ratios import choose_spread
 from sliceflow.neighbours.sampling import gaussian_transport, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 

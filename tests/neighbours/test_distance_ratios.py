@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.nearness import (
+from sliceflow.neighbours.distance_ratios import (
     choose_spread,
     log_distance_ratio,
     median_distance_ratio,
