@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd

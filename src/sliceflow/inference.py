@@ -20,12 +20,13 @@ from torch import Tensor
 
 from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, from_tensor, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.rows import Units
+from sliceflow.validation import from_tensor, is_int, require
 
 __all__ = ["Posterior", "load", "posterior"]
 

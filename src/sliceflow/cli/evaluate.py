@@ -1,4 +1,4 @@
-"""What follows a fit: samples, their measures with a floor beside each, the report."""
+"""What follows a fit: samples, their measures beside those of real rows, the report."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _not_measured(n_held_out: int) -> Result:
     )
     if n_held_out == 0:
         note += " (sliceflow fit --holdout, for 100 rows or more)"
-    return Result({"numbers": [], "details": {}, "verdict": "", "note": note}, note)
+    return Result({"metrics": [], "details": {}, "verdict": "", "note": note}, note)
 
 
 def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:

@@ -64,7 +64,7 @@ def _describe_run(run: Path) -> JsonObject:
     if run.is_dir() and (run / "evaluation.json").exists():
         measures = RunFolder(run).read_json("evaluation.json")
         out["verdict"] = measures["verdict"] or measures["note"]
-        out["measures"] = {row["name"]: row["value"] for row in measures["numbers"]}
+        out["measures"] = {row["name"]: row["value"] for row in measures["metrics"]}
     out |= _describe_model(model)
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
+from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
 # The fewest particles of a fit: maps of fewer are poor for fresh particles.

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.errors import require
+from sliceflow.validation import require
 
 __all__ = ["Event", "History", "Listener", "Listeners", "Progress", "ProgressEvent"]
 

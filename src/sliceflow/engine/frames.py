@@ -26,7 +26,7 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.engine.conditions import shifted
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, require
+from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Indices

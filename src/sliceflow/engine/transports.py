@@ -18,8 +18,8 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_COLUMNS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.errors import is_int, require
 from sliceflow.fields import FLOATS, Array
+from sliceflow.validation import is_int, require
 
 __all__ = [
     "AlignedHistogram",

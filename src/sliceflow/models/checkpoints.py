@@ -25,12 +25,13 @@ from sliceflow.engine import events
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError, is_real, require
+from sliceflow.errors import HintedError
 from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
 from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
+from sliceflow.validation import is_real, require
 
 _NAME = "fit.checkpoint"
 # Fields that a `FlowState` and a `_SavedState` have in common: where the flow is.

@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError, require
+from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, SavedHistory, save
+from sliceflow.validation import require
 
 __all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
 

@@ -21,7 +21,7 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
 from sliceflow.models.identity import identity, same_on_all
@@ -36,6 +36,7 @@ from sliceflow.models.protocols import (
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
+from sliceflow.validation import is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.

@@ -15,8 +15,8 @@ import torch
 
 import sliceflow
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
+from sliceflow.validation import from_tensor, is_int
 
 # Parameters that the identity has in another form, or that change no result.
 _NOT_SETTINGS = ("device", "verbose", "random_state")

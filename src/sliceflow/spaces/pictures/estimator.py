@@ -12,7 +12,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -34,6 +34,7 @@ from sliceflow.spaces.pictures.parameters import (
 )
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
+from sliceflow.validation import is_int, require
 
 
 class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):

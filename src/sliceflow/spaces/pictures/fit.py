@@ -24,7 +24,7 @@ from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import CopyWarning, DataError, DataWarning, require
+from sliceflow.errors import CopyWarning, DataError, DataWarning
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
@@ -56,6 +56,7 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
+from sliceflow.validation import require
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
 # probably forgotten `n_pixel_values`.

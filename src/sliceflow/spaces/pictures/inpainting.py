@@ -221,7 +221,7 @@ class _Completer:
         """Some training pictures, ready to be asked for x given y."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
-            spread=SPREAD,
+            bandwidth=SPREAD,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
         return LocalSampler(self.x[training], self.y[training], settings)

@@ -19,15 +19,10 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import (
-    DataError,
-    ParameterError,
-    from_tensor,
-    require_finite,
-    unmasked,
-)
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Between
 from sliceflow.spaces.pictures.schedules import MAX_SIDE
+from sliceflow.validation import from_tensor, require_finite, unmasked
 
 DTYPES = (
     "bool",

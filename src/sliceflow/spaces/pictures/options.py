@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sliceflow.errors import is_bool, is_int, is_real, require
+from sliceflow.validation import is_bool, is_int, is_real, require
 
 # The named values of the settings below.
 Start = Literal["auto", "noise"]

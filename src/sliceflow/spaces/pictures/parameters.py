@@ -10,10 +10,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from sliceflow.engine.transports import Transport
-from sliceflow.errors import is_int, is_real, require
 from sliceflow.models.plan import check_shared
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.validation import is_int, is_real, require
 
 # How many steps a stage has; `plan.QUALITY` has the numbers.
 Quality = Literal["draft", "standard", "best"]

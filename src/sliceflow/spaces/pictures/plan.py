@@ -14,7 +14,7 @@ from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
-from sliceflow.errors import ParameterError, require
+from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
@@ -28,6 +28,7 @@ from sliceflow.spaces.pictures.parameters import (
 from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.validation import require
 
 # Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to

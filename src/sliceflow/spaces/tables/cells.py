@@ -23,9 +23,10 @@ import numpy as np
 import torch
 
 from sliceflow.dataframes import column_kind
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ import torch
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, is_int, is_real, require
+from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import (
@@ -35,6 +35,7 @@ from sliceflow.spaces.tables.fit import (
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.validation import is_int, is_real, require
 
 # `score` draws at least this many rows, so that the noise of its draws is small even if
 # it compares them with few rows. A round number.

@@ -19,10 +19,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
 from sliceflow.spaces.tables.cells import import_pandas
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd

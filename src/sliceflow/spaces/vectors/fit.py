@@ -22,7 +22,7 @@ from sliceflow.engine.flow import Flow, FlowState, Noise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
-from sliceflow.errors import CopyWarning, DataError, ParameterError, require
+from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
@@ -51,6 +51,7 @@ from sliceflow.spaces.vectors.rows import (
     encode_classes,
 )
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.
 HISTOGRAM = Histogram()

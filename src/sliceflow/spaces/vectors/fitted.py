@@ -21,7 +21,6 @@ from sliceflow.engine.frames import (
     freeing_rotation_pools,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.errors import require_finite
 from sliceflow.fields import Label
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
@@ -34,6 +33,7 @@ from sliceflow.spaces.vectors.rows import (
     decode_classes,
     in_users_form,
 )
+from sliceflow.validation import require_finite
 
 # Offline samples of one pass over the steps of a model: bounds the memory.
 SAMPLES_PER_PASS = 1 << 16

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sliceflow.dataframes import as_frame, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.validation import from_tensor, unmasked
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
 # for heavy tails: others are near enough to a normal one.
