@@ -131,11 +131,11 @@ def test_the_closest_row_is_found(backend, kind, others):
             x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
             most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
             ours, theirs = (
-                k.closest(x, rows, most, others) for k in (backend, reference)
+                k.nearest_distance(x, rows, most, others) for k in (backend, reference)
             )
             close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
             if not others and d > 1:
-                assert backend.closest(rows, rows, most).tolist() == [0.0] * n
+                assert backend.nearest_distance(rows, rows, most).tolist() == [0.0] * n
 
 
 # Histograms

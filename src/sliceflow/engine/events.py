@@ -44,14 +44,14 @@ class Event:
     seconds: float  # since the start of the fit
     particles: Tensor  # (d, M); they belong to the flow: do not write to them
     # The share of maps that move anything; None without shrinkage.
-    moving: Tensor | None = None
+    active_fraction: Tensor | None = None
     stage_steps: int = 0  # the most steps that the stage may have
 
     def describe(self) -> str:
         """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
         text = f"stage {self.stage}, sliced distance {float(self.distance):.4g}"
-        if self.moving is not None:
-            text += f", {float(self.moving):.0%} of the maps move"
+        if self.active_fraction is not None:
+            text += f", {float(self.active_fraction):.0%} of the maps move"
         return text
 
 
@@ -74,7 +74,7 @@ class ProgressEvent(Protocol):
 
 Listener = Callable[[Any], bool | None]  # of an `Event`, or the event of another fit
 Listeners = Listener | Iterable[Listener] | None
-_HISTORY_COLUMNS = ("stage", "step", "distance", "moving", "seconds")
+_HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
 
 
 @dataclass
@@ -88,20 +88,26 @@ class History:
     before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        record = (event.stage, event.step, event.distance, event.moving, event.seconds)
+        record = (
+            event.stage,
+            event.step,
+            event.distance,
+            event.active_fraction,
+            event.seconds,
+        )
         self.events.append(record)
 
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``.
 
-        They are `stage`, `step`, `distance`, `moving` and `seconds`. `moving` is the
+        They are `stage`, `step`, `distance`, `active_fraction` and `seconds`. `active_fraction` is the
         share of maps that move anything: 1 without shrinkage.
         """
         columns: dict[str, list[Any]] = {}
         for i, name in enumerate(_HISTORY_COLUMNS):
             columns[name] = [record[i] for record in self.events]
         columns["distance"] = _read_together(columns["distance"])
-        columns["moving"] = _read_together(columns["moving"])
+        columns["active_fraction"] = _read_together(columns["active_fraction"])
         return {
             name: [*self.before.get(name, []), *values]
             for name, values in columns.items()

@@ -44,7 +44,7 @@ def simulate(
     flow: Flow,
     particles: Cloud,
     target: Target,
-    noise: Noise,
+    noise: ParticleNoise,
     *,
     listeners: Sequence[Listener] = (),
     state: FlowState | None = None,
@@ -88,7 +88,7 @@ def replay(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: Noise,
+    noise: ParticleNoise,
     after_step: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """Move other particles, in place, by the steps of a model.
@@ -121,7 +121,7 @@ class Flow:
 
     stages: Sequence[Stage]  # the schedule
     seed: Seed  # root of the frames' seeds
-    n_conditions: int = 0  # l, the width of the condition; 0 for none
+    condition_dim: int = 0  # l, the width of the condition; 0 for none
     # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
     # each class has its own maps.
     amplifier: float = 10.0
@@ -132,7 +132,7 @@ class Flow:
     @property
     def conditional(self) -> bool:
         """Whether the condition has any effect."""
-        return self.n_conditions > 0 and self.amplifier > 0
+        return self.condition_dim > 0 and self.amplifier > 0
 
     @property
     def per_class(self) -> bool:
@@ -143,7 +143,7 @@ class Flow:
     def n_shared(self) -> int:
         """The width of the condition if all conditions share the maps, else 0."""
         if self.conditional and not self.per_class:
-            return self.n_conditions
+            return self.condition_dim
         return 0
 
     def target(self, particles: Cloud, data: Cloud, stage_index: int = 0) -> Target:
@@ -236,7 +236,7 @@ class Step:
         branch = self.stage.branch
         if not branch:
             branch = ("frame", self.stage_index)
-        return self.stage.frame.draw(
+        return self.stage.frame_kind.draw(
             self.flow.seed.child(*branch),
             self.index,
             x,
@@ -248,7 +248,7 @@ class Step:
         self,
         frame: AnyFrame,
         transport_map: TransportMap,
-        noise: Noise,
+        noise: ParticleNoise,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -265,7 +265,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy > 0 and not self.stage.exact:
+        if self.flow.entropy > 0 and not self.stage.matches_marginals:
             self._add_noise(noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -283,7 +283,7 @@ class Step:
             part = self.particles.part(slice(first, first + chunk))
             frame.move(part, transport_map, step_size)
 
-    def _add_noise(self, noise: Noise, step_size: float) -> None:
+    def _add_noise(self, noise: ParticleNoise, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
@@ -301,9 +301,9 @@ class Step:
             stored_map = thin(
                 transport_map,
                 stage.n_knots,
-                reach=stage.reach,
+                max_displacement=stage.max_displacement,
                 shared=self.flow.n_shared > 0,
-                tails=stage.exact,
+                tails=stage.matches_marginals,
             )
         return [ModelStep(self.stage_index, self.index, stored_map, frame.stored)]
 
@@ -355,7 +355,7 @@ class FlowState:
             distance=fit.cost.mean().sqrt(),
             seconds=self.seconds,
             particles=step.particles.x,
-            moving=fit.moving,
+            active_fraction=fit.active_fraction,
             stage_steps=step.stage.n_steps,
         )
         if notify(listeners, event) or converged:
@@ -365,13 +365,16 @@ class FlowState:
 
     def _has_converged(self, fit: FittedMap) -> bool:
         """Whether hardly any map moves anything, if it is time to check that."""
-        if fit.moving is None or self.step_in_stage % CONVERGENCE_CHECK_EVERY != 0:
+        if (
+            fit.active_fraction is None
+            or self.step_in_stage % CONVERGENCE_CHECK_EVERY != 0
+        ):
             return False
-        return float(fit.moving) <= CONVERGENCE_TOL
+        return float(fit.active_fraction) <= CONVERGENCE_TOL
 
 
 @dataclass(frozen=True)
-class Noise:
+class ParticleNoise:
     """The particles' random numbers: particle j uses row `first + j`.
 
     So a particle's numbers do not depend on the number of particles or on its chunk.
@@ -380,9 +383,9 @@ class Noise:
     seed: Seed
     first: int = 0
 
-    def child(self, *names: str | int) -> Noise:
+    def child(self, *names: str | int) -> ParticleNoise:
         """The numbers of the same particles at another node of the seed tree."""
-        return Noise(self.seed.child(*names), self.first)
+        return ParticleNoise(self.seed.child(*names), self.first)
 
     def fill(self, x: Tensor) -> Tensor:
         """Fill x (d, n) with N(0, I) and return it."""

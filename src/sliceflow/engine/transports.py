@@ -57,7 +57,7 @@ class FittedMap(NamedTuple):
     # the map.
     dz: Tensor | None = None
     # The share of maps that move anything, if some may stand still.
-    moving: Tensor | None = None
+    active_fraction: Tensor | None = None
 
 
 class Counts(NamedTuple):
@@ -493,7 +493,7 @@ class Histogram:
         p: Counts,
         q: Counts,
         dtype: torch.dtype,
-        still_classes: Collection[int] = (),
+        identity_classes: Collection[int] = (),
         n_classes: int = 1,
     ) -> FittedMap:
         """The maps from counted particles p to counted data q, with values of `dtype`.
@@ -503,12 +503,12 @@ class Histogram:
         """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = p
-        if still_classes:
+        if identity_classes:
             counts = counts.clone()
             lo = lo.clone()
             hi = hi.clone()
         h = len(cost) // n_classes
-        for c in still_classes:
+        for c in identity_classes:
             rows = slice(c * h, (c + 1) * h)
             counts[rows] = 1
             # A range of positive width: beyond it, the shift is that of its ends, 0.

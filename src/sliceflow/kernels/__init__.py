@@ -18,9 +18,9 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.reference import MAX_LEVEL
+from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
 
-__all__ = ["MAX_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
+__all__ = ["MAX_QUANTIZED_SHIFT", "Geometry", "complete", "for_device", "for_tensor"]
 
 
 @cache

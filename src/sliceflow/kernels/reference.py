@@ -25,25 +25,25 @@ from sliceflow.kernels.geometry import Geometry
 __all__ = [  # every kernel
     "add_class_offsets",
     "argsort_rows",
-    "at_bends",
     "box_muller",
-    "closest",
     "compose",
+    "compress_map",
     "count",
     "displace_classes",
     "displace_grid",
     "displace_knots",
+    "expand_map",
+    "flatten_tails",
     "histogram",
-    "lanes",
     "lift_tiles",
     "match",
     "move_tiles",
+    "nearest_distance",
+    "padded_size",
     "philox",
     "project_tiles",
     "shrink",
     "sort_rows",
-    "steady_tails",
-    "through_knots",
     "value_range",
 ]
 
@@ -54,7 +54,7 @@ LEVEL_EPSILON = 1e-8
 # it.
 GAP_RATIO = 8.0
 # The largest level of a stored displacement: it is an int16.
-MAX_LEVEL = (1 << 15) - 1
+MAX_QUANTIZED_SHIFT = (1 << 15) - 1
 # Iterations of Jacobi's method for the displacements at knots. Each halves the error.
 JACOBI_ITERATIONS = 8
 # Weights are counted as whole multiples of 2⁻³⁰: integers have the same sum in any
@@ -462,7 +462,7 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
 # Stored maps
 
 
-def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
     Beyond the ¼√M-th particle from either end T is noise. All are shifted there by the
@@ -492,7 +492,7 @@ def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tens
     return steady.to(values.dtype)
 
 
-def at_bends(
+def compress_map(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Maps on a grid by `n_knots` knots each, which are where the maps bend.
@@ -512,7 +512,7 @@ def at_bends(
     """
     n_bins = values.shape[1] - 1
     step = math.ldexp(1.0, exponent)
-    values = steady_tails(lo, hi, values, counts).double()
+    values = flatten_tails(lo, hi, values, counts).double()
     unit = step / 8
     lo = (lo.double() / unit).round() * unit
     hi = (hi.double() / unit).round() * unit
@@ -520,7 +520,7 @@ def at_bends(
     shift = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
     edges = _knot_edges(shift, counts, n_knots)
     levels = _fit_knots(shift, counts.double(), edges) / step
-    levels = levels.round().clamp(-MAX_LEVEL, MAX_LEVEL)
+    levels = levels.round().clamp(-MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT)
     return lo, hi, edges.int(), levels.to(torch.int16)
 
 
@@ -585,7 +585,7 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     return values
 
 
-def through_knots(
+def expand_map(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
@@ -594,7 +594,7 @@ def through_knots(
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The maps that `at_bends` returned on their whole grid, made to ascend.
+    """The maps that `compress_map` returned on their whole grid, made to ascend.
 
     The values are (h, B + 1), of `dtype`.
     """
@@ -630,7 +630,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     return z + offsets[:, codes]
 
 
-def closest(
+def nearest_distance(
     x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
 ) -> Tensor:
     """The distance (m,) of each point of x (m, d) to the closest of rows (n, d).
@@ -651,7 +651,7 @@ def closest(
 # Pictures in tiles
 
 
-def lanes(k: int) -> int:
+def padded_size(k: int) -> int:
     """Rows and columns to which a rotation of k directions is padded on this device."""
     return k
 
@@ -671,7 +671,7 @@ def project_tiles(
     ----------
     x : pictures (C·h·w, n)
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
-        the size `lanes`
+        the size `padded_size`
     geometry : how the pictures are cut into tiles
     columns : the numbers of the pictures to project; None is all of them
     offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' classes

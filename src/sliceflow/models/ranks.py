@@ -314,7 +314,10 @@ def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
     """The flow with maps fitted to all ranks' clouds by histograms, fine ones where columns are exact."""
     if ranks.size == 1:
         return flow
-    shared = (_shared(stage.transport, ranks, stage.exact) for stage in flow.stages)
+    shared = (
+        _shared(stage.transport, ranks, stage.matches_marginals)
+        for stage in flow.stages
+    )
     stages = [
         replace(s, transport=transport)
         for s, transport in zip(flow.stages, shared, strict=True)

@@ -180,7 +180,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
                 )
             condition = fitted.conditions.condition
             learnt = fitted.conditions.codes[: len(like)]
-            asked = condition.encode(conditions.repeated(condition, y, len(pictures)))
+            asked = condition.encode(
+                conditions.broadcast_condition(condition, y, len(pictures))
+            )
             if len(asked) != len(pictures):
                 fact = f"y has {len(asked)} labels for {len(pictures)} pictures"
                 raise ValueError(f"{fact}; pass one each")

@@ -24,7 +24,7 @@ from sliceflow.engine.batches import (
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud, sort_by_class
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowState, Noise
+from sliceflow.engine.flow import FlowState, ParticleNoise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, require
@@ -303,7 +303,7 @@ class MovingPictures:
         device = data.device
         self.planned = planned
         self.share = planned.ranks.share(plan.n_moved)
-        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self._set_codes()
         # Columns of the pictures that each stage uses, in turn; none if all use all.
         self.parts = self._divide_pictures()
@@ -479,7 +479,7 @@ class MovingPictures:
         fitted = FittedPictures(
             planned.plan,
             planned.seed,
-            tuple(step.without_still_maps() for step in state.model),
+            tuple(step.without_identity_maps() for step in state.model),
             data.conditions,
             planned.observed,
             self.stored_pixels,

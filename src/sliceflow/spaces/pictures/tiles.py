@@ -143,7 +143,7 @@ class Tiles:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> TileFrame:
         """The frame of a step, for particles like x (C·h·w, n)."""
@@ -152,14 +152,14 @@ class Tiles:
         if self.precision is not None:
             dtype = self.precision
         # Kernels of a GPU want rotations padded to a multiple of their block.
-        padded_side = kernels.for_device(x.device).lanes(geometry.side)
+        padded_side = kernels.for_device(x.device).padded_size(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
             theta = cosine_rotation(seed, step, tile, x.device, dtype, padded_side)
         else:
             theta = rotation(seed, step, geometry.side, x.device, dtype, padded_side)
         theta_y = condition_directions(
-            seed.child(step), geometry.n_directions, n_conditions, x.device, dtype
+            seed.child(step), geometry.n_directions, condition_dim, x.device, dtype
         )
         return TileFrame(theta, theta_y, geometry=geometry)
 
@@ -193,7 +193,7 @@ class RandomPatches:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step, for particles like x (C·h·w, n)."""
@@ -201,13 +201,13 @@ class RandomPatches:
         h = self.n_directions
         inverse_length = 1.0
         theta_y = None
-        if n_conditions:
+        if condition_dim:
             inverse_length = math.sqrt(2)
-            normal = step_seed.child("y").normal(h, n_conditions, device=x.device)
+            normal = step_seed.child("y").normal(h, condition_dim, device=x.device)
             theta_y = (normalize(normal, dim=1) / inverse_length).to(x.dtype)
         theta = self._placed_patches(step_seed, inverse_length, x)
         d = self.channels * self.height * self.width
-        return Frame(theta, theta_y, parseval=h / d)
+        return Frame(theta, theta_y, frame_bound=h / d)
 
     def _placed_patches(self, seed: Seed, inverse_length: float, x: Tensor) -> Tensor:
         """The directions θ_x of a step, of length 1/inverse_length: (H, C·h·w)."""

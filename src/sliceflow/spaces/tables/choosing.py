@@ -304,7 +304,7 @@ def _nearest_distances(
             for c in columns
         ]
     )
-    distances: Tensor = for_device("cpu").closest(
+    distances: Tensor = for_device("cpu").nearest_distance(
         _comparable_points(table, columns, z),
         _comparable_points(table, columns, rows),
         max_distance,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import JACOBI_ITERATIONS, MAX_LEVEL
+from sliceflow.kernels.reference import JACOBI_ITERATIONS, MAX_QUANTIZED_SHIFT
 from sliceflow.kernels.triton.values import larger
 
 _MAX_BINS_AT_ONCE = 1024  # of a map
@@ -213,8 +213,8 @@ def _fit_knots(
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _at_bends_kernel(
-    lo, hi, values, counts, new_lo, new_hi, places, levels, shift, knots, exponent,
+def _compress_map_kernel(
+    lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
@@ -248,10 +248,14 @@ def _at_bends_kernel(
     )
     level = tl.maximum(_whole(value / step), -LARGEST_LEVEL)
     level = tl.minimum(level, LARGEST_LEVEL)
-    tl.store(levels + row * KNOTS + k, level.to(tl.int32).to(tl.int16), mask=k < KNOTS)
+    tl.store(
+        quantized_shifts + row * KNOTS + k,
+        level.to(tl.int32).to(tl.int16),
+        mask=k < KNOTS,
+    )
 
 
-def at_bends(
+def compress_map(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     h = len(values)
@@ -259,14 +263,14 @@ def at_bends(
     device = values.device
     new_lo, new_hi = torch.empty((2, h), dtype=torch.float64, device=device)
     places = torch.empty((h, n_knots), dtype=torch.int32, device=device)
-    levels = torch.empty((h, n_knots), dtype=torch.int16, device=device)
+    quantized_shifts = torch.empty((h, n_knots), dtype=torch.int16, device=device)
     shift = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
     knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
     lanes = max(triton.next_power_of_2(n_knots), 16)
     bins = max(triton.next_power_of_2(n_bins), 16)
     block = min(bins, max(_PAIRS_AT_ONCE // lanes, 16))
     grid: Any = (h,)
-    _at_bends_kernel[grid](
+    _compress_map_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         values.contiguous(),
@@ -274,13 +278,13 @@ def at_bends(
         new_lo,
         new_hi,
         places,
-        levels,
+        quantized_shifts,
         shift,
         knots,
         exponent,
         BINS=n_bins,
         KNOTS=n_knots,
-        LARGEST_LEVEL=MAX_LEVEL,
+        LARGEST_LEVEL=MAX_QUANTIZED_SHIFT,
         ITERATIONS=JACOBI_ITERATIONS,
         LANES=lanes,
         BLOCK=block,
@@ -288,19 +292,19 @@ def at_bends(
         num_warps=4 if lanes * block <= 2048 else 8,
         enable_fp_fusion=False,
     )
-    return new_lo, new_hi, places, levels
+    return new_lo, new_hi, places, quantized_shifts
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _through_knots_kernel(
-    lo, hi, edges, levels, values, exponent,
+def _expand_map_kernel(
+    lo, hi, edges, quantized_shifts, values, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One map. Its knots are found by bisection."""
     row = tl.program_id(0).to(tl.int64)
     values += row * (BINS + 1)
     edges += row * KNOTS
-    levels += row * KNOTS
+    quantized_shifts += row * KNOTS
     step = _power_of_two(exponent)
     start = tl.load(lo + row)
     width = (tl.load(hi + row) - start) / BINS
@@ -321,10 +325,10 @@ def _through_knots_kernel(
         value = (
             start
             + width * place.to(tl.float64)
-            + tl.load(levels + k).to(tl.float64) * step
+            + tl.load(quantized_shifts + k).to(tl.float64) * step
         )
         next_value = start + width * next_place.to(tl.float64)
-        next_value += tl.load(levels + following).to(tl.float64) * step
+        next_value += tl.load(quantized_shifts + following).to(tl.float64) * step
         rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
         whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
         whole = tl.where(e <= BINS, whole, float("-inf"))
@@ -336,11 +340,11 @@ def _through_knots_kernel(
         so_far = tl.maximum(so_far, tl.max(whole, 0))
 
 
-def through_knots(
+def expand_map(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    levels: Tensor,
+    quantized_shifts: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
@@ -349,11 +353,11 @@ def through_knots(
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
     wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _MAX_BINS_AT_ONCE)
     grid: Any = (h,)
-    _through_knots_kernel[grid](
+    _expand_map_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         edges.contiguous(),
-        levels.contiguous(),
+        quantized_shifts.contiguous(),
         values,
         exponent,
         BINS=n_bins,
