@@ -53,8 +53,7 @@ def add_condition_shift(
         return z
     if codes.dim() == 2:
         return torch.addmm(z, theta, codes.T.to(z.dtype))
-    out: Tensor = kernels.for_tensor(z).add_class_offsets(z, theta, codes)
-    return out
+    return kernels.for_tensor(z).add_class_offsets(z, theta, codes)
 
 
 @dataclass(frozen=True)

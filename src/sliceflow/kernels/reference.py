@@ -57,8 +57,8 @@ GAP_RATIO = 8.0
 MAX_QUANTIZED_SHIFT = (1 << 15) - 1
 # Iterations of Jacobi's method for the displacements at knots. Each halves the error.
 JACOBI_ITERATIONS = 8
-# Weights are counted as whole multiples of 2⁻³⁰: integers have the same sum in any
-# order.
+# Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
+# any order.
 _WEIGHT_UNITS = 2**30
 # A stored map keeps some knots where it does not bend: this share of the mean density
 # of knots is added everywhere, and a little more, so that a straight map has any.
@@ -262,8 +262,7 @@ def count(
     position = (z.double() - lo[:, None]) * rate[:, None]
     bins = position.nan_to_num(0.0).clamp(0, n_bins - 1).long()
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
-    # Integers, because a GPU adds in any order and should give the same bits every
-    # time.
+    # A GPU adds in any order. Integers make the sum the same every time.
     if weights is None:
         units = torch.ones(z.shape[1], dtype=torch.int64, device=z.device)
         return counts.scatter_add_(1, bins, units.expand_as(z)).double()
@@ -373,9 +372,8 @@ def shrink(
 
     Parameters
     ----------
-    lo, hi, values, counts : the maps (h, B + 1) on [lo, hi], both (h,), and the
-    particles
-        (h, B) in each bin
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
     cost : c (h,), the mean squared displacement of each map
     rate : r (C,) of C equal parts of the rows
     variance : σ² (h,); by default that of particles in the middles of their bins
@@ -476,9 +474,8 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     total = below[:, -1:]
     tail = total.sqrt() / 4
     level = torch.cat((tail, total - tail), 1)
-    bins = (
-        torch.searchsorted(below, level) - 1
-    )  # the two bins that hold those particles
+    # The two bins that hold those particles.
+    bins = torch.searchsorted(below, level) - 1
     below_bin = below.gather(1, bins)
     inside = (level - below_bin) / (below.gather(1, bins + 1) - below_bin)
 
@@ -506,9 +503,9 @@ def compress_map(
     -------
     lo, hi : float64 (h,), rounded to eighths of a step of 2**exponent
     edges : int32 (h, K), the edge of the grid at which each knot is; the first is 0,
-    the
-        last B
-    levels : int16 (h, K), the displacement of each knot in steps of 2**exponent
+        the last B
+    quantized_shifts : int16 (h, K), the displacement of each knot in steps of
+        2**exponent
     """
     n_bins = values.shape[1] - 1
     step = math.ldexp(1.0, exponent)
@@ -519,9 +516,11 @@ def compress_map(
     edge = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
     shift = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
     edges = _knot_edges(shift, counts, n_knots)
-    levels = _fit_knots(shift, counts.double(), edges) / step
-    levels = levels.round().clamp(-MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT)
-    return lo, hi, edges.int(), levels.to(torch.int16)
+    quantized_shifts = _fit_knots(shift, counts.double(), edges) / step
+    quantized_shifts = quantized_shifts.round().clamp(
+        -MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT
+    )
+    return lo, hi, edges.int(), quantized_shifts.to(torch.int16)
 
 
 def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
@@ -589,7 +588,7 @@ def expand_map(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    levels: Tensor,
+    quantized_shifts: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
@@ -600,7 +599,7 @@ def expand_map(
     """
     knot_place = edges.double()
     position = lo[:, None] + _divide(hi - lo, n_bins)[:, None] * knot_place
-    values = position + levels.double() * math.ldexp(1.0, exponent)
+    values = position + quantized_shifts.double() * math.ldexp(1.0, exponent)
     rise = values.diff(dim=1) / knot_place.diff(dim=1)
     rise = torch.nn.functional.pad(rise, (0, 1))  # the last knot is the last edge
     grid = torch.arange(n_bins + 1, dtype=edges.dtype, device=edges.device)

@@ -389,7 +389,10 @@ class SharedHistogram:
         ) -> Tensor:
             ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
             return torch.cat(
-                [kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges]
+                [
+                    kernel.count(z, low, high, histogram.n_bins, weights)
+                    for z, low, high in ranges
+                ]
             )
 
         p = counts(parts[0], lo_p, hi_p, None)

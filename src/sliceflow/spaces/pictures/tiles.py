@@ -1,7 +1,7 @@
 """Local frames for pictures: each direction covers one small patch.
 
 `Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random
-rotation to all tiles, so the frame is Parseval with c = 1. Tiles beyond the border are
+rotation to all tiles, so the frame is tight with bound c = 1. Tiles beyond the border are
 padded with zeros. `RandomPatches` are the paper's directions: independent patches at
 random positions. Both have the interface of the kinds of frames in `engine.frames`.
 """
@@ -9,7 +9,7 @@ random positions. Both have the interface of the kinds of frames in `engine.fram
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,14 +28,15 @@ from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
 MAX_PLACED_VALUES = 1 << 22
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TileFrame(Frame):
     """The tiles of one step.
 
     `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates the values of each tile.
     """
 
-    geometry: Geometry
+    theta: Tensor
+    geometry: Geometry = field(kw_only=True)
 
     @property
     def n_directions(self) -> int:
@@ -47,7 +48,7 @@ class TileFrame(Frame):
             cloud = cloud.part(columns)
             columns = None
         kernel = kernels.for_tensor(cloud.x)
-        z: Tensor = kernel.project_tiles(
+        return kernel.project_tiles(
             cloud.x,
             self.theta,
             self.geometry,
@@ -55,12 +56,10 @@ class TileFrame(Frame):
             self._class_shifts(cloud),
             self._class_codes(cloud),
         )
-        return z
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
-        dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
-        return dx
+        return kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""

@@ -304,13 +304,12 @@ def _nearest_distances(
             for c in columns
         ]
     )
-    distances: Tensor = for_device("cpu").nearest_distance(
+    return for_device("cpu").nearest_distance(
         _comparable_points(table, columns, z),
         _comparable_points(table, columns, rows),
         max_distance,
         exclude_self,
     )
-    return distances
 
 
 def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> Tensor:
