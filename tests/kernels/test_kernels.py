@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import cpu, reference
+from sliceflow.kernels import cpu, displace_by_class, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -297,8 +297,9 @@ def test_runs_of_columns_are_counted_and_displaced_by_themselves(
         projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
     )
     ends = [torch.full((3 * runs,), v, device=z.device).double() for v in (-2.0, 1.5)]
-    moved = backend.displace_classes(z, *ends, tables, starts)
-    close(moved, reference.displace_classes(z, *ends, tables, starts), 4)
+    maps = (*ends, tables)
+    moved = displace_by_class(backend.displace_grid, z, maps, starts)
+    close(moved, displace_by_class(reference.displace_grid, z, maps, starts), 4)
     assert counts.shape == (3 * runs, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)

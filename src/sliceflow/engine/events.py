@@ -1,30 +1,40 @@
 """Events and their listeners: how to watch and stop a running flow.
 
 A listener is any callable that takes an `Event`. If it returns True, the current stage
-ends. Fits that are no flows have events of their own, with what `ProgressEvent` says. A
-listener's method ``close``, if any, is called when the run ends, even with an error.
+ends. Models that are not fitted by a flow, such as tables, send events of other classes,
+which have at least the members of `ProgressEvent`. If a listener has a method
+``close``, it is called when the run ends, even with an error.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from sliceflow.errors import require
 
-__all__ = ["Event", "History", "Listener", "Listeners", "Progress", "ProgressEvent"]
+__all__ = [
+    "Event",
+    "EventListener",
+    "History",
+    "Listener",
+    "Listeners",
+    "Progress",
+    "ProgressEvent",
+]
 
 
 LOGGER = logging.getLogger("sliceflow")
 
-# Lines of `Progress` for a fit: a description waits for a GPU, so there are few.
+# Lines of `Progress` for a fit. Each one waits for the GPU to read the distance; ten
+# are enough to see how fast a fit is.
 N_PROGRESS_LINES = 10
 
 
@@ -43,7 +53,7 @@ class Event:
     distance: Tensor
     seconds: float  # since the start of the fit
     particles: Tensor  # (d, M); they belong to the flow: do not write to them
-    # The share of maps that move anything; None without shrinkage.
+    # The fraction of maps that are not the identity; None without shrinkage.
     active_fraction: Tensor | None = None
     stage_steps: int = 0  # the most steps that the stage may have
 
@@ -72,7 +82,18 @@ class ProgressEvent(Protocol):
         ...
 
 
-Listener = Callable[[Any], bool | None]  # of an `Event`, or the event of another fit
+EventT = TypeVar("EventT", bound=ProgressEvent)
+EventT_contra = TypeVar("EventT_contra", bound=ProgressEvent, contravariant=True)
+
+
+class EventListener(Protocol[EventT_contra]):
+    """A callable that takes the events of one kind of fit; True ends the stage."""
+
+    def __call__(self, event: EventT_contra, /) -> bool | None: ...
+
+
+# What users pass: the kind of fit decides which events it gets.
+Listener = EventListener[Any]
 Listeners = Listener | Iterable[Listener] | None
 _HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
 
@@ -158,8 +179,8 @@ def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
     return several
 
 
-def notify(listeners: Sequence[Listener], event: ProgressEvent) -> bool:
-    """Call all listeners; whether any of them ends the stage."""
+def notify(listeners: Sequence[EventListener[EventT]], event: EventT) -> bool:
+    """Call all listeners; return whether any of them ends the stage."""
     answers = [listener(event) for listener in listeners]
     return any(answers)
 

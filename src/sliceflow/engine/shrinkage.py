@@ -219,8 +219,7 @@ def _shrink_knots(
     cost = fit.cost.double()
     if variance is None:
         variance = _knot_variance(knot_map)
-    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    factor = kernels.for_tensor(cost).shrink_factor(cost, rate, variance)
     weight = factor[:, None].to(knot_map.values.dtype)
     values = torch.lerp(knot_map.knots, knot_map.values, weight)
     dz = fit.dz

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels import reference
+from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
 
@@ -27,6 +28,7 @@ __all__ = [
     "Geometry",
     "Kernels",
     "complete",
+    "displace_by_class",
     "for_device",
     "for_tensor",
 ]
@@ -95,12 +97,10 @@ class Kernels(Protocol):
         variance: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
+    def shrink_factor(self, cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor: ...
+
     def displace_grid(
         self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
-    ) -> Tensor: ...
-
-    def displace_classes(
-        self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int]
     ) -> Tensor: ...
 
     # Stored maps

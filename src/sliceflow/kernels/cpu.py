@@ -535,7 +535,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-displace_classes = partial(reference.displace_classes, displace=displace_grid)
 project_tiles = partial(reference.project_tiles, add=add_class_offsets)
 move_tiles = partial(
     reference.move_tiles, project=project_tiles, displace=displace_grid

@@ -20,6 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import Geometry
 
 __all__ = [  # every kernel
@@ -29,7 +30,6 @@ __all__ = [  # every kernel
     "compose",
     "compress_map",
     "count",
-    "displace_classes",
     "displace_grid",
     "displace_knots",
     "expand_map",
@@ -43,6 +43,7 @@ __all__ = [  # every kernel
     "philox",
     "project_tiles",
     "shrink",
+    "shrink_factor",
     "sort_rows",
     "value_range",
 ]
@@ -51,19 +52,29 @@ __all__ = [  # every kernel
 # far below an atom's mass.
 LEVEL_EPSILON = 1e-8
 # A gap of the data is jumped over if it is this many times as wide as both gaps beside
-# it.
+# it. Gaps between neighbours in a continuous sample are about exponentially
+# distributed, so a few gaps of any sample are that wide by chance, which does no harm.
+# A smaller ratio jumps more often and smooths less; a larger one leaves particles
+# between classes that stand near each other.
 GAP_RATIO = 8.0
-# The largest level of a stored displacement: it is an int16.
+# The largest stored displacement, in steps of rounding: it is an int16.
 MAX_QUANTIZED_SHIFT = (1 << 15) - 1
-# Iterations of Jacobi's method for the displacements at knots. Each halves the error.
+# Beyond this many times √M particles from either end, a stored map of M particles is a
+# rigid shift. Maps are noisy there: the k-th smallest of M values varies by about 1/√k
+# of its tail. More would cut off real tails, less would store noise.
+TAIL_SHARE_OF_ROOT = 0.25
+# Iterations of Jacobi's method for the displacements at knots. Each halves the error,
+# so that 2⁻⁸ of it is left: below the noise of the maps.
 JACOBI_ITERATIONS = 8
 # Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
 # any order.
 _WEIGHT_UNITS = 2**30
 # A stored map keeps some knots where it does not bend: this share of the mean density
-# of knots is added everywhere, and a little more, so that a straight map has any.
-_EVEN_SHARE_OF_KNOTS = 0.05
-_MIN_KNOT_DENSITY = 1e-12
+# of knots is added everywhere. More of it spends knots on straight parts; without any, a
+# long straight part would rest on the counts in its few bins alone.
+EVEN_SHARE_OF_KNOTS = 0.05
+# A straight map has no density at all; this makes its knots even.
+MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
 
 
@@ -357,6 +368,20 @@ def compose(
     return values, (counts_p * mean_square).sum(1) / counts_p.sum(1)
 
 
+def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
+    """f = max(0, 1 − r·σ²/c) for each of h maps, float64 (h,); 0 if c = 0.
+
+    Parameters
+    ----------
+    cost : c (h,), the mean squared displacement of each map
+    rate : r (C,) of C equal parts of the rows
+    variance : σ² (h,)
+    """
+    rows_per_rate = len(cost) // len(rate)
+    noise = rate.double().repeat_interleave(rows_per_rate) * variance.double()
+    return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
+
+
 def shrink(
     lo: Tensor,
     hi: Tensor,
@@ -368,7 +393,7 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    The factor is f = max(0, 1 − r·σ²/c), and 0 if c = 0.
+    The factor f is that of `shrink_factor`.
 
     Parameters
     ----------
@@ -383,10 +408,9 @@ def shrink(
     values : (h, B + 1), of the shrunk maps
     factor : f (h,)
     """
-    h, n_bins = counts.shape
+    n_bins = counts.shape[1]
     lo = lo.double()
     hi = hi.double()
-    cost = cost.double()
     edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
     if variance is None:
         # Not by a product of matrices, whose bits depend on the number of threads.
@@ -396,8 +420,7 @@ def shrink(
         mean = (p * middle).sum(1) / total
         square = (p * middle.square()).sum(1) / total - mean.square()
         variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
-    noise = rate.double().repeat_interleave(h // len(rate)) * variance
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    factor = shrink_factor(cost, rate, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
     shrunk = torch.lerp(positions, values.double(), factor[:, None])
     return shrunk.to(values.dtype), factor.to(values.dtype)
@@ -418,28 +441,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     image = torch.where(position >= n_bins, above, image)
     image = torch.where(position <= 0, below, image)
     return (image - zd).to(z.dtype)
-
-
-def displace_classes(
-    z: Tensor,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    starts: Sequence[int],
-    displace: Callable[..., Tensor] = displace_grid,
-) -> Tensor:
-    """`displace_grid` of each slice of the columns of z (h, n) by its own maps.
-
-    lo and hi are (C·h,), values (C·h, B + 1). `displace` is the kernel to use.
-    """
-    h = len(z)
-    dz = torch.empty_like(z)
-    for c, (first, end) in enumerate(pairwise(starts)):
-        rows = slice(c * h, (c + 1) * h)
-        if first < end:
-            part = z[:, first:end]
-            dz[:, first:end] = displace(part, lo[rows], hi[rows], values[rows])
-    return dz
 
 
 def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
@@ -463,8 +464,9 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
 def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
-    Beyond the ¼√M-th particle from either end T is noise. All are shifted there by the
-    displacement of that particle, but not out of the data's range. The maps are
+    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`) T is noise. All
+    are shifted there by the displacement of that particle, but not out of the data's
+    range. The maps are
     `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B) particles in each
     bin.
     """
@@ -472,7 +474,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     # Particles below each edge.
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))
     total = below[:, -1:]
-    tail = total.sqrt() / 4
+    tail = total.sqrt() * TAIL_SHARE_OF_ROOT
     level = torch.cat((tail, total - tail), 1)
     # The two bins that hold those particles.
     bins = torch.searchsorted(below, level) - 1
@@ -532,7 +534,7 @@ def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
     bend = pad(bend_at_edges, (1, 0)) + pad(bend_at_edges, (0, 1))  # of each bin
     density = (counts * bend.square()) ** 0.2
     mean_density = density.mean(1, keepdim=True)
-    density += _EVEN_SHARE_OF_KNOTS * mean_density + _MIN_KNOT_DENSITY
+    density += EVEN_SHARE_OF_KNOTS * mean_density + MIN_KNOT_DENSITY
     below = pad(density.cumsum(1), (1, 0))
     inner = torch.arange(1, n_knots - 1, dtype=torch.float64, device=device)
     share = _divide(inner, n_knots - 1)
@@ -724,12 +726,12 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
     T are the maps `values` on [lo, hi], as for `displace_grid`; with `starts`, each
-    slice of the columns has its own, as for `displace_classes`. `project` and
+    slice of the columns has its own, as for `displace_by_class`. `project` and
     `displace` are the kernels to use.
     """
     z = project(x, theta, geometry, None, offsets, codes)
     if starts is None:
         dz = displace(z, lo, hi, values)
     else:
-        dz = displace_classes(z, lo, hi, values, starts, displace)
+        dz = displace_by_class(displace, z, (lo, hi, values), starts)
     x.add_(lift_tiles(dz, theta, geometry), alpha=size)

@@ -9,7 +9,6 @@ from sliceflow.kernels.triton.stored_maps import compress_map, expand_map
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
-    displace_classes,
     displace_grid,
     value_range,
 )
@@ -19,7 +18,6 @@ __all__ = [
     "compose",
     "compress_map",
     "count",
-    "displace_classes",
     "displace_grid",
     "expand_map",
     "histogram",

@@ -13,7 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import JACOBI_ITERATIONS, MAX_QUANTIZED_SHIFT
+from sliceflow.kernels.reference import (
+    EVEN_SHARE_OF_KNOTS,
+    JACOBI_ITERATIONS,
+    MAX_QUANTIZED_SHIFT,
+    MIN_KNOT_DENSITY,
+    TAIL_SHARE_OF_ROOT,
+)
 from sliceflow.kernels.triton.values import larger
 
 _MAX_BINS_AT_ONCE = 1024  # of a map
@@ -80,6 +86,7 @@ def _store_shift(
     step,
     BINS: tl.constexpr,
     WIDE: tl.constexpr,
+    TAIL_SHARE: tl.constexpr,
 ):
     """Store the rounded range, and the displacements of the map with rigid tails."""
     lane = tl.arange(0, WIDE)
@@ -91,7 +98,7 @@ def _store_shift(
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_particles_in(counts, first + lane, BINS), 0)
-    tail = tl.sqrt(total) / 4
+    tail = tl.sqrt(total) * TAIL_SHARE
     first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
     last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
     unit = step / 8
@@ -135,13 +142,13 @@ def _density(shift, counts, b, BINS: tl.constexpr):
 def _knot_edges(
     shift, counts,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, EVEN_SHARE: tl.constexpr, MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
     """The edge of every knot; lanes without a knot have the last edge."""
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_density(shift, counts, first + tl.arange(0, WIDE), BINS), 0)
-    least = 0.05 * (total / BINS) + 1e-12
+    least = EVEN_SHARE * (total / BINS) + MIN_DENSITY
     total += least * BINS
     k = tl.arange(0, LANES)
     level = total * (k.to(tl.float64) / (KNOTS - 1))
@@ -217,7 +224,8 @@ def _compress_map_kernel(
     lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, TAIL_SHARE: tl.constexpr, EVEN_SHARE: tl.constexpr,
+    MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
     """One map. `shift` and `knots` are memory for its displacements."""
     row = tl.program_id(0).to(tl.int64)
@@ -236,9 +244,12 @@ def _compress_map_kernel(
         step,
         BINS,
         WIDE,
+        TAIL_SHARE,
     )
     tl.debug_barrier()  # what follows reads what other threads wrote
-    edges = _knot_edges(shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE)
+    edges = _knot_edges(
+        shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE, EVEN_SHARE, MIN_DENSITY
+    )
     k = tl.arange(0, LANES)
     tl.store(places + k, edges, mask=k < KNOTS)
     tl.debug_barrier()
@@ -289,6 +300,9 @@ def compress_map(
         LANES=lanes,
         BLOCK=block,
         WIDE=min(bins, _MAX_BINS_AT_ONCE),
+        TAIL_SHARE=TAIL_SHARE_OF_ROOT,
+        EVEN_SHARE=EVEN_SHARE_OF_KNOTS,
+        MIN_DENSITY=MIN_KNOT_DENSITY,
         num_warps=4 if lanes * block <= 2048 else 8,
         enable_fp_fusion=False,
     )
