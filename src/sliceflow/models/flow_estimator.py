@@ -266,9 +266,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.proportional(codes, n, seed.child("conditions"))
+            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
             return n, codes[numbers]
-        requested = condition.encode(conditions.repeated(condition, y, n))
+        requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:
             return n, requested
         if n != 1:

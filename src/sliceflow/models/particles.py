@@ -44,7 +44,7 @@ class ParticleConditions:
         `has_model`, more particles are added where maps of few particles would be poor
         for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
-        numbers = conditions.proportional(rows.codes, n_kept, seed, least=1)
+        numbers = conditions.stratified_rows(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.condition.hidden:
             y = rows.y[numbers.numpy()]

@@ -23,7 +23,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import Condition
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, Noise
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
@@ -131,7 +131,7 @@ class RunningFlow(Protocol[FittedFlowT]):
         """This rank's particles, which move."""
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> ParticleNoise:
         """The particles' random numbers; the first ones here have number `first`."""
 
     def target(self) -> Target:

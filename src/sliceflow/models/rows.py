@@ -21,7 +21,7 @@ from sliceflow.engine.conditions import (
     ContinuousCondition,
     LabelCondition,
     MixedCondition,
-    infer,
+    infer_condition,
     label_key,
 )
 from sliceflow.errors import DataError
@@ -51,7 +51,7 @@ class RowConditions:
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
         """The conditions that the user's y of n rows describes; errors say its `name`."""
         y = _in_narrowest_type(y)
-        condition = infer(y, n, name)
+        condition = infer_condition(y, n, name)
         codes = condition.encode(y)
         if isinstance(condition, LabelCondition):
             return cls(condition, codes)

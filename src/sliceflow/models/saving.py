@@ -35,7 +35,7 @@ class SavedHistory:
     stage: Sequence[str]
     step: Sequence[Count]
     distance: Sequence[float]
-    moving: Sequence[float]
+    active_fraction: Sequence[float]
     # Only in checkpoints: without times, the same fit gives the same model file.
     seconds: Sequence[float] | None = None
 

@@ -303,12 +303,12 @@ def test_a_stage_s_particles_are_freed_when_it_is_done():
 
 def test_history_has_the_share_of_maps_that_move():
     shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=2.0))
-    moving = np.array(shrunk.fit(IMAGES).history_["moving"])
+    moving = np.array(shrunk.fit(IMAGES).history_["active_fraction"])
     assert moving[0] == 1
     assert moving.min() < 1
     assert moving.max() <= 1
     not_shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=0))
-    assert set(not_shrunk.fit(IMAGES).history_["moving"]) == {1.0}
+    assert set(not_shrunk.fit(IMAGES).history_["active_fraction"]) == {1.0}
 
 
 def test_copies_are_warned_of_and_shrinkage_prevents_them():

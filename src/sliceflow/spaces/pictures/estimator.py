@@ -353,7 +353,7 @@ def _class_codes(
     if fitted.conditions is None or fitted.conditions.condition.hidden:
         raise DataError("y was given but the model was fitted without labels", "omit y")
     condition = fitted.conditions.condition
-    given = condition.encode(conditions.repeated(condition, y, n_pictures))
+    given = condition.encode(conditions.broadcast_condition(condition, y, n_pictures))
     if len(given) != n_pictures:
         raise DataError(
             f"y has {len(given)} labels for {n_pictures} pictures", "pass one each"

@@ -21,7 +21,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowState, Noise
+from sliceflow.engine.flow import FlowState, ParticleNoise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, DataWarning
@@ -347,7 +347,7 @@ class PictureRun:
     def __init__(self, planned: PictureFit) -> None:
         self.planned = planned
         self.share = planned.ranks.share(planned.plan.n_moved)
-        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self.classes = _Classes.from_fit(planned, self.share)
 
         # Columns of the pictures that the stages use, in turn; empty if all use all.
@@ -484,7 +484,7 @@ class PictureRun:
         fitted = FittedPictures(
             plan=planned.plan,
             seed=planned.seed,
-            steps=tuple(step.without_still_maps() for step in state.model),
+            steps=tuple(step.without_identity_maps() for step in state.model),
             conditions=data.conditions,
             observed=planned.observed,
             pixels=self.stored_pixels,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compact import CompactMap, ModelStep
-from sliceflow.engine.flow import Flow, Noise
+from sliceflow.engine.flow import Flow, ParticleNoise
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
@@ -192,7 +192,7 @@ class FittedPictures(HasConditions):
         samples_per_pass = self._samples_per_pass()
         for first in range(0, n, samples_per_pass):
             part = slice(first, min(first + samples_per_pass, n))
-            noise = Noise(seed.child("particles"), part.start)
+            noise = ParticleNoise(seed.child("particles"), part.start)
             particles = self._initial_cloud(part, codes, noise)
             if known_values is not None and known_pixels is not None:
                 observed = self._encode_observed(known_pixels, part, n, seed)
@@ -212,7 +212,9 @@ class FittedPictures(HasConditions):
                 "this model completes pictures (observed=…)", "call inpaint(X)"
             )
 
-    def _initial_cloud(self, part: slice, codes: Tensor | None, noise: Noise) -> Cloud:
+    def _initial_cloud(
+        self, part: slice, codes: Tensor | None, noise: ParticleNoise
+    ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
         y = None
@@ -238,7 +240,7 @@ class FittedPictures(HasConditions):
         )
 
     def _replay(
-        self, flow: Flow, particles: Cloud, noise: Noise, n_frames: int
+        self, flow: Flow, particles: Cloud, noise: ParticleNoise, n_frames: int
     ) -> list[Tensor]:
         """Move particles by the steps of the model: frames (d, n), in their order."""
         n_classes = self.plan.n_separate_classes

@@ -17,7 +17,7 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compact import ModelStep
-from sliceflow.engine.flow import Flow, Noise, Step, replay
+from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
 from sliceflow.engine.frames import AnyFrame, FrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -60,7 +60,7 @@ class LevelFlow:
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            n_conditions=plan.n_conditions,
+            condition_dim=plan.n_conditions,
             amplifier=plan.amplifier,
             budget=projection_budget(self.device),
         )
@@ -132,13 +132,13 @@ class LevelFlow:
             subspace = replace(subspace, h=height, w=width)
         return Stage(
             name=stage.name,
-            frame=frame,
+            frame_kind=frame,
             n_steps=stage.n_steps,
             transport=transport,
             step_size=self._step_size(level),
             taper=taper,
             n_knots=n_knots,
-            reach=self._reach(stage),
+            max_displacement=self._reach(stage),
             subspace=subspace,
             branch=_seed_branch(i),
         )
@@ -209,7 +209,7 @@ def replay_evolution(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: Noise,
+    noise: ParticleNoise,
     n_frames: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and return some frames.
@@ -250,7 +250,7 @@ class MaskedFrameKind:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> MaskedFrame:
         """The frame of a step. What is observed is the only condition."""

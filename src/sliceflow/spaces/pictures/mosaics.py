@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.flow import Noise
+from sliceflow.engine.flow import ParticleNoise
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -95,7 +95,7 @@ class Mosaics:
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(self, count: int, codes: Tensor | None, noise: Noise) -> Tensor:
+    def draw(self, count: int, codes: Tensor | None, noise: ParticleNoise) -> Tensor:
         """Mosaics (d, count) of the classes with these codes (count,)."""
         d = len(self._columns)
         device = self._columns.device
@@ -119,7 +119,7 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, codes: Tensor, noise: Noise) -> Tensor:
+    def _random_pictures(self, codes: Tensor, noise: ParticleNoise) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class."""
         by_class = self._by_class
         u = noise.seed.child("summed").uniform(
@@ -131,7 +131,7 @@ class Mosaics:
         rank_in_class = (u * by_class.sizes[codes, None]).long()
         return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
-    def _sum(self, pictures: Tensor, codes: Tensor, noise: Noise) -> Tensor:
+    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleNoise) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
@@ -147,7 +147,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, noise: Noise) -> Tensor:
+    def _weights(self, count: int, noise: ParticleNoise) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -259,7 +259,7 @@ def initial_particles(
     mosaics: Mosaics | None,
     count: int,
     codes: Tensor | None,
-    noise: Noise,
+    noise: ParticleNoise,
     device: torch.device,
 ) -> Tensor:
     """Where particles with codes (count,) start: (d, count), mosaics or noise."""

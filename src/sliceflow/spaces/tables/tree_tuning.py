@@ -347,13 +347,12 @@ def _nearest_distances(
             max_distances.append(math.inf)
         else:
             max_distances.append(LEVEL_DISTANCE)
-    distances: Tensor = for_device("cpu").closest(
+    return for_device("cpu").nearest_distance(
         _comparable_points(table, columns, z),
         _comparable_points(table, columns, rows),
         torch.tensor(max_distances),
         exclude_self,
     )
-    return distances
 
 
 def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> Tensor:

@@ -18,7 +18,7 @@ from sliceflow.engine.batches import Target, divide_per_class, weighted_batches
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.events import History, Listener
-from sliceflow.engine.flow import Flow, FlowState, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
@@ -410,12 +410,12 @@ class MovingVectors:
         x = planned.x.new_empty(self.share.count, plan.n_columns)
         self.particles = as_cloud(x, own_codes, planned.device)
         self.particles.class_slices = class_slices
-        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self.noise.child("start").fill(self.particles.x)
 
         self.replayed = plan.flow(planned.seed, planned.device)
         self.flow = self._fitted_flow()
-        self.n_stages = sum(not stage.exact for stage in self.flow.stages)
+        self.n_stages = sum(not stage.matches_marginals for stage in self.flow.stages)
 
     def _set_data(self) -> None:
         """Set the data of the flow and of its axis steps: the rows, or draws of them."""
@@ -592,13 +592,13 @@ class MovingVectors:
         own_codes = None if codes is None else codes[share.slice]
         fresh = as_cloud(x.to(self.data.x.dtype), own_codes, planned.device)
         fresh.class_slices = class_slices
-        noise = Noise(seed.child("particles"), share.first)
+        noise = ParticleNoise(seed.child("particles"), share.first)
         replay(self.replayed, model, fresh, noise)
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
         """Conditions of fresh particles in the data's proportions, enough of each class."""
-        numbers = conditions.proportional(codes_q, n_fresh, seed.child("conditions"))
+        numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.replayed.conditional:
             return codes

@@ -162,7 +162,7 @@ class VectorPlan(Plan):
                     options.n_axis_steps,
                     Sorted(),  # bins would blur the values of discrete columns
                     n_knots=options.n_knots,
-                    exact=True,
+                    matches_marginals=True,
                 )
             )
         return stages
