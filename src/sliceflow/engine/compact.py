@@ -57,14 +57,14 @@ class CompactMap:
     the maps that are stored, among `n_all`. Otherwise `numbers` is None.
     """
 
-    lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    edges: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
-    levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
+    lo: Annotated[Tensor, Array("h", torch.float64)]
+    hi: Annotated[Tensor, Array("h", torch.float64)]
+    edges: Annotated[Tensor, Array("h k", torch.int32, differences=1)]
+    levels: Annotated[Tensor, Array("h k", torch.int16, differences=1)]
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
-    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None = (
+    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, differences=1)] | None = (
         None
     )
     n_all: Count = 0

@@ -21,7 +21,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError, is_int, require
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
-from sliceflow.models.identity import identity, same_on_all
+from sliceflow.models.identity import identity, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
@@ -89,13 +89,13 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             )
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
-        if self.verbose and ranks.first:
+        if self.verbose and ranks.is_main:
             told.append(events.Progress())
         listening = told
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            ranks.agree({"checkpoint_dir": folder_given})
-            listening = ranks.agreeing(told)
+            ranks.require_equal({"checkpoint_dir": folder_given})
+            listening = ranks.synchronized(told)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -123,7 +123,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             return super().prepare(X, y)
         adapter = self._adapter(ranks=ranks)
         parameters = self.get_params(deep=False)
-        same_on_all(ranks, type(self).__name__, parameters, adapter.device)
+        require_same_parameters(ranks, type(self).__name__, parameters, adapter.device)
         if parameters["keep_rows"]:
             fact = "keeps all rows in one process"
             hint = "fit without it, or in one process"

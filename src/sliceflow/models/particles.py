@@ -95,4 +95,4 @@ def select_particles(
         return x
     if positions is None:
         positions = torch.arange(share.total)
-    return ranks.pick(x, positions[kept_share.slice].to(x.device))
+    return ranks.gather_columns(x, positions[kept_share.slice].to(x.device))

@@ -43,7 +43,7 @@ class RowConditions:
 
     condition: Condition  # the kind of y, which encodes and decodes it
     classes: (
-        Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None
+        Annotated[Tensor, Array("n", torch.int64, ge=0)] | None
     ) = None
     numbers: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
 

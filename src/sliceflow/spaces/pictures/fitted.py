@@ -53,7 +53,7 @@ class FittedPictures(HasConditions):
     observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
     pixels: (
-        Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")] | None
+        Annotated[Tensor, Array("n c h w", torch.uint8, differences=3)] | None
     ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # mosaics have their own pictures

@@ -46,7 +46,7 @@ class PictureRows(ArrayRows):
     """The user's pictures and labels, checked."""
 
     layout: Layout
-    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, packed="pictures")]
+    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, differences=3)]
     conditions: RowConditions | None = None  # labels
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _names = ("pixels", "labels")
@@ -194,11 +194,11 @@ class PictureData(HasConditions):
     def gather_columns(self, indices: Tensor, ranks: Ranks) -> Tensor:
         """The columns with these indices among all N pictures, from their ranks."""
         if not self.mirrored or ranks.size == 1:
-            return ranks.pick(self.pixels, indices)
+            return ranks.gather_columns(self.pixels, indices)
         n = self.shard.total
         pictures, mirror_images = self.pixels.chunk(2, dim=1)
-        gathered_pictures = ranks.pick(pictures, indices % n)
-        gathered_mirror_images = ranks.pick(mirror_images, indices % n)
+        gathered_pictures = ranks.gather_columns(pictures, indices % n)
+        gathered_mirror_images = ranks.gather_columns(mirror_images, indices % n)
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, columns: Tensor | None = None) -> Cloud:
