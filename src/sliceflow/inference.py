@@ -321,7 +321,7 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     Raises a `ModelFileError` for any other file. `max_memory` is as in
     `sliceflow.load`.
     """
-    saved: SavedPosterior = file.load(path, [SavedPosterior], max_memory=max_memory)
+    saved = file.load(path, [SavedPosterior], max_memory=max_memory)
     with file.reading(path):
         loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
     loaded.default_x = saved.default_x
