@@ -224,9 +224,7 @@ class Model:
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: (
-        Annotated[np.ndarray, Array("n c h w", torch.uint8, differences=3)] | None
-    )
+    pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, differences=3)] | None
 
 
 def maps(k, rng):

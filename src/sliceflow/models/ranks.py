@@ -299,7 +299,8 @@ def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarra
     values = np.asarray(rows, np.float64)
     if about is None:
         return values
-    return np.square(values - about)
+    squares: np.ndarray = np.square(values - about)
+    return squares
 
 
 # Connecting ranks

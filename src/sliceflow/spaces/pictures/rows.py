@@ -49,7 +49,7 @@ class PictureRows(ArrayRows):
     pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, differences=3)]
     conditions: RowConditions | None = None  # labels
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
-    _names = ("pixels", "labels")
+    _conditions_name = "labels"
 
     def check(self) -> None:
         """Raise a ValueError if saved pictures contradict their layout or labels."""
@@ -58,11 +58,19 @@ class PictureRows(ArrayRows):
                 f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
             )
         check_labels(self.conditions)
-        if self.codes is not None and len(self.codes) != len(self.pixels):
-            raise ValueError(
-                f"there are {len(self.codes)} labels for {len(self.pixels)} pictures"
-            )
+        self.check_lengths()
         self.layout.read(self.pictures)
+
+    @property
+    def values(self) -> np.ndarray:
+        """This rank's pixels (n, c, h, w)."""
+        return self.pixels
+
+    def with_values(
+        self, values: np.ndarray, row_conditions: RowConditions | None
+    ) -> Self:
+        """Pictures of the same layout with other pixels and labels."""
+        return replace(self, pixels=values, conditions=row_conditions)
 
     @property
     def pictures(self) -> Any:

@@ -264,10 +264,10 @@ class TableRows:
         columns = tuple(by_name[name] for name in names)
         return replace(self, columns=columns, header=known.header)
 
-    def take(self, numbers: np.ndarray) -> TableRows:
-        """The rows with these numbers."""
-        columns = tuple(column.take(numbers) for column in self.columns)
-        return replace(self, columns=columns, n=len(numbers))
+    def take(self, indices: np.ndarray) -> TableRows:
+        """The rows with these indices."""
+        columns = tuple(column.take(indices) for column in self.columns)
+        return replace(self, columns=columns, n=len(indices))
 
     def keys(self) -> Sequence[Hashable]:
         """Each row as a tuple of its values."""

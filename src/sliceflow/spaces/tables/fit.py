@@ -90,7 +90,7 @@ class TablePlan(Plan):
             if strategy in RIDGE_SCALES:
                 on_lines.append(name)
             if strategy == "per_level":
-                per_level = f"each level of {name} has trees of its own"
+                per_level = f"each level of {name!s} has trees of its own"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
