@@ -149,13 +149,28 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         self,
         prepared: PreparedFit[FlowRowsT, FittedFlowT],
         result: FitResult[FittedFlowT],
-    ) -> Model:
+    ) -> Model[FlowRowsT, FittedFlowT]:
         """The model of a fit. Of several ranks, none has all rows."""
         if prepared.plan.n_ranks > 1:
             return Model(prepared.seed, result.fitted, result.history, None)
         return super()._new_model(prepared, result)
 
-    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
+    def _store_loaded(
+        self, model: Model[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
+    ) -> None:
+        """Store the model of a file, and the particles if it has them."""
+        if particles is None:
+            self._store_model(model)
+            return
+        X, y = particles.in_users_form(model.fitted.device)
+        self._store_model(model, X, y)
+
+    def _store_model(
+        self,
+        model: Model[FlowRowsT, FittedFlowT],
+        particles: Any = None,
+        y: Any = None,
+    ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
         super()._store_model(model)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
@@ -290,7 +305,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             `particle_conditions_`
         """
         self._check_saveable()
-        save(self, path, particles=particles)
+        particle_rows = None
+        if particles:
+            adapter = self._adapter(like_fitted=True)
+            particle_rows = adapter.read(self.particles_, self.particle_conditions_)
+        save(self, path, particle_rows)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
