@@ -266,12 +266,13 @@ def _describe_run(job: _Job) -> JsonObject:
 
 def _describe_fit(job: _Job) -> JsonObject:
     """What config.json also says when the fit has ended."""
+    from sliceflow import TableFlow
     from sliceflow.devices import resolve_device
 
     out = {"finished": _now(), "seconds": time.perf_counter() - job.started_at}
-    if job.settings.kind == TABLE:
-        return out | {"device": "cpu", "classes": []}
     model = job.estimator
+    if isinstance(model, TableFlow):
+        return out | {"device": "cpu", "classes": []}
     return out | {
         "device": str(resolve_device(job.settings.device)),
         "steps": model.n_iter_,
