@@ -144,7 +144,9 @@ def measure_fit(
     A table was fitted to all its rows. So its measures are those of a second fit, as
     fine as the first, without the held-out rows.
     """
-    if train.full_table is None or test is None:
+    from sliceflow import TableFlow
+
+    if train.full_table is None or test is None or not isinstance(model, TableFlow):
         return measure(settings, train, test, samples, output)
     n_held_out = len(test.x)
     output.say(

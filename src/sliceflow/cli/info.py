@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from sliceflow.cli.run_folder import Model
 
 # Packages that are always installed.
-CORE_PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
+CORE_PACKAGES = (
+    "torch",
+    "numpy",
+    "scikit-learn",
+    "safetensors",
+    "msgspec",
+    "zstandard",
+    "numba",
+)
 # Packages of each extra.
 _EXTRAS = {
     "images": ("Pillow",),

@@ -53,19 +53,19 @@ class CompactMap:
     ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first
     knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
 
-    Maps that move nothing can be left out: then `map_indices` (h,) are the row map_indices of
+    Maps that move nothing can be left out: then `map_indices` (h,) are the row numbers of
     the maps that are stored, among `n_all`. Otherwise `map_indices` is None.
     """
 
-    lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    edges: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
-    quantized_shifts: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
+    lo: Annotated[Tensor, Array("h", torch.float64)]
+    hi: Annotated[Tensor, Array("h", torch.float64)]
+    edges: Annotated[Tensor, Array("h k", torch.int32, differences=1)]
+    quantized_shifts: Annotated[Tensor, Array("h k", torch.int16, differences=1)]
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     map_indices: (
-        Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None
+        Annotated[Tensor, Array("h", torch.int64, ge=0, differences=1)] | None
     ) = None
     n_all: Count = 0
 

@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +29,8 @@ import sliceflow
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
+
+T = TypeVar("T")
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 2  # a new number where an older library would misread the file
@@ -103,10 +105,10 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
 
 def load(
     path: str | os.PathLike[str],
-    kinds: Sequence[type],
+    kinds: Sequence[type[T]],
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
-) -> Any:
+) -> T:
     """The object that `save` wrote, of one of these dataclasses.
 
     Parameters
@@ -236,7 +238,7 @@ def _checksum(preamble: Preamble, frame: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _find_kind(name: str, kinds: Sequence[type]) -> type:
+def _find_kind(name: str, kinds: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
     by_name = {kind.__name__: kind for kind in kinds}
     if name not in by_name:

@@ -40,8 +40,8 @@ class Rows(Protocol):
     def append(self, others: Self) -> Self:
         """These rows and then the others."""
 
-    def take(self, numbers: np.ndarray) -> Self:
-        """The rows with these numbers, in this order: a copy."""
+    def take(self, indices: np.ndarray) -> Self:
+        """A copy of the rows with these indices, in this order."""
 
     def keys(self) -> Sequence[Hashable]:
         """A key of each row and its y; keys are equal for equal rows only."""

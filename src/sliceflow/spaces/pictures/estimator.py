@@ -105,7 +105,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     (5, 8, 8)
     """
 
-    _kinds = (PicturePlan, FittedPictures, PictureRows)
+    _saved_types = (FittedPictures, PictureRows)
+    plan_: PicturePlan
     _options_type = PictureOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model

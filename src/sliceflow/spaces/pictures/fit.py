@@ -95,7 +95,7 @@ class PictureAdapter:
             kind += " and labels"
         shard = None
         if self.ranks.size > 1:
-            shard = self.ranks.shard(len(pixels), kind)
+            shard = self.ranks.gather_shard(len(pixels), kind)
         row_conditions = None
         if labels is not None:
             all_labels = self.ranks.gather(labels)

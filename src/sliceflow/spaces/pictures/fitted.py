@@ -51,9 +51,9 @@ class FittedPictures(HasConditions):
     # True where a pixel is known
     observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
-    pixels: (
-        Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")] | None
-    ) = None
+    pixels: Annotated[Tensor, Array("n c h w", torch.uint8, differences=3)] | None = (
+        None
+    )
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # mosaics have their own pictures
 

@@ -31,7 +31,7 @@ from sliceflow.validation import duplicates
 if TYPE_CHECKING:
     import pandas as pd
 
-_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
+_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, differences=1)]
 _Values = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _Categorical = Literal["", "unordered", "ordered"]
 

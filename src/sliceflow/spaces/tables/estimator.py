@@ -120,7 +120,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     ['gold', 'gold', 'gold']
     """
 
-    _kinds = (TablePlan, FittedTable, TableRows)
+    _saved_types = (FittedTable, TableRows)
+    plan_: TablePlan
     _history_type = TableHistory
 
     def __init__(
@@ -157,10 +158,12 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             tree_settings=_checked_tree_settings(self.tree_settings),
         )
 
-    def _store_model(self, model: Model) -> None:
+    def _store_model(self, model: Model[TableRows, FittedTable]) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
-        fitted: FittedTable = model.fitted
+        fitted = model.fitted
         if fitted.known_table is None:
+            if model.rows is None:
+                raise ValueError("the table has no rows")
             adapter = self._adapter()
             table = Table.from_rows(model.rows, adapter.kinds, adapter.constraints)
             if not fitted.plan.fits(table):

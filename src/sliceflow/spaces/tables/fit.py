@@ -96,7 +96,7 @@ class TablePlan(Plan):
             if uses_ridge(strategy):
                 by_regression.append(name)
             if strategy == "per_level":
-                per_level = f"each level of {name} has trees of its own"
+                per_level = f"each level of {name!s} has trees of its own"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", format_names(self.order)),

@@ -97,7 +97,7 @@ class VectorAdapter:
             kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {kind_of_y}"
-        shard = self.ranks.shard(n, what)
+        shard = self.ranks.gather_shard(n, what)
         row_conditions = None
         if y is not None:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
@@ -434,7 +434,7 @@ class MovingVectors:
                 codes = codes.repeat_interleave(n_draws, 0)
         self.n_draws = n_draws
         self.data_codes = codes  # of the data of all ranks
-        self.data_shard = rows.shard.times(n_draws)
+        self.data_shard = rows.shard.repeated(n_draws)
         own_codes = None
         if codes is not None:
             own_codes = codes[self.data_shard.slice]
