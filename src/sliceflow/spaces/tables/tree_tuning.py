@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
-from sliceflow.neighbours.nearness import MIN_DISTANCE_RATIO, log_distance_ratio
+from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
 from sliceflow.spaces.tables.chain import Strategy, draw_chain
 from sliceflow.spaces.tables.table import Table, fit_chain, generator
 from sliceflow.spaces.tables.trees import TreeSettings
