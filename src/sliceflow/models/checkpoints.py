@@ -56,7 +56,7 @@ class FitInterrupted(KeyboardInterrupt):
 class _SavedState:
     """A flow after a step, with the particles of all ranks.
 
-    `coordinates` are those of the particles in the space of the stage; None if the stage
+    `coordinates` are those of the particles in the space of the stage; None if it
     moves the particles themselves.
     """
 
@@ -119,7 +119,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
-        """Restore the last checkpoint, if there is one, and write more while a flow runs.
+        """Restore the last checkpoint, if any, and write more while a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
         removes its checkpoint.
@@ -198,7 +198,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
-        """Put the particles, the state and the history where the checkpoint has them."""
+        """Take the particles, the state and the history from the checkpoint."""
         x = running.particles.x
         saved = self._read(x.device)
         first = running.noise.first
