@@ -61,7 +61,7 @@ def Between(
     return msgspec.Meta(ge=least, le=largest)
 
 
-# A label, such as a class or the name of a column; the items of a tuple are labels, too.
+# A label, such as a class or the name of a column. The items of a tuple are labels.
 # In a saved dataclass, ``tuple[Label, ...]`` is several labels, and
 # ``Annotated[np.ndarray, Label]`` an array of labels of any dtype.
 Label = str | int | float | bool | bytes | None | tuple[Any, ...]

@@ -33,8 +33,8 @@ __all__ = ["Posterior", "load", "posterior"]
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
 # If samples are outside the bounds, so many times their number is drawn again. On
-# average that suffices if a ninth of the posterior is inside: 1/9 of n samples at first,
-# and 1/9 of 8n more.
+# average that suffices if a ninth of the posterior is inside: 1/9 of n samples at
+# first, and 1/9 of 8n more.
 REDRAWN_PER_SAMPLE = 8
 # Observations whose samples are drawn at a time, and between two lines of progress; a
 # round number.

@@ -378,7 +378,7 @@ def test_memory_can_be_limited(path):
 
 def test_headers_have_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "MAX_HEADER_SIZE", 100)
-    with pytest.raises(ValueError, match="are there very many or very long labels"):
+    with pytest.raises(ValueError, match="use fewer or shorter labels"):
         save(tmp_path / "x", small())
 
 

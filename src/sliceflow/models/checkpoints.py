@@ -33,10 +33,7 @@ from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
 from sliceflow.validation import is_real, require
 
-_NAME = "fit.checkpoint"
-# Fields that a `FlowState` and a `_SavedState` have in common: where the flow is.
-_POSITION = ("stage_index", "step_in_stage", "steps_done", "steps_skipped", "seconds")
-
+_FILE_NAME = "fit.checkpoint"
 # What a rank wants after a step. All ranks do the most urgent of these, the largest.
 _CONTINUE = 0
 _WRITE = 1
@@ -60,7 +57,7 @@ class FitInterrupted(KeyboardInterrupt):
 class _SavedState:
     """A flow after a step, with the particles of all ranks.
 
-    `coordinates` are those of the particles in the space of the stage; None if the stage
+    `coordinates` are those of the particles in the space of the stage; None if it
     moves the particles themselves.
     """
 
@@ -109,9 +106,9 @@ class Checkpoints:
         self._every = every
         self._identity = identity
         self._ranks = ranks
-        self._path = folder / _NAME
+        self._path = folder / _FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.glob(f".{_NAME}.*.part"):  # of a fit killed in a write
+        for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
         self.resumes = self._path.exists()
         self.seed = self._read().seed if self.resumes else seed
@@ -123,7 +120,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
-        """Restore the last checkpoint, if there is one, and write more while a flow runs.
+        """Restore the last checkpoint, if any, and write more while a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
         removes its checkpoint.
@@ -202,7 +199,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
-        """Put the particles, the state and the history where the checkpoint has them."""
+        """Take the particles, the state and the history from the checkpoint."""
         x = running.particles.x
         saved = self._read(x.device)
         first = running.noise.first
@@ -211,8 +208,11 @@ class Checkpoints:
         if saved.coordinates is not None:
             coordinates = torch.from_numpy(saved.coordinates)[:, here]
             state.coordinates = coordinates.contiguous().to(x.device)
-        for name in _POSITION:
-            setattr(state, name, getattr(saved, name))
+        state.stage_index = saved.stage_index
+        state.step_in_stage = saved.step_in_stage
+        state.steps_done = saved.steps_done
+        state.steps_skipped = saved.steps_skipped
+        state.seconds = saved.seconds
         state.model = list(saved.model)
         history.before = saved.history.columns()
 
@@ -249,7 +249,11 @@ class Checkpoints:
                 history=SavedHistory(**history.as_columns()),
                 x=x,
                 coordinates=coordinates,
-                **{name: getattr(state, name) for name in _POSITION},
+                stage_index=state.stage_index,
+                step_in_stage=state.step_in_stage,
+                steps_done=state.steps_done,
+                steps_skipped=state.steps_skipped,
+                seconds=state.seconds,
             )
             try:
                 save(self._path, saved)

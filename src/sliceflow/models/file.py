@@ -26,6 +26,7 @@ from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
 import sliceflow
+from sliceflow.errors import DataError
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
@@ -96,9 +97,10 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write a dataclass. If that fails, an existing file stays as it is."""
     header, arrays = codec.encode(value)
     if len(header) > MAX_HEADER_SIZE:
-        raise ValueError(
-            f"the header takes {len(header)} bytes, but a file may have "
-            f"{MAX_HEADER_SIZE}; are there very many or very long labels?"
+        fact = f"all but arrays takes {len(header)} bytes"
+        raise DataError(
+            f"{fact}, but a file may have {MAX_HEADER_SIZE}",
+            "use fewer or shorter labels",
         )
     write(path, type(value).__name__, header, arrays)
 

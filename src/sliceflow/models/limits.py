@@ -61,7 +61,8 @@ class Allowance:
     def _check(self, n_bytes: int, base: int, what: str) -> None:
         if self.max_memory is None:
             limit = base + MEMORY_PER_FILE_BYTE * self.file_size
-            rule = f"a file of {format_bytes(self.file_size)} may take {format_bytes(limit)}"
+            size = format_bytes(self.file_size)
+            rule = f"a file of {size} may take {format_bytes(limit)}"
         else:
             limit = self.max_memory
             rule = f"max_memory is {format_bytes(limit)}"

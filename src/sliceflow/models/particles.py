@@ -40,8 +40,8 @@ class ParticleConditions:
     y : conditions of the kept particles in the user's order, as the user writes them;
         None if the user does not know them, as with clusters
     codes : encoded conditions of all moved particles, in the flow's order
-    positions : the columns (n,) at which the flow has the particles of the user's order;
-        None if both orders are the same
+    positions : the columns (n,) at which the flow has the particles of the user's
+        order; None if both orders are the same
     """
 
     y: np.ndarray | None

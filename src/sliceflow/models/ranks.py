@@ -158,7 +158,7 @@ class Ranks:
         return t
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank. They are pickled, so they should be small."""
+        """The values of all ranks, by rank. They are pickled: keep them small."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size

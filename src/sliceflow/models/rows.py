@@ -1,7 +1,7 @@
 """Training rows: their conditions, and how rows are appended, removed and compared.
 
-When rows are added or forgotten, the rows that the model then has are fitted again, with
-the same seed. So a model that forgot rows is the model that never saw them.
+When rows are added or forgotten, all rows that the model then has are fitted
+again, with the same seed. So a model that forgot rows is the model that never saw them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sliceflow.models.identity import digest
 from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Ranks, Shard
 
-# The largest standardised condition of a file. Its square is far below 1e308, the end of
-# float64, so sums of squares stay finite.
+# The largest standardised condition of a file. Its square is far below 1e308, the end
+# of float64, so sums of squares stay finite.
 _MAX_STANDARDISED = 1e50
 
 
@@ -52,7 +52,7 @@ class RowConditions:
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
-        """The conditions that the user's y of n rows describes; errors say its `name`."""
+        """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
         condition = infer_condition(y, n, name)
         codes = condition.encode(y)
@@ -283,7 +283,7 @@ def without(rows: RowsT, removed: RowsT) -> RowsT:
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
-    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
+    """Keys of rows (n, …) and their y: equal for equal numbers of any type."""
     n = len(X)
     flat = np.ascontiguousarray(X).reshape(n, -1)
     if y is None:

@@ -1,7 +1,7 @@
 """Saving and loading estimators: a file holds the parameters and the `Model`.
 
-A file holds one dataclass; see `codec`. That of an estimator is made from its class: the
-parameters from the annotations of its constructor, the rest from `_saved_types`, the
+A file holds one dataclass; see `codec`. That of an estimator is made from its class:
+the parameters from the annotations of its constructor, the rest from `_saved_types`, the
 dataclasses of its fitted state and its rows. For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow]):
@@ -127,7 +127,7 @@ def save(
     path: str | os.PathLike[str],
     particles: RowsT | None = None,
 ) -> None:
-    """Write a fitted estimator and, if they are given, its particles in form of rows."""
+    """Write a fitted estimator and, if they are given, its particles as rows."""
     saved_type, parameters_type = _saved_type(type(estimator))
     parameters = estimator.get_params(deep=False)
     for name in UNSAVED_PARAMETERS:
