@@ -46,7 +46,7 @@ from torch import Tensor
 
 from sliceflow.engine import frames, transports
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -143,7 +143,7 @@ def our_steps(
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
     flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)
-    simulate(flow, cloud, flow.target(cloud, Cloud(rows)), Noise(seed))
+    simulate(flow, cloud, flow.target(cloud, Cloud(rows)), ParticleNoise(seed))
 
 
 def beside_others(

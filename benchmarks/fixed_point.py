@@ -36,7 +36,7 @@ from sklearn.datasets import make_moons
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -95,7 +95,13 @@ def moved(
         nonlocal done
         done += 1
 
-    simulate(flow, cloud, flow.target(cloud, goal), Noise(Seed(0)), listeners=(count,))
+    simulate(
+        flow,
+        cloud,
+        flow.target(cloud, goal),
+        ParticleNoise(Seed(0)),
+        listeners=(count,),
+    )
     return cloud.x.T.cpu().numpy(), done
 
 

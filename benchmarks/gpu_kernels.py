@@ -135,13 +135,13 @@ def row_cases(k: Any, h: int, m: int, device: torch.device) -> Iterator[Case]:
         yield Case(
             "compose", f"{h:,} × {bins} bins", 4 * h * (3 * bins + 6), 0, compose
         )
-        keep_knots = partial(k.at_bends, *maps, counts, KNOTS, EXPONENT)
+        keep_knots = partial(k.compress_map, *maps, counts, KNOTS, EXPONENT)
         read = h * (4 * (2 * bins + 3) + 6 * KNOTS + 16)
-        yield Case("at_bends", f"{h:,} × {bins} bins", read, 0, keep_knots)
+        yield Case("compress_map", f"{h:,} × {bins} bins", read, 0, keep_knots)
         lo, hi, at, levels = keep_knots()
-        through = partial(k.through_knots, lo, hi, at, levels, bins, EXPONENT, z.dtype)
+        through = partial(k.expand_map, lo, hi, at, levels, bins, EXPONENT, z.dtype)
         written = h * (6 * KNOTS + 16 + 4 * (bins + 1))
-        yield Case("through_knots", f"{h:,} × {bins} bins", written, 0, through)
+        yield Case("expand_map", f"{h:,} × {bins} bins", written, 0, through)
     offsets = torch.randn((h, CLASSES), device=device)
     codes = torch.randint(CLASSES, (m,), device=device)
     add = partial(k.add_class_offsets, z, offsets, codes)
@@ -173,7 +173,7 @@ def tile_cases(
             side // 2 if side < shape[1] else 0
         )  # tiles as a step cuts them on average
         cut = Geometry(shape, (side, side), (offset, offset))
-        theta = rotation(Seed(0), 0, cut.side, device, dtype, k.lanes(cut.side))
+        theta = rotation(Seed(0), 0, cut.side, device, dtype, k.padded_size(cut.side))
         d = len(x)
         s = cut.side
         h = cut.n_directions

@@ -35,6 +35,7 @@ FLOORS = (
     ("kernels",),
     (
         "errors",
+        "validation",
         "devices",
         "caches",
         "dataframes",
@@ -47,6 +48,7 @@ FLOORS = (
 # Exceptions on one floor: the page is a command, small modules use errors and wording.
 BESIDE = {("cli", "app"), ("devices", "wording")}
 BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
+BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
 
 
 class Source(NamedTuple):

@@ -10,6 +10,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.errors import ParameterError
 from sliceflow.models.saving import load_estimator
 from sliceflow.spaces.pictures.estimator import ImageFlow
+from sliceflow.spaces.pictures.options import Precision
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
@@ -19,13 +20,11 @@ AnyEstimator = SlicedWassersteinFlow | ImageFlow | TableFlow
 def load(
     path: str | os.PathLike[str],
     device: str | torch.device = "auto",
-    precision: str | None = None,
+    precision: Precision | None = None,
     *,
     max_memory: int | None = None,
-) -> AnyEstimator:
-    """The fitted estimator that ``flow.save(path)`` wrote.
-
-    It gives the same samples, bit for bit.
+) -> _Flow:
+    """The fitted estimator that ``flow.save(path)`` wrote: it gives the same samples.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ def load(
     >>> import numpy as np
     >>> import sliceflow
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> flow = sliceflow.SlicedWassersteinFlow(n_particles=200, n_steps=5).fit(X)
+    >>> flow = sliceflow.SlicedWassersteinFlow(n_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     flow.save(f"{folder}/normal.sliceflow")
     ...     loaded = sliceflow.load(f"{folder}/normal.sliceflow")
@@ -58,8 +57,8 @@ def load(
     >>> bool(same.all())
     True
     """
-    kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
-    flow: AnyEstimator = load_estimator(path, kinds, resolve_device(device), max_memory)
+    estimator_types: list[type[_Flow]] = [SlicedWassersteinFlow, ImageFlow, TableFlow]
+    flow = load_estimator(path, estimator_types, resolve_device(device), max_memory)
     if not isinstance(flow, TableFlow):  # which has no device
         flow.set_params(device=device)
     if precision is not None:

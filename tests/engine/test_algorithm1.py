@@ -16,7 +16,7 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -81,7 +81,7 @@ def columns(x):
 
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
-    frame = flow.stages[0].frame.draw(
+    frame = flow.stages[0].frame_kind.draw(
         flow.seed.child("frame", 0), k, cloud.x, flow.n_shared
     )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
@@ -120,7 +120,13 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     ]
     kept = None if codes_p is None else clouds[0].y.clone()
     listeners = [lambda event: seen.append(event.particles.T.numpy().copy())]
-    simulate(flow, clouds[0], flow.target(*clouds), Noise(Seed(2)), listeners=listeners)
+    simulate(
+        flow,
+        clouds[0],
+        flow.target(*clouds),
+        ParticleNoise(Seed(2)),
+        listeners=listeners,
+    )
     for k in range(n_steps):
         theta = joint(flow, k, clouds[0])
         assert np.allclose(np.linalg.norm(theta, axis=1), 1)
@@ -141,12 +147,12 @@ def test_offline_samples_skip_the_shaded_lines():
     particles = Cloud(columns(x), torch.from_numpy(codes_p))
     theta = joint(flow, 0, particles)
     target = flow.target(particles, Cloud(columns(data), torch.from_numpy(codes_q)))
-    model = simulate(flow, particles, target, Noise(Seed(2)))
+    model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y, codes = (np.array([of[i] for i, _ in pairs]) for of in (y_p, codes_p))
     cloud = Cloud(columns(fresh), torch.from_numpy(codes))
-    replay(flow, model, cloud, Noise(Seed(3)))
+    replay(flow, model, cloud, ParticleNoise(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
@@ -241,7 +247,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     y = torch.from_numpy(codes_q) if labels else None
     target = Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True)
     listeners = [lambda event: seen.append(event.particles.clone())]
-    simulate(flow, particles, target, Noise(Seed(4)), listeners=listeners)
+    simulate(flow, particles, target, ParticleNoise(Seed(4)), listeners=listeners)
 
     subspace = PyramidLevel(channels, *full, *level)
     start = columns(x)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.compact import at_bends, map_bytes, thin, thin_grid
+from sliceflow.engine.compact import compress_grid, map_bytes, thin, thin_grid
 from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 
@@ -48,10 +48,10 @@ def compact_maps(draw):
     """Such maps at a few knots."""
     grid_map = draw(grids())
     n_knots = draw(st.integers(2, min(grid_map.values.shape[1], 40)))
-    reach = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
+    max_displacement = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
         grid_map.values.abs().max() + 1e-30
     )
-    return at_bends(grid_map, n_knots, reach)
+    return compress_grid(grid_map, n_knots, max_displacement)
 
 
 def bent(n_bins=64, rows=20, seed=0):
@@ -75,7 +75,7 @@ def test_displacements_are_straight_between_knots_and_maps_ascend(compact):
         d = np.interp(
             edges,
             compact.edges[row],
-            compact.levels[row].double() * 2.0**compact.exponent,
+            compact.quantized_shifts[row].double() * 2.0**compact.exponent,
         )
         values = float(lo) + float(hi - lo) * edges / compact.n_bins + d
         wanted = np.maximum.accumulate(values)
@@ -90,19 +90,20 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compact, share, seed)
         < share
     )
     compact = replace(
-        compact, levels=torch.where(still[:, None], 0, compact.levels)
-    ).with_standard_still_maps()
-    moving_maps = compact.without_still_maps()
-    moving = compact.levels.any(1)
+        compact,
+        quantized_shifts=torch.where(still[:, None], 0, compact.quantized_shifts),
+    ).with_standard_identity_maps()
+    moving_maps = compact.without_identity_maps()
+    moving = compact.quantized_shifts.any(1)
     assert (len(moving_maps.lo), moving_maps.n_maps) == (
         int(moving.sum()),
         len(compact.lo),
     )
     moving_maps.check()
-    again = moving_maps.with_still_maps()
+    again = moving_maps.with_identity_maps()
     assert all(
         torch.equal(getattr(compact, name), getattr(again, name))
-        for name in ("lo", "hi", "edges", "levels")
+        for name in ("lo", "hi", "edges", "quantized_shifts")
     )
     z = compact.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compact.lo), -1)
     assert bool((moving_maps.to_grid().displace(z)[~moving].abs() < 1e-6).all())
@@ -115,10 +116,10 @@ def test_knots_at_bends_are_better_than_even_ones():
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(at_bends(table, 13, reach=16.0).to_grid())
+    few = error(compress_grid(table, 13, max_displacement=16.0).to_grid())
     plain = error(thin_grid(table, 12))
     assert few < plain / 2
-    assert error(at_bends(table, 33, reach=16.0).to_grid()) < few / 1.5
+    assert error(compress_grid(table, 33, max_displacement=16.0).to_grid()) < few / 1.5
 
 
 def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
@@ -127,7 +128,7 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
     Images would shrink, at every step.
     """
     table, p = bent()
-    image = p + at_bends(table, 8, reach=16.0).to_grid().displace(p)
+    image = p + compress_grid(table, 8, max_displacement=16.0).to_grid().displace(p)
     wanted = p + table.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005

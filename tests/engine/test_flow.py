@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -39,13 +39,13 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
-def fit(flow, particles, data, noise=Noise(Seed(0)), **options):  # noqa: B008, frozen
+def fit(flow, particles, data, noise=ParticleNoise(Seed(0)), **options):  # noqa: B008, frozen
     return simulate(flow, particles, flow.target(particles, data), noise, **options)
 
 
-def one_stage(frame, n_steps, n_conditions=0, **options):
+def one_stage(frame, n_steps, condition_dim=0, **options):
     stage = Stage("flow", frame, n_steps, Sorted(), **options)
-    return Flow([stage], Seed(0), n_conditions)
+    return Flow([stage], Seed(0), condition_dim)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -62,7 +62,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     for _ in range(2):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
-        model = fit(flow, particles, data, Noise(Seed(5)))
+        model = fit(flow, particles, data, ParticleNoise(Seed(5)))
         after = [t for t in (data.x, particles.y, data.y) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
@@ -75,7 +75,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation
     # again.
-    replay(flow, model, start, Noise(Seed(5)))
+    replay(flow, model, start, ParticleNoise(Seed(5)))
     assert torch.allclose(start.x, results[0], atol=1e-9)
 
 
@@ -115,7 +115,7 @@ def test_the_order_of_the_data_does_not_matter(seed):
     particles, data = clouds("labels")
     again, _ = clouds("labels")
     order = Seed(seed).permutation(data.x.shape[1])
-    flow = one_stage(Orthogonal(), 6, n_conditions=3)
+    flow = one_stage(Orthogonal(), 6, condition_dim=3)
     fit(flow, particles, data)
     shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
     fit(flow, again, shuffled)
@@ -141,7 +141,7 @@ def test_entropy_reaches_the_closed_form_width():
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = Flow([Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam)
-    fit(flow, particles, data, Noise(Seed(3)))
+    fit(flow, particles, data, ParticleNoise(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
@@ -158,13 +158,13 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     )
     y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
     particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), y_p)
-    fit(one_stage(Orthogonal(), 60, taper=0.5, n_conditions=3), particles, data)
+    fit(one_stage(Orthogonal(), 60, taper=0.5, condition_dim=3), particles, data)
     nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
     assert float((nearest == y_p).double().mean()) > 0.99
 
 
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
-    noise = Noise(Seed(0), first=7)
+    noise = ParticleNoise(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS_PER_DRAW", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
@@ -218,5 +218,5 @@ def test_a_stage_moves_particles_in_its_own_space():
     turned_back = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double() @ alone.x
     assert torch.allclose(particles.x[:2], turned_back, atol=1e-12)
     again = Cloud(start.clone())
-    replay(flow, model, again, Noise(Seed(0)))
+    replay(flow, model, again, ParticleNoise(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)

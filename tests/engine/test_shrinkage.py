@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, FlowState, Noise, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -42,8 +42,8 @@ def test_without_signal_hardly_anything_moves(transport):
     before = free.map.displace(z_p).square().mean()
     after = less.map.displace(z_p).square().mean()
     assert after < 0.15 * before
-    assert less.moving < 0.5
-    assert free.moving is None
+    assert less.active_fraction < 0.5
+    assert free.active_fraction is None
     assert torch.equal(less.cost, free.cost)
 
 
@@ -110,11 +110,14 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert 2 < kappa.mean() < 4  # as for one class
     rates = noise_rates(4000, 4000, codes, codes)
     fit = Shrunk(Sorted(), 3.0, rates, n_shared=10).fit(z_p, z_q, Batch(codes=codes))
-    assert 0.2 < fit.moving < 0.8
+    assert 0.2 < fit.active_fraction < 0.8
 
 
 def test_exact_stages_are_never_shrunk():
-    stages = [Stage("a", Orthogonal(), 2), Stage("b", Axis(), 2, Sorted(), exact=True)]
+    stages = [
+        Stage("a", Orthogonal(), 2),
+        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
+    ]
     flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
     assert flow.stages[0].transport == Shrunk(
         stages[0].transport, 2.0, (0.1,), n_shared=3
@@ -135,7 +138,7 @@ def test_a_flow_between_equal_distributions_ends_early():
             flow,
             particles,
             flow.target(particles, Cloud(y)),
-            Noise(Seed(1)),
+            ParticleNoise(Seed(1)),
             state=state,
         )
         assert least <= state.steps_done <= max_samples

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import cpu, reference
+from sliceflow.kernels import cpu, displace_by_class, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -131,11 +131,11 @@ def test_the_closest_row_is_found(backend, kind, others):
             x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
             most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
             ours, theirs = (
-                k.closest(x, rows, most, others) for k in (backend, reference)
+                k.nearest_distance(x, rows, most, others) for k in (backend, reference)
             )
             close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
             if not others and d > 1:
-                assert backend.closest(rows, rows, most).tolist() == [0.0] * n
+                assert backend.nearest_distance(rows, rows, most).tolist() == [0.0] * n
 
 
 # Histograms
@@ -297,8 +297,9 @@ def test_runs_of_columns_are_counted_and_displaced_by_themselves(
         projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
     )
     ends = [torch.full((3 * runs,), v, device=z.device).double() for v in (-2.0, 1.5)]
-    moved = backend.displace_classes(z, *ends, tables, starts)
-    close(moved, reference.displace_classes(z, *ends, tables, starts), 4)
+    maps = (*ends, tables)
+    moved = displace_by_class(backend.displace_grid, z, maps, starts)
+    close(moved, displace_by_class(reference.displace_grid, z, maps, starts), 4)
     assert counts.shape == (3 * runs, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)

@@ -37,7 +37,7 @@ def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
         .to(backend.device)
     )
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
-    theta = np.pad(theta, (0, backend.lanes(geometry.side) - geometry.side))
+    theta = np.pad(theta, (0, backend.padded_size(geometry.side) - geometry.side))
     lo, hi = (
         torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
         for v in (-2.0, 1.5)

@@ -99,7 +99,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
 def test_one_rank_is_a_plain_fit_and_several_count():
     stages = [
         Stage("a", Orthogonal(), 2, Shrunk(Histogram(32), 1.0, (0.1,))),
-        Stage("b", Axis(), 2, Sorted(), exact=True),
+        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
     ]
     flow = Flow(stages, Seed(0))
     assert across_ranks(flow, Ranks()) is flow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ranks as fits
 import sliceflow
 from models import vectors
-from sliceflow.models.identity import same_on_all
+from sliceflow.models.identity import require_same_parameters
 from sliceflow.models.ranks import LostRankError, Ranks, joined
 
 LOOP = {
@@ -149,7 +149,7 @@ def test_shares_are_all_there_is_and_nearly_equal(total, size):
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)
     assert np.array_equal(
-        np.concatenate([Ranks(r, size).mine(rows) for r in range(size)]), rows
+        np.concatenate([Ranks(r, size).local_share(rows) for r in range(size)]), rows
     )
 
 
@@ -163,22 +163,22 @@ def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
     with pytest.raises(
         ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"
     ):
-        answering(monkeypatch, (0, "rows")).shard(5)
-    shard = answering(monkeypatch, (3, "rows")).shard(5)
+        answering(monkeypatch, (0, "rows")).gather_shard(5)
+    shard = answering(monkeypatch, (3, "rows")).gather_shard(5)
     assert (shard.first, shard.count, shard.total) == (0, 5, 8)
     ranks = answering(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     with pytest.raises(
-        ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"
+        ValueError, match=r"^b=3 on rank 2 but 2 on rank 0; give all ranks the same"
     ):
-        ranks.agree({"a": "1", "b": "2"})
+        ranks.require_equal({"a": "1", "b": "2"})
 
 
 def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     facts = []
-    monkeypatch.setattr(Ranks, "agree", lambda self, of_rank: facts.append(of_rank))
+    monkeypatch.setattr(Ranks, "require_equal", lambda self, of: facts.append(of))
 
     def agree(**changes):
-        same_on_all(
+        require_same_parameters(
             Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu")
         )
 

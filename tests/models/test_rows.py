@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 import sliceflow
 from models import interrupt, pictures, saved, vectors
 from sliceflow.models.estimator import NoRowsError
-from sliceflow.models.rows import join_labels, row_keys
+from sliceflow.models.rows import RowConditions, join_labels, row_keys
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.rows import PictureRows
+from sliceflow.spaces.vectors.rows import VectorRows
 
 RNG = np.random.default_rng(0)
 N = 14  # rows to choose from
@@ -383,3 +386,15 @@ def test_keys_tell_rows_apart_and_not_types():
     assert row_keys(zero, np.array([1])) != row_keys(zero, np.array(["1"]))
     assert row_keys(zero, np.array([1])) == row_keys(zero, np.array([1.0]))
     assert row_keys(zero, np.array([True])) != row_keys(zero, np.array([1]))
+
+
+def test_rows_of_a_file_have_one_condition_each():
+    conditions = RowConditions.infer(np.array(["a", "b"]), 2)
+    VectorRows(POINTS[:2], conditions).check()
+    with pytest.raises(ValueError, match="there are 2 y for 3 rows"):
+        VectorRows(POINTS[:3], conditions).check()
+    with pytest.raises(ValueError, match="there are 1 names for 2 columns"):
+        VectorRows(POINTS, names=("a",)).check()
+    pixels = GREY[:3, None]
+    with pytest.raises(ValueError, match="there are 2 labels for 3 rows"):
+        PictureRows(Layout.infer(GREY, 17), pixels, conditions).check()

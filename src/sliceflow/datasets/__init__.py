@@ -18,7 +18,8 @@ from sliceflow.datasets.errors import (
     MissingSetError,
     MixedSizesError,
 )
-from sliceflow.errors import ParameterError, is_int, require
+from sliceflow.errors import ParameterError
+from sliceflow.validation import is_int, require
 
 __all__ = [
     "BrokenPictureError",

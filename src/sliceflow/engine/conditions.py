@@ -19,8 +19,9 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
+from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
 # The fewest particles of a fit: maps of fewer are poor for fresh particles.
@@ -41,7 +42,9 @@ _MAX_LISTED_LABELS = 12
 _WEIGHT_UNIT = 2.0**-40
 
 
-def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
+def add_condition_shift(
+    z: Tensor, theta: Tensor | None, codes: Tensor | None
+) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class number stands for a one-hot y: its offset is one column of theta. Without a
@@ -51,8 +54,7 @@ def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
         return z
     if codes.dim() == 2:
         return torch.addmm(z, theta, codes.T.to(z.dtype))
-    out: Tensor = kernels.for_tensor(z).add_class_offsets(z, theta, codes)
-    return out
+    return kernels.for_tensor(z).add_class_offsets(z, theta, codes)
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class MixedCondition:
 Condition = LabelCondition | ContinuousCondition | MixedCondition
 
 
-def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
+def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     """The kind of condition that the y of `fit` describes.
 
     One dimension is labels, two are continuous columns, or some of each.
@@ -265,7 +267,7 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     return ContinuousCondition.fit_to(_finite(array))
 
 
-def repeated(condition: Condition, y: Any, n: int) -> Any:
+def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
     """y for n samples: one condition is repeated n times, anything else is left."""
     y = unmasked(y, "y")
     if isinstance(condition, LabelCondition):
@@ -303,7 +305,7 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
-def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     """M rows of the data whose conditions the particles take, shuffled.
 
     They are in the data's proportions: class c gets M·N_c/N particles, rounded by

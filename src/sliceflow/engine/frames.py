@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.conditions import shifted
+from sliceflow.engine.conditions import add_condition_shift
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, require
+from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Indices
@@ -70,7 +70,7 @@ class Frame:
     theta: Tensor | None
     # (h, l) directions in the space of the condition, if the frame has any.
     theta_y: Tensor | None
-    parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
+    frame_bound: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
     # Directions (h, d) that a model must store, because they cannot be drawn again.
     stored: Tensor | None = None
 
@@ -89,13 +89,13 @@ class Frame:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
         cloud = cloud.part(columns)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return shifted(z, self.theta_y, cloud.y)
+        return add_condition_shift(z, self.theta_y, cloud.y)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
         if self.theta is None:
             return dz
-        return torch.mm(self.theta.T / self.parseval, dz)
+        return torch.mm(self.theta.T / self.frame_bound, dz)
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z)/c in place, with z from `project`."""
@@ -126,13 +126,13 @@ class FrameKind(Protocol):
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> AnyFrame:
         """The frame of step number `step` of a stage, which has its own `seed`.
 
         It is on the device and in the dtype of the particles x (d, M). A condition has
-        the width `n_conditions`; 0 is none. Most kinds look at nothing else; some are
+        the width `condition_dim`; 0 is none. Most kinds look at nothing else; some are
         fitted to x and to the `data` (d, N).
         """
         ...
@@ -150,16 +150,16 @@ def _requested_directions(kind: FrameKind, d: int) -> int:
     return int(getattr(kind, "n_directions", d))
 
 
-def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
+def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
     """Peak memory to draw one frame."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
-        return rotation_bytes(d, itemsize) + 40 * d * n_conditions
+        return rotation_bytes(d, itemsize) + 40 * d * condition_dim
     h = _requested_directions(kind, d)
     # Drawn, joined, normalised and signed in float64; rounded twice.
     bytes_per_number = 4 * 8 + 2 * itemsize
-    return h * (d + n_conditions) * bytes_per_number
+    return h * (d + condition_dim) * bytes_per_number
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Random:
     Examples
     --------
     >>> frame = Random(n_directions=500).draw(Seed(0), 0, torch.randn(3, 10))
-    >>> frame.theta.shape, frame.parseval
+    >>> frame.theta.shape, frame.frame_bound
     (torch.Size([500, 3]), 166.66666666666666)
     """
 
@@ -193,7 +193,7 @@ class Random:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -201,11 +201,11 @@ class Random:
         h = self.n_directions
         d = len(x)
         normal_x = seed.child("x").normal(h, d)
-        normal_y = seed.child("y").normal(h, n_conditions)
+        normal_y = seed.child("y").normal(h, condition_dim)
         joint = torch.cat((normal_x, normal_y), dim=1)
         joint = torch.nn.functional.normalize(joint, dim=1).to(x.device, x.dtype)
-        theta_y = joint[:, d:] if n_conditions else None
-        return Frame(joint[:, :d], theta_y, parseval=h / d)
+        theta_y = joint[:, d:] if condition_dim else None
+        return Frame(joint[:, :d], theta_y, frame_bound=h / d)
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,14 @@ class Orthogonal:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
         d = len(x)
         theta = rotation(seed, step, d, x.device, x.dtype)
         theta_y = condition_directions(
-            seed.child(step), d, n_conditions, x.device, x.dtype
+            seed.child(step), d, condition_dim, x.device, x.dtype
         )
         return Frame(theta, theta_y)
 
@@ -282,7 +282,7 @@ class MaxSliced:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -332,7 +332,7 @@ class Axis:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -350,18 +350,18 @@ def _require_positive_int(name: str, value: int) -> None:
 def condition_directions(
     seed: Seed,
     h: int,
-    n_conditions: int,
+    condition_dim: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor | None:
-    """(h, l) directions of the condition, or None if l = `n_conditions` is 0.
+    """(h, l) directions of the condition, or None if l = `condition_dim` is 0.
 
     They are independent Laplace numbers, as in the authors' code, with E|θ_y|² = 1.
     Their dtype is at least float32.
     """
-    if n_conditions == 0:
+    if condition_dim == 0:
         return None
-    theta = seed.child("y").laplace(h, n_conditions, device)
+    theta = seed.child("y").laplace(h, condition_dim, device)
     return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
@@ -381,22 +381,23 @@ def rotation(
     """
     if side is None:
         side = d
-    n_steps = _rotations_per_draw(d)
-    first = step // n_steps * n_steps
-    return _rotation_block(seed, first, d, side, device, dtype)[step - first]
+    steps = steps_drawn_together(step, d)
+    block = _rotation_block(seed, steps, d, side, device, dtype)
+    return block[step - steps.start]
 
 
 @cached(_ROTATION_CACHE_BYTES)
 def _rotation_block(
     seed: Seed,
-    first: int,
+    steps: range,
     d: int,
     side: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of some steps of a stage from step `first` on: (n, side, side)."""
-    n_steps = _rotations_per_draw(d)
+    """The rotations of some steps of a stage: (number of steps, side, side)."""
+    first = steps.start
+    n_steps = len(steps)
     if d <= _MAX_FRESH_DIMENSION:
         normal = seed.child("x").normal(n_steps * d, d, start=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
@@ -408,6 +409,16 @@ def _rotation_block(
     signs = torch.sign(uniform - 0.5)
     rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
     return zero_padded(rotations.to(dtype), side)
+
+
+def steps_drawn_together(step: int, d: int) -> range:
+    """The steps of a stage, `step` among them, whose rotations are drawn together.
+
+    The rotation of a step does not depend on the others: this only saves time.
+    """
+    n_steps = _rotations_per_draw(d)
+    first = step // n_steps * n_steps
+    return range(first, first + n_steps)
 
 
 def _rotations_per_draw(d: int) -> int:

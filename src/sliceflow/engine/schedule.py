@@ -37,7 +37,7 @@ class Stage:
     """`n_steps` steps with one kind of frame, one transport, and in one subspace."""
 
     name: str
-    frame: FrameKind
+    frame_kind: FrameKind
     n_steps: int
     transport: Transport = _DEFAULT_TRANSPORT
     step_size: float = 1.0
@@ -47,10 +47,10 @@ class Stage:
     n_knots: int | None = 512
     # An upper bound on how far one step can move a value. If it is known, stored maps
     # have their knots where they bend; see `compact`.
-    reach: float | None = None
+    max_displacement: float | None = None
     # The steps make the distribution of each column exact: no noise is added, maps are
     # not shrunk, and stored maps keep their tails.
-    exact: bool = False
+    matches_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
     # Where the seeds of the frames are, below the seed of the flow. An empty path
     # stands for ("frame", index of the stage).

@@ -88,14 +88,14 @@ class Shrunk:
                 f"makes maps of type {kind}, without the variance of their particles",
                 "set shrinkage=0, or use transport='auto'",
             )
-        return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
+        return fit._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
 
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
     """The flow with shrunk maps, except in the stages that make columns exact."""
     stages: list[Stage] = []
     for stage in flow.stages:
-        if stage.exact:
+        if stage.matches_marginals:
             stages.append(stage)
         else:
             shrunk = Shrunk(stage.transport, strength, rates, flow.n_shared)
@@ -219,8 +219,7 @@ def _shrink_knots(
     cost = fit.cost.double()
     if variance is None:
         variance = _knot_variance(knot_map)
-    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    factor = kernels.for_tensor(cost).shrink_factor(cost, rate, variance)
     weight = factor[:, None].to(knot_map.values.dtype)
     values = torch.lerp(knot_map.knots, knot_map.values, weight)
     dz = fit.dz

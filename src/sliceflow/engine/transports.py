@@ -18,8 +18,8 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_COLUMNS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.errors import is_int, require
 from sliceflow.fields import FLOATS, Array
+from sliceflow.validation import is_int, require
 
 __all__ = [
     "AlignedHistogram",
@@ -57,7 +57,7 @@ class FittedMap(NamedTuple):
     # the map.
     dz: Tensor | None = None
     # The share of maps that move anything, if some may stand still.
-    moving: Tensor | None = None
+    active_fraction: Tensor | None = None
 
 
 class Counts(NamedTuple):
@@ -117,19 +117,11 @@ class KnotMap:
         T is linear between knots and a rigid shift beyond the ends. If the cloud has
         class slices, the columns of each class move by the maps of that class.
         """
-        displace_knots = kernels.for_tensor(z).displace_knots
+        displace = kernels.for_tensor(z).displace_knots
         if cloud is None or cloud.class_slices is None:
-            shared: Tensor = displace_knots(z, self.knots, self.values)
-            return shared
-        h = len(z)
-        dz = torch.empty_like(z)
-        for c, columns in enumerate(cloud.class_slices.slices):
-            rows = slice(c * h, (c + 1) * h)
-            if columns.start < columns.stop:
-                dz[:, columns] = displace_knots(
-                    z[:, columns], self.knots[rows], self.values[rows]
-                )
-        return dz
+            return displace(z, self.knots, self.values)
+        maps = (self.knots, self.values)
+        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
 
     def split_classes(self) -> list[KnotMap | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
@@ -199,16 +191,11 @@ class GridMap:
 
         If the cloud has class slices, each class moves by its own maps.
         """
-        kernel = kernels.for_tensor(z)
-        class_slices = None if cloud is None else cloud.class_slices
-        dz: Tensor
-        if class_slices is None or len(class_slices) == 1:
-            dz = kernel.displace_grid(z, self.lo, self.hi, self.values)
-        else:
-            dz = kernel.displace_classes(
-                z, self.lo, self.hi, self.values, class_slices.starts
-            )
-        return dz
+        displace = kernels.for_tensor(z).displace_grid
+        if cloud is None or cloud.class_slices is None:
+            return displace(z, self.lo, self.hi, self.values)
+        maps = (self.lo, self.hi, self.values)
+        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
 
 
 TransportMap = KnotMap | GridMap
@@ -493,7 +480,7 @@ class Histogram:
         p: Counts,
         q: Counts,
         dtype: torch.dtype,
-        still_classes: Collection[int] = (),
+        identity_classes: Collection[int] = (),
         n_classes: int = 1,
     ) -> FittedMap:
         """The maps from counted particles p to counted data q, with values of `dtype`.
@@ -503,12 +490,12 @@ class Histogram:
         """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = p
-        if still_classes:
+        if identity_classes:
             counts = counts.clone()
             lo = lo.clone()
             hi = hi.clone()
         h = len(cost) // n_classes
-        for c in still_classes:
+        for c in identity_classes:
             rows = slice(c * h, (c + 1) * h)
             counts[rows] = 1
             # A range of positive width: beyond it, the shift is that of its ends, 0.

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
+from sliceflow.validation import from_tensor, require
 
 # Samples whose p-value is below this do not pass: a usual level of significance.
 _MIN_P_VALUE = 0.01

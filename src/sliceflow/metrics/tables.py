@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sliceflow.dataframes import column_kind
+from sliceflow.dataframes import DATE_PATTERN, column_kind
 from sliceflow.errors import DataError
 from sliceflow.number_formats import infer_number_format
 
@@ -38,8 +38,6 @@ _MAX_RULE_COLUMNS = 100
 _RULE_CHANCE = 1e-9
 # Fewer rows of each value, on average, do not show that another column follows from it.
 _MIN_ROWS_PER_VALUE = 5
-# Days, months and years in any order, such as 17.05.2024.
-_DATE_PATTERN = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"
 
 
 class Tables(NamedTuple):
@@ -146,7 +144,7 @@ def _parse_texts(texts: pd.Series) -> np.ndarray | None:
     number_format = infer_number_format(texts.to_numpy())
     if number_format is not None:
         numbers = number_format.parse(texts.to_numpy())
-    elif texts.str.match(_DATE_PATTERN).all():
+    elif texts.str.match(DATE_PATTERN).all():
         dates = pd.to_datetime(texts, errors="coerce", format="mixed", utc=True)
         if dates.isna().any():
             return None

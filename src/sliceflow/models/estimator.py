@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError, require
+from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, SavedHistory, save
+from sliceflow.validation import require
 
 __all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
 
@@ -57,7 +58,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
     the types):
 
-    - `_kinds`: the dataclasses of its plan, its fitted state and its rows. A file holds
+    - `_saved_types`: the dataclasses of its fitted state and of its rows. A file holds
       objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
@@ -73,10 +74,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     a file has them only if the fitted state needs them.
     """
 
-    _kinds: tuple[type, type, type]
+    _saved_types: tuple[type[FittedT], type[RowsT]]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
-    _model: Model
+    _model: Model[RowsT, FittedT]
+    plan_: Plan
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
@@ -224,7 +226,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
 
     def _new_model(
         self, prepared: PreparedFit[RowsT, FittedT], result: FitResult[FittedT]
-    ) -> Model:
+    ) -> Model[RowsT, FittedT]:
         """The model of a fit, with rows that nobody else changes."""
         rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         return Model(prepared.seed, result.fitted, result.history, rows)
@@ -247,16 +249,21 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     def _fitted_state(self) -> FittedT:
         """The fitted state; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
-        fitted: FittedT = self._model.fitted
-        return fitted
+        return self._model.fitted
 
-    def _store_model(self, model: Model) -> None:
+    def _store_model(self, model: Model[RowsT, FittedT]) -> None:
         """Replace the fitted attributes by those of a new model."""
         self.__dict__.pop("_pending_rows", None)
         self._model = model
         self.plan_ = model.fitted.plan
         self.history_ = model.history
         self.n_iter_ = max(map(len, model.history.values()))
+
+    def _store_loaded(
+        self, model: Model[RowsT, FittedT], particles: RowsT | None
+    ) -> None:
+        """Store the model of a file. Only flows have `particles`."""
+        self._store_model(model)
 
     def _known_rows(self) -> RowsT | None:
         """The rows of the model, with pending changes; None before the first fit."""
@@ -268,8 +275,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             fact = f"this {type(self).__name__} does not have its rows: its file, or "
             fact += "pickle, was written without keep_rows=True"
             raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
-        rows: RowsT = self._model.rows
-        return rows
+        return self._model.rows
 
     def _needed_rows(self) -> RowsT:
         """The rows of the model, with pending changes; an error if there are none."""
@@ -309,8 +315,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """The rows, if a file or a pickle shall hold them."""
         keep_rows = getattr(self, "keep_rows", False)
         if keep_rows or self._model.fitted.needs_rows:
-            rows: RowsT = self._model.rows
-            return rows
+            return self._model.rows
         return None
 
     def __getstate__(self) -> dict[str, Any]:

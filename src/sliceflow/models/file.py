@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,9 +26,12 @@ from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
 import sliceflow
+from sliceflow.errors import DataError
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
+
+T = TypeVar("T")
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 2  # a new number where an older library would misread the file
@@ -94,19 +97,20 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write a dataclass. If that fails, an existing file stays as it is."""
     header, arrays = codec.encode(value)
     if len(header) > MAX_HEADER_SIZE:
-        raise ValueError(
-            f"the header takes {len(header)} bytes, but a file may have "
-            f"{MAX_HEADER_SIZE}; are there very many or very long labels?"
+        fact = f"all but arrays takes {len(header)} bytes"
+        raise DataError(
+            f"{fact}, but a file may have {MAX_HEADER_SIZE}",
+            "use fewer or shorter labels",
         )
     write(path, type(value).__name__, header, arrays)
 
 
 def load(
     path: str | os.PathLike[str],
-    kinds: Sequence[type],
+    kinds: Sequence[type[T]],
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
-) -> Any:
+) -> T:
     """The object that `save` wrote, of one of these dataclasses.
 
     Parameters
@@ -236,7 +240,7 @@ def _checksum(preamble: Preamble, frame: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _find_kind(name: str, kinds: Sequence[type]) -> type:
+def _find_kind(name: str, kinds: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
     by_name = {kind.__name__: kind for kind in kinds}
     if name not in by_name:

@@ -21,10 +21,10 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
-from sliceflow.models.identity import identity, same_on_all
+from sliceflow.models.identity import identity, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
@@ -36,6 +36,7 @@ from sliceflow.models.protocols import (
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
+from sliceflow.validation import is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
@@ -94,13 +95,13 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             )
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
-        if self.verbose and ranks.first:
-            all_listeners.append(events.Progress())
-        listening = all_listeners
+        if self.verbose and ranks.is_main:
+            told.append(events.Progress())
+        listening = told
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            ranks.agree({"checkpoint_dir": folder_given})
-            listening = ranks.agreeing(all_listeners)
+            ranks.require_equal({"checkpoint_dir": folder_given})
+            listening = ranks.synchronized(told)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -129,7 +130,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         adapter = self._adapter(ranks=ranks)
         if ranks.size > 1:
             parameters = self.get_params(deep=False)
-            same_on_all(ranks, type(self).__name__, parameters, adapter.device)
+            require_same_parameters(
+                ranks, type(self).__name__, parameters, adapter.device
+            )
             if parameters["keep_rows"]:
                 fact = "keeps all rows in one process"
                 hint = "fit without it, or in one process"
@@ -157,13 +160,28 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         self,
         prepared: PreparedFit[FlowRowsT, FittedFlowT],
         result: FitResult[FittedFlowT],
-    ) -> Model:
+    ) -> Model[FlowRowsT, FittedFlowT]:
         """The model of a fit. Of several ranks, none has all rows."""
         if prepared.plan.n_ranks > 1:
             return Model(prepared.seed, result.fitted, result.history, None)
         return super()._new_model(prepared, result)
 
-    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
+    def _store_loaded(
+        self, model: Model[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
+    ) -> None:
+        """Store the model of a file, and the particles if it has them."""
+        if particles is None:
+            self._store_model(model)
+            return
+        X, y = particles.in_users_form(model.fitted.device)
+        self._store_model(model, X, y)
+
+    def _store_model(
+        self,
+        model: Model[FlowRowsT, FittedFlowT],
+        particles: Any = None,
+        y: Any = None,
+    ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
         super()._store_model(model)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
@@ -265,9 +283,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.proportional(codes, n, seed.child("conditions"))
+            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
             return n, codes[numbers]
-        requested = condition.encode(conditions.repeated(condition, y, n))
+        requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:
             return n, requested
         if n != 1:
@@ -298,7 +316,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             `particle_conditions_`
         """
         self._check_saveable()
-        save(self, path, particles=particles)
+        particle_rows = None
+        if particles:
+            adapter = self._adapter(like_fitted=True)
+            particle_rows = adapter.read(self.particles_, self.particle_conditions_)
+        save(self, path, particle_rows)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 

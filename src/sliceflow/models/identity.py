@@ -1,6 +1,7 @@
-"""What the result of a fit depends on: its settings and its data.
+"""What the result of a fit depends on, as short texts.
 
-A checkpoint of another fit cannot be resumed, and ranks must agree on the settings.
+A checkpoint holds these texts: it can be resumed only by a fit with the same ones. The
+ranks of a fit compare them, too.
 """
 
 from __future__ import annotations
@@ -15,92 +16,100 @@ import torch
 
 import sliceflow
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
+from sliceflow.validation import from_tensor, is_int
 
-# Parameters that the identity has in another form, or that change no result.
-_NOT_SETTINGS = ("device", "verbose", "random_state")
-# Digests of rows are summed in 62 bits, so that sums of ranks do not overflow 64.
-_DIGEST_MODULUS = 1 << 62
+# Parameters that have no text of their own: the device and the seed are given apart,
+# and printing changes no result.
+_OTHER_PARAMETERS = ("device", "verbose", "random_state")
+# Sums of hashes are taken modulo this number, so that they fit into 64 bits.
+_MODULUS = 1 << 62
 
 
 def identity(
-    name: str,
+    estimator_name: str,
     settings: Mapping[str, Any],
     device: torch.device,
     seed: Seed | None,
-    **data: str,
+    **digests: str,
 ) -> dict[str, str]:
-    """What a fit depends on, as texts by name.
+    """Everything that the result of a fit depends on: a text for each, by name.
 
     Parameters
     ----------
-    name : of the estimator
-    settings : parameters, and the resolved settings of a plan
-    seed : None if it is random
-    data : digests of X and y
+    estimator_name : the class of the estimator
+    settings : parameters and what a plan made of them, by name
+    device : the device of the fit; only its type counts
+    seed : the seed of the fit, or None if it is random
+    digests : texts that identify the data, see `digest`
     """
-    facts = {
+    texts = {
         "library": sliceflow.__version__,
-        "estimator": name,
+        "estimator": estimator_name,
         "device": device.type,
         "random_state": repr(seed),
     }
-    for setting, value in settings.items():
-        if setting not in _NOT_SETTINGS:
-            facts[setting] = _as_text(value)
-    return facts | data
+    for name, value in settings.items():
+        if name not in _OTHER_PARAMETERS:
+            texts[name] = _setting_as_text(value)
+    return texts | digests
 
 
-def _as_text(value: Any) -> str:
-    """A text of a setting, the same in every process."""
+def _setting_as_text(value: Any) -> str:
+    """A text that is the same in every process for equal settings."""
     value = from_tensor(value)
-    if isinstance(value, np.ndarray):  # its repr omits the middle
+    if isinstance(value, np.ndarray):  # whose repr omits the middle
         value = digest(value)
     elif isinstance(value, np.generic):
         value = value.item()
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # without memory addresses
+    # Objects without a repr of their own show their address in memory.
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def same_on_all(
-    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: torch.device
+def require_same_parameters(
+    ranks: Ranks,
+    estimator_name: str,
+    parameters: Mapping[str, Any],
+    device: torch.device,
 ) -> None:
-    """Raise a ValueError if the parameters of an estimator differ between ranks."""
-    facts = identity(name, parameters, device, None)
+    """Raise a `RankMismatchError` if the parameters of an estimator differ by rank.
+
+    Generators given as `random_state` may differ: all ranks take the seed of rank 0.
+    """
+    texts = identity(estimator_name, parameters, device, seed=None)
     random_state = parameters["random_state"]
     if random_state is None or is_int(random_state, 0):
-        facts["random_state"] = repr(random_state)
-    else:  # the states of generators may differ: all take the seed of the first rank
-        facts["random_state"] = type(random_state).__name__
-    ranks.agree(facts)
+        texts["random_state"] = repr(random_state)
+    else:
+        texts["random_state"] = type(random_state).__name__
+    ranks.require_equal(texts)
 
 
 def digest(
     array: np.ndarray | None, ranks: Ranks = SINGLE, shard: Shard | None = None
 ) -> str:
-    """A short text that identifies the rows of all ranks, in their order.
+    """A short text that identifies an array of rows: dtype, shape and a hash.
 
-    `array` has this rank's rows, at its `shard` among all; it may be None.
+    The rows may be spread over `ranks`: then `shard` says which of all rows this rank
+    has. Every row is hashed together with its index, and the hashes are added. So the
+    text does not depend on how rows are spread.
     """
     if array is None:
         return "None"
     if shard is None:
         shard = Shard(0, len(array), len(array))
-    total = 0
-    for number, content in enumerate(_bytes_of_rows(array), shard.first):
-        row_digest = hashlib.blake2b(b"%d " % number + content, digest_size=7).digest()
-        total += int.from_bytes(row_digest)
-    sum_of_ranks = ranks.sum(torch.tensor([total % _DIGEST_MODULUS]))
-    number = int(sum_of_ranks) % _DIGEST_MODULUS
+    local_sum = 0
+    for index, content in enumerate(_row_contents(array), shard.first):
+        row_hash = hashlib.blake2b(b"%d " % index + content, digest_size=7)
+        local_sum += int.from_bytes(row_hash.digest())
+    total = int(ranks.sum(torch.tensor([local_sum % _MODULUS]))) % _MODULUS
     shape = (shard.total, *array.shape[1:])
-    return f"{array.dtype} {shape} #{number:016x}"
+    return f"{array.dtype} {shape} #{total:016x}"
 
 
-def _bytes_of_rows(array: np.ndarray) -> Iterator[bytes]:
-    """Bytes that differ if rows differ."""
+def _row_contents(array: np.ndarray) -> list[bytes]:
+    """The bytes of every row; those of its repr for objects, such as texts."""
     if array.dtype == object:
-        for row in array.tolist():
-            yield repr(row).encode("utf-8", "surrogatepass")
-    else:
-        for row in array:
-            yield row.tobytes()
+        # Text may have surrogates, which UTF-8 cannot encode otherwise.
+        return [repr(row).encode("utf-8", "surrogatepass") for row in array.tolist()]
+    return [row.tobytes() for row in array]

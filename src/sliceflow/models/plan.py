@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from sliceflow.devices import require_memory, resolve_device
-from sliceflow.errors import is_bool, is_int, require
+from sliceflow.validation import is_bool, is_int, require
 from sliceflow.wording import format_bytes, format_duration
 
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")

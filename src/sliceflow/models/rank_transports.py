@@ -29,7 +29,7 @@ def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
         return flow
     stages = []
     for stage in flow.stages:
-        transport = _across_ranks(stage.transport, ranks, stage.exact)
+        transport = _across_ranks(stage.transport, ranks, stage.matches_marginals)
         stages.append(replace(stage, transport=transport))
     return replace(flow, stages=stages)
 

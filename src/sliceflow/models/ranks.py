@@ -1,9 +1,10 @@
 """One fit on many devices and machines, by `torch.distributed`.
 
-Every rank holds its own particles and rows, and draws the same frames from the seed.
-Only the maps need all ranks: their ranges and then their counts are summed
-(`rank_transports`), two messages per step. `torchrun` starts the ranks, `joined`
-connects them, and ``fit(…, ranks=ranks)`` does the rest.
+A rank is one process of the fit. Every rank has its own particles and rows, and draws
+the same frames from the seed. Only the maps depend on all ranks: these exchange the
+ranges of their projections and then their counts (`SharedHistogram`), two messages in
+each step. `torchrun` starts the ranks, `joined` connects them, and
+``fit(…, ranks=ranks)`` does the rest.
 """
 
 from __future__ import annotations
@@ -24,24 +25,36 @@ from torch import Tensor
 
 from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.events import Event, Listener, notify
-from sliceflow.errors import DataError
+from sliceflow.engine.events import Listener, ProgressEvent, notify
+from sliceflow.errors import DataError, HintedError, ParameterError
 
-__all__ = ["LostRankError", "Ranks", "joined", "under_torchrun"]
+__all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
 
-# Numbers of which sums are computed at a time: 8 MiB of float64.
-_NUMBERS_AT_ONCE = 1 << 20
+# Bins of a step that must match the marginals of the data (`Stage.exact`). One process
+# sorts there; ranks count, in 16 times as many bins as other histograms have by
+# default. It is a round number: a step sends 8 bytes for every bin and direction.
+EXACT_STEP_BINS = 4096
+# `Ranks.mean` adds up so many values at a time: 8 MB of float64.
+VALUES_PER_CHUNK = 1 << 20
 
 
-class LostRankError(RuntimeError):
+class LostRankError(HintedError, RuntimeError):
     """Another rank no longer answers, or the job was ended from outside."""
+
+
+class RankMismatchError(HintedError, ValueError):
+    """Ranks of one fit have different parameters, or different kinds of data."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows of this rank among the `total` of all ranks.
+    """A contiguous part of the rows of all ranks, which one rank has.
 
-    There are `count` of them, starting at `first`.
+    Attributes
+    ----------
+    first : the index of its first row among the rows of all ranks
+    count : the number of its rows
+    total : the number of rows of all ranks
     """
 
     first: int
@@ -50,11 +63,11 @@ class Shard:
 
     @property
     def slice(self) -> slice:
-        """The numbers of these rows among all."""
+        """The indices of these rows among those of all ranks."""
         return slice(self.first, self.first + self.count)
 
-    def times(self, n: int) -> Shard:
-        """The same if every row stands n times, one after the other."""
+    def repeated(self, n: int) -> Shard:
+        """The same part if every row is repeated n times, one after the other."""
         return Shard(n * self.first, n * self.count, n * self.total)
 
 
@@ -62,58 +75,67 @@ class Shard:
 class Ranks:
     """The processes of one fit, seen from one of them.
 
-    All ranks must call every method that sends a message.
+    Methods that send messages must be called by all ranks, in the same order. With one
+    rank they send nothing.
+
+    Parameters
+    ----------
+    rank : the number of this process, from 0 to size − 1
+    size : the number of processes
     """
 
     rank: int = 0
     size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this rank is the one that prints and writes files."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
     def share(self, total: int) -> Shard:
-        """This rank's equal share of `total` rows, which are contiguous."""
+        """This rank's part if `total` rows are divided equally among all ranks."""
         first = self.rank * total // self.size
         end = (self.rank + 1) * total // self.size
         return Shard(first, end - first, total)
 
-    def mine(self, rows: Any) -> Any:
-        """This rank's share of rows that every rank was given."""
+    def local_share(self, rows: Any) -> Any:
+        """This rank's equal part of rows that every rank has been given completely."""
         return rows[self.share(len(rows)).slice]
 
-    def shard(self, count: int, what: str = "rows") -> Shard:
-        """The place of this rank's `count` rows among those of all ranks.
+    def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
+        """The shard of this rank, which has `count` rows: ranks tell their numbers.
 
-        All ranks must say the same of `what` they have.
+        Raises a `RankMismatchError` unless all ranks pass the same `data_kind`, a text
+        for the message, and a `DataError` if a rank has no rows.
         """
-        answers = self.all_gather((count, what))
-        for rank, (n, kind) in enumerate(answers):
-            if kind != what:
-                fact = f"rank {rank} has {kind} but rank {self.rank} has {what}"
+        answers = self.all_gather((count, data_kind))
+        for rank, (rank_count, rank_kind) in enumerate(answers):
+            if rank_kind != data_kind:
+                fact = (
+                    f"rank {rank} has {rank_kind} but rank {self.rank} has {data_kind}"
+                )
                 hint = "give all ranks the same kind of data and the same arguments"
-                raise DataError(fact, hint)
-            if n == 0:
+                raise RankMismatchError(fact, hint)
+            if rank_count == 0:
                 fact = f"rank {rank} of {self.size} has none of the data"
                 raise DataError(fact, "use fewer ranks")
-        counts = [n for n, _ in answers]
+        counts = [rank_count for rank_count, _ in answers]
         return Shard(sum(counts[: self.rank]), count, sum(counts))
 
-    def agree(self, facts: dict[str, str]) -> None:
-        """Raise a ValueError that lists differences unless all ranks have `facts`."""
-        for rank, others in enumerate(self.all_gather(facts)):
+    def require_equal(self, settings: dict[str, str]) -> None:
+        """Raise a `RankMismatchError` unless all ranks have the same settings."""
+        for rank, others in enumerate(self.all_gather(settings)):
             differences = []
-            for name in sorted({*facts, *others}):
+            for name in sorted({*settings, *others}):
                 other = others.get(name)
-                here = facts.get(name)
-                if other != here:
+                own = settings.get(name)
+                if other != own:
                     differences.append(
                         f"{name}={other} on rank {rank} but {here} on rank {self.rank}"
                     )
             if differences:
                 hint = "give all ranks the same parameters"
-                raise ValueError(f"{'; '.join(differences)}: {hint}")
+                raise RankMismatchError(", ".join(differences), hint)
 
     # Messages
 
@@ -126,23 +148,17 @@ class Ranks:
         return self._reduce(t, dist.ReduceOp.MIN)
 
     def maximum(self, number: int) -> int:
-        """The largest of the ranks' numbers.
-
-        It is sent between CPUs and does not wait for a GPU.
-        """
+        """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
         return -int(self.minimum(torch.tensor([-number])))
 
-    def _reduce(self, t: Tensor, operation: Any) -> Tensor:
+    def _reduce(self, t: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
             with self._reporting_lost_ranks():
                 dist.all_reduce(t, operation)
         return t
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in order of rank.
-
-        They are pickled: keep them small.
-        """
+        """The values of all ranks, by rank. They are pickled: keep them small."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -152,10 +168,14 @@ class Ranks:
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0, on all ranks."""
-        return self.all_gather(value if self.first else None)[0]
+        return self.all_gather(value if self.is_main else None)[0]
 
     def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Every rank's columns (…, n) in turn, with the index of the first one."""
+        """The columns (…, n) of every rank, in turn.
+
+        Yields pairs: the index of a rank's first column among those of all ranks, and
+        its columns.
+        """
         if self.size == 1:
             yield 0, t
             return
@@ -170,19 +190,20 @@ class Ranks:
             yield first, part
             first += count
 
-    def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
-        """Columns of all ranks' t (d, n) by their numbers.
+    def gather_columns(self, t: Tensor, indices: Tensor) -> Tensor:
+        """The columns with these indices (k,) among the columns t (d, n) of all ranks.
 
-        The ranks broadcast their own columns in turn.
+        Returns (d, k) on every rank. Each rank may ask for other columns. Ranks
+        broadcast all of theirs in turn.
         """
         if self.size == 1:
-            return t[:, numbers]
-        picked = t.new_empty(len(t), len(numbers))
+            return t[:, indices]
+        gathered = t.new_empty(len(t), len(indices))
         for first, part in self.columns(t):
-            in_part = (numbers >= first) & (numbers < first + part.shape[1])
-            places = torch.nonzero(in_part)[:, 0]
-            picked[:, places] = part[:, numbers[places] - first]
-        return picked
+            is_in_part = (indices >= first) & (indices < first + part.shape[1])
+            wanted = torch.nonzero(is_in_part)[:, 0]
+            gathered[:, wanted] = part[:, indices[wanted] - first]
+        return gathered
 
     def gather(self, rows: Any) -> Any:
         """The rows (n, …) of all ranks, of the same type as `rows`."""
@@ -192,72 +213,92 @@ class Ranks:
             parts = [part for _, part in self.columns(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         names = column_names(rows)
-        all_rows = np.concatenate(self.all_gather(np.asarray(rows)))
-        return all_rows if names is None else as_frame(all_rows, names)
+        array = np.concatenate(self.all_gather(np.asarray(rows)))
+        if names is None:
+            return array
+        return as_frame(array, names)
 
     def mean(
         self, rows: np.ndarray, n: int, about: np.ndarray | None = None
     ) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
 
-        It has the same bits however rows are spread over ranks, because a flow would
-        amplify a difference in a single bit: numbers are split into two integers,
-        multiples of 2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact.
-        """
-        lowest = rows.min(axis=0).astype(np.float64)
-        highest = rows.max(axis=0).astype(np.float64)
-        if self.size > 1:
-            ends = torch.from_numpy(np.stack((lowest, -highest)))
-            lowest, highest = self.minimum(ends).numpy() * [[1], [-1]]
-        if about is not None:
-            lowest = (lowest - about) ** 2
-            highest = (highest - about) ** 2
-        largest = np.maximum(np.abs(lowest), np.abs(highest))
-        finite = np.isfinite(largest)
-        power = np.frexp(largest)[1]
-        sums = np.zeros((2, rows.shape[1]), np.int64)  # of the two integers
-        chunk = max(1, _NUMBERS_AT_ONCE // max(1, rows.shape[1]))
-        for first in range(0, len(rows), chunk):
-            values = np.asarray(rows[first : first + chunk], np.float64)
-            if about is not None:
-                values = (values - about) ** 2
-            scaled = np.ldexp(np.where(finite, values, 0.0), 30 - power)
-            upper = np.rint(scaled)
-            lower = np.rint(np.ldexp(scaled - upper, 32))
-            sums += np.stack((upper, lower)).astype(np.int64).sum(axis=1)
-        if self.size > 1:
-            sums = self.sum(torch.from_numpy(sums)).numpy()
-        # Python's integers have any size, so each mean is rounded only once.
-        pairs = zip(*sums.tolist(), strict=True)
-        means = [((upper << 32) + lower) / n for upper, lower in pairs]
-        return np.asarray(
-            np.where(finite, np.ldexp(np.array(means), power - 62), largest)
-        )
+        `rows` (k, d) are those of this rank, `about` is (d,), and so is the result.
 
-    def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
-        """Listeners that end a stage on all ranks if one, on any rank, asks to."""
+        A sum of floats depends on their order, and a flow amplifies such differences.
+        So integers are added, which is exact however the rows are spread over ranks.
+        If 2ᵉ is above all magnitudes in a column, a value is rounded to a·2ᵉ⁻³⁰ +
+        b·2ᵉ⁻⁶² with integers a and b, whose sums fit into 64 bits.
+        """
+        largest = self._largest_magnitudes(rows, about)
+        is_finite = np.isfinite(largest)
+        exponent = np.frexp(largest)[1]
+        d = rows.shape[1]
+        sums = np.zeros((2, d), np.int64)  # of all a and of all b
+        chunk = max(1, VALUES_PER_CHUNK // max(1, d))
+        for first in range(0, len(rows), chunk):
+            values = _squared_deviations(rows[first : first + chunk], about)
+            scaled = np.ldexp(np.where(is_finite, values, 0.0), 30 - exponent)
+            coarse = np.rint(scaled)
+            fine = np.rint(np.ldexp(scaled - coarse, 32))
+            sums[0] += coarse.astype(np.int64).sum(axis=0)
+            sums[1] += fine.astype(np.int64).sum(axis=0)
+        coarse_sums, fine_sums = self.sum(torch.from_numpy(sums)).tolist()
+        means = []
+        for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
+            # Python's integers have no limit, so that only the division rounds.
+            means.append(((coarse_sum << 32) + fine_sum) / n)
+        scaled_back = np.ldexp(np.array(means), exponent - 62)
+        return np.asarray(np.where(is_finite, scaled_back, largest))
+
+    def _largest_magnitudes(
+        self, rows: np.ndarray, about: np.ndarray | None
+    ) -> np.ndarray:
+        """The largest magnitude (d,) of what `mean` adds up, on all ranks."""
+        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
+        low, negative_high = self.minimum(torch.from_numpy(ends)).numpy()
+        at_low = np.abs(_squared_deviations(low, about))
+        at_high = np.abs(_squared_deviations(-negative_high, about))
+        return np.asarray(np.maximum(at_low, at_high))
+
+    def synchronized(self, listeners: Sequence[Listener]) -> list[Listener]:
+        """Listeners that end a stage on all ranks if a listener on any rank ends it."""
         if self.size == 1 or self.maximum(len(listeners)) == 0:
             return list(listeners)
 
-        def notify_on_all_ranks(event: Event) -> bool:
-            return self.maximum(int(notify(listeners, event))) > 0
+        def any_rank_ends_stage(event: ProgressEvent) -> bool:
+            ends_stage = notify(listeners, event)
+            return self.maximum(int(ends_stage)) > 0
 
-        return [notify_on_all_ranks]
+        return [any_rank_ends_stage]
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
-        """Turn errors of messages into a `LostRankError`, which says what they mean."""
+        """Errors of torch inside become a `LostRankError`, except a lack of memory."""
         try:
             yield
         except (LostRankError, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
             fact = f"rank {self.rank} of {self.size} has lost another rank"
-            message = f"{fact}, which died or does not answer: {error}"
-            raise LostRankError(message) from error
+            raise LostRankError(
+                f"{fact}, which died or does not answer: {error}"
+            ) from error
 
 
 SINGLE = Ranks()  # a fit in one process
+
+
+def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarray:
+    """(rows − about)² in float64; the rows themselves if `about` is None."""
+    values = np.asarray(rows, np.float64)
+    if about is None:
+        return values
+    squares: np.ndarray = np.square(values - about)
+    return squares
+
+
+# Connecting ranks
 
 
 def under_torchrun() -> bool:
@@ -269,11 +310,15 @@ def under_torchrun() -> bool:
 def joined(
     device: str | torch.device = "auto", timeout: float = 600.0
 ) -> Iterator[Ranks]:
-    """The ranks that `torchrun` started, connected while the block runs.
+    """The ranks that `torchrun` started, connected inside the block.
 
-    Without torchrun it is a single rank. NCCL connects GPUs, where each rank takes the
-    GPU of its local rank; Gloo connects CPUs. A rank that does not answer for `timeout`
-    seconds counts as lost.
+    Without `torchrun` there is one rank. NCCL connects GPUs: each rank takes the GPU of
+    its local rank. Gloo connects CPUs.
+
+    Parameters
+    ----------
+    device : the device of the fit: "auto", "cpu" or "cuda"
+    timeout : a rank that does not answer for so many seconds counts as lost
 
     Examples
     --------
@@ -282,56 +327,60 @@ def joined(
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> with joined("cpu") as ranks:
     ...     flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
-    ...     flow.fit(ranks.mine(X), ranks=ranks).particles_.shape
+    ...     flow.fit(ranks.local_share(X), ranks=ranks).particles_.shape
     (200, 2)
     """
     if not under_torchrun():
-        yield SINGLE
+        yield Ranks()
         return
-    backend = "gloo"
-    if resolve_device(device).type == "cuda":
-        _take_gpu()
-        backend = "cpu:gloo,cuda:nccl"
-    connects = not dist.is_initialized()
-    if connects:
+    backend = _choose_backend(device)
+    starts_group = not dist.is_initialized()
+    if starts_group:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
     ranks = Ranks(dist.get_rank(), dist.get_world_size())
-    with _sigterm_as_error(ranks):
+    with _raising_on_sigterm(ranks):
         yield ranks
-    if connects:  # not after an error: other ranks may be gone
+    if starts_group:  # not after an error: other ranks may be gone
         dist.destroy_process_group()
 
 
-def _take_gpu() -> None:
-    """Use the GPU of this machine with the number of the local rank."""
+def _choose_backend(device: str | torch.device) -> str:
+    """What connects ranks on such devices; on GPUs, also choose that of this rank."""
+    if resolve_device(device).type != "cuda":
+        return "gloo"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    n_gpus = torch.cuda.device_count()
-    if local_rank >= n_gpus:
-        fact = f"local rank {local_rank} has no GPU: torch sees {n_gpus} here"
-        hint = f"start at most --nproc-per-node {n_gpus}, or pass device='cpu'"
-        raise ValueError(f"{fact}; {hint}")
+    n_devices = torch.cuda.device_count()
+    if local_rank >= n_devices:
+        fact = f"has no GPU for local rank {local_rank}: torch sees {n_devices} here"
+        hint = f"start at most --nproc-per-node {n_devices}, or pass device='cpu'"
+        raise ParameterError("device", str(device), fact, hint)
     torch.cuda.set_device(local_rank)
+    return "cpu:gloo,cuda:nccl"
 
 
 @contextmanager
-def _sigterm_as_error(ranks: Ranks) -> Iterator[None]:
-    """Raise a `LostRankError` if this process is told to end, as torchrun does."""
+def _raising_on_sigterm(ranks: Ranks) -> Iterator[None]:
+    """Inside, SIGTERM raises a `LostRankError`, so that a fit can name its checkpoint.
 
-    def raise_error(*_: Any) -> None:
-        fact = f"rank {ranks.rank} of {ranks.size} was told to end"
-        raise LostRankError(f"{fact}: another rank died, or the job was cancelled")
-
-    # Only the main thread can handle signals.
+    It does nothing in other threads than the main one, which cannot handle signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler_afterwards: Any = signal.signal(signal.SIGTERM, raise_error)
+
+    def handle(*_: Any) -> None:
+        fact = f"rank {ranks.rank} of {ranks.size} was told to end"
+        raise LostRankError(f"{fact}: another rank died, or the job was cancelled")
+
+    previous_handler = signal.signal(signal.SIGTERM, handle)
+    next_handler = previous_handler
     try:
         yield
     except LostRankError:
         if dist.is_torchelastic_launched():
-            # torchrun's signal would end this rank before its error is printed.
-            handler_afterwards = signal.SIG_IGN
+            # torchrun sends SIGTERM as soon as any rank has failed. It would end this
+            # rank before its error is printed.
+            next_handler = signal.SIG_IGN
         raise
     finally:
-        signal.signal(signal.SIGTERM, handler_afterwards)
+        signal.signal(signal.SIGTERM, next_handler)

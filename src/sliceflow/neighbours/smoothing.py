@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.nearness import choose_spread
-from sliceflow.neighbours.sampling import gaussian_transport, local_noise
+from sliceflow.neighbours.distance_ratios import choose_bandwidth
+from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 
 # Draws, about, whose distances choose h.
@@ -51,7 +51,7 @@ class ClassNeighbours:
         else:
             covariance = deviations.T @ deviations / len(deviations)
             wanted = centred.T @ centred / len(x)
-            deviations = deviations @ gaussian_transport(covariance, wanted)
+            deviations = deviations @ bures_wasserstein_map(covariance, wanted)
         # A column of one value stays as it is, to the last bit.
         varies = (x != x[0]).any(0)
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
@@ -110,4 +110,4 @@ def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
             draws.append(group_draws.flatten(0, 1))
         return draws
 
-    return choose_spread([group.x for group in classes], draw)
+    return choose_bandwidth([group.x for group in classes], draw)

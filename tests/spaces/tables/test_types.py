@@ -300,7 +300,7 @@ def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
         flow = fit(frame, columns={"mail": "category"})
-    assert "REAL VALUES" in flow.columns_["note"][0]
+    assert flow.columns_["note"][0].count("REAL VALUES") == 1
 
 
 def long_texts(n):
@@ -354,9 +354,9 @@ def test_other_objects_names_and_kinds_are_refused():
     ("dtype", "levels"),
     [
         # The year 33,658, on a clock that is shown and on one that is not.
-        ("datetime64[s, Europe/Berlin]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([-(10**12)])}),
+        ("datetime64[s, Europe/Berlin]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([-(10**12)])}),
         ("object", {"labels": ("a", 3)}),
         ("object", {"labels": (True, 1.5)}),
         ("no dtype", {"labels": ("a",)}),

@@ -48,18 +48,18 @@ def test_the_stages_end_with_exact_axis_steps():
     flow, axis = (
         vectors(3, n_steps=20, transport=transports.Histogram(9)).plan(X).stages()
     )
-    assert (flow.frame, flow.n_steps, flow.transport) == (
+    assert (flow.frame_kind, flow.n_steps, flow.transport) == (
         Orthogonal(),
         20,
         transports.Histogram(9),
     )
-    assert (flow.exact, flow.n_knots, flow.taper) == (False, 16, 0.5)
-    assert (axis.frame, axis.n_steps, axis.transport) == (
+    assert (flow.matches_marginals, flow.n_knots, flow.taper) == (False, 16, 0.5)
+    assert (axis.frame_kind, axis.n_steps, axis.transport) == (
         Axis(),
         3,
         transports.Sorted(),
     )
-    assert (axis.exact, axis.n_knots, axis.taper) == (True, 16, 0)
+    assert (axis.matches_marginals, axis.n_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
     assert (
         vectors(0, n_steps=0).plan(X).stages()

@@ -95,7 +95,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     (3, 2)
     """
 
-    _kinds = (VectorPlan, FittedVectors, VectorRows)
+    _saved_types = (FittedVectors, VectorRows)
+    plan_: VectorPlan
     _options_type = VectorOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
@@ -169,8 +170,13 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _like_fitted(self, X: Any) -> np.ndarray:
         return check_rows(X, partial(self._validate, like_fitted=True))
 
-    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
-        fitted: FittedVectors = model.fitted.with_rows(model.rows)
+    def _store_model(
+        self,
+        model: Model[VectorRows, FittedVectors],
+        particles: Any = None,
+        y: Any = None,
+    ) -> None:
+        fitted = model.fitted.with_rows(model.rows)
         super()._store_model(replace(model, fitted=fitted), particles, y)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 

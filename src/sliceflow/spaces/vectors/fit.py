@@ -18,15 +18,19 @@ from sliceflow.engine.batches import Target, divide_per_class, weighted_batches
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.events import History, Listener
-from sliceflow.engine.flow import Flow, FlowState, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
-from sliceflow.errors import CopyWarning, DataError, ParameterError, require
+from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
-from sliceflow.models.particles import ParticleConditions, select_particles
+from sliceflow.models.particles import (
+    ParticleConditions,
+    count_moved,
+    select_particles,
+)
 from sliceflow.models.protocols import FlowResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -47,6 +51,7 @@ from sliceflow.spaces.vectors.rows import (
     encode_classes,
 )
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.
 HISTOGRAM = Histogram()
@@ -92,7 +97,7 @@ class VectorAdapter:
             kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {kind_of_y}"
-        shard = self.ranks.shard(n, what)
+        shard = self.ranks.gather_shard(n, what)
         row_conditions = None
         if y is not None:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
@@ -240,9 +245,7 @@ class VectorAdapter:
         options = parameters["options"]
         n = rows.shard.total
         d = rows.X.shape[1]
-        n_moved = max(n_particles, conditions.MIN_PARTICLES)
-        if assigned is not None:
-            n_moved = len(assigned.codes)
+        n_moved = count_moved(n_particles, assigned)
         n_data = n if smoothing is None else max(n, n_moved)
         n_per_map = n_moved + n_data
         n_knots = int(options.n_knots)
@@ -407,12 +410,12 @@ class MovingVectors:
         x = planned.x.new_empty(self.share.count, plan.n_columns)
         self.particles = as_cloud(x, own_codes, planned.device)
         self.particles.class_slices = class_slices
-        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self.noise.child("start").fill(self.particles.x)
 
         self.replayed = plan.flow(planned.seed, planned.device)
         self.flow = self._fitted_flow()
-        self.n_stages = sum(not stage.exact for stage in self.flow.stages)
+        self.n_stages = sum(not stage.matches_marginals for stage in self.flow.stages)
 
     def _set_data(self) -> None:
         """Set the data of the flow and of its axis steps: rows, or draws of them."""
@@ -431,7 +434,7 @@ class MovingVectors:
                 codes = codes.repeat_interleave(n_draws, 0)
         self.n_draws = n_draws
         self.data_codes = codes  # of the data of all ranks
-        self.data_shard = rows.shard.times(n_draws)
+        self.data_shard = rows.shard.repeated(n_draws)
         own_codes = None
         if codes is not None:
             own_codes = codes[self.data_shard.slice]
@@ -589,13 +592,13 @@ class MovingVectors:
         own_codes = None if codes is None else codes[share.slice]
         fresh = as_cloud(x.to(self.data.x.dtype), own_codes, planned.device)
         fresh.class_slices = class_slices
-        noise = Noise(seed.child("particles"), share.first)
+        noise = ParticleNoise(seed.child("particles"), share.first)
         replay(self.replayed, model, fresh, noise)
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
-        """Conditions of fresh particles, as in the data, but enough of each class."""
-        numbers = conditions.proportional(codes_q, n_fresh, seed.child("conditions"))
+        """Conditions of fresh particles in the data's proportions, enough of each class."""
+        numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.replayed.conditional:
             return codes

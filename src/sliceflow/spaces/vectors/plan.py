@@ -24,11 +24,12 @@ from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
-from sliceflow.errors import ParameterError, is_int, is_real, require
+from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
+from sliceflow.validation import is_int, is_real, require
 
 ConditionKind = Literal["none", "labels", "columns", "mixed"]
 
@@ -161,7 +162,7 @@ class VectorPlan(Plan):
                     options.n_axis_steps,
                     Sorted(),  # bins would blur the values of discrete columns
                     n_knots=options.n_knots,
-                    exact=True,
+                    matches_marginals=True,
                 )
             )
         return stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sliceflow.dataframes import as_frame, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.validation import from_tensor, unmasked
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
 # for heavy tails: others are near enough to a normal one.
@@ -35,7 +36,24 @@ class VectorRows(ArrayRows):
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
-    _names = ("X", "y")
+
+    def check(self) -> None:
+        """Raise a ValueError if saved rows contradict their conditions or names."""
+        self.check_lengths()
+        d = self.X.shape[1]
+        if self.names is not None and len(self.names) != d:
+            raise ValueError(f"there are {len(self.names)} names for {d} columns")
+
+    @property
+    def values(self) -> np.ndarray:
+        """This rank's rows (n, d)."""
+        return self.X
+
+    def with_values(
+        self, values: np.ndarray, row_conditions: RowConditions | None
+    ) -> Self:
+        """Rows of the same kind with other values and conditions."""
+        return replace(self, X=values, conditions=row_conditions)
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         """X and y as the user would pass them."""
