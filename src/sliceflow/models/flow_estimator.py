@@ -96,12 +96,12 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
         if self.verbose and ranks.is_main:
-            told.append(events.Progress())
-        listening = told
+            all_listeners.append(events.Progress())
+        listening = all_listeners
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
-            listening = ranks.synchronized(told)
+            listening = ranks.synchronized(all_listeners)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)

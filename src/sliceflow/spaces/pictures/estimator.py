@@ -74,8 +74,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         own maps; 1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey
         ones, and fewer if clusters would be small, because these are copied; 1 with
         sorted transport or a mask
-    keep_rows : keep the pictures in the model and its file, so that pictures can be
-        added, removed, and completed from any part (`inpaint`)
+    keep_rows : write the pictures into the model's file, too, so that pictures can be
+        added and removed after it is loaded, and completed from any part (`inpaint`).
+        In memory, an estimator always has its pictures
     preset : None, or "paper": the flow of [1]_ as printed. Parameters left at their
         defaults take the paper's values: slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
@@ -189,7 +190,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
-        fitted = self._fitted_state()
+        fitted: FittedPictures = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
         seed = Seed.from_random_state(random_state)
         if fitted.observed is None:
