@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:
-        """A public name, or any module of the package, imported when it is asked for."""
+        """A public name or a module of the package, imported when it is asked for."""
         if name in _MODULE_OF_NAME:
             return getattr(import_module(f"sliceflow.{_MODULE_OF_NAME[name]}"), name)
         if not name.startswith("_") and find_spec(f"sliceflow.{name}"):

@@ -1,4 +1,4 @@
-"""Parameters, options and presets of both estimators: wrong values are named before anything is fitted."""
+"""Parameters, options and presets of flows: wrong values are named before a fit."""
 
 import dataclasses
 import inspect

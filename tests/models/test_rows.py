@@ -1,4 +1,4 @@
-"""Rows that come and go: a model that forgot rows is the model that never saw them, byte for byte."""
+"""Rows that come and go: a model that forgot rows never saw them, byte for byte."""
 
 import functools
 import math
@@ -42,7 +42,7 @@ FLAT = functools.partial(vectors, 0, keep_rows=True)
 
 @dataclass
 class Rows:
-    """Rows of one kind: the estimator, all of X and y, and what makes the user's X of an array."""
+    """Rows of one kind: the estimator, all of X and y, and the form of the user's X."""
 
     make: Any
     X: np.ndarray
@@ -52,12 +52,12 @@ class Rows:
 
     def at(self, numbers):
         x = self.form(self.X[numbers])
-        y = self.y
-        if y is not None:
-            y = (
-                np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]
-            )  # short texts
-        return (x,) if y is None else (x, y)
+        if self.y is None:
+            return (x,)
+        y = self.y[numbers]
+        if y.dtype.kind == "U":
+            y = np.array(y.tolist())  # as short as these texts are
+        return x, y
 
 
 small = dict(schedule="1[1] 4[3]", n_particles=20, keep_rows=True)
@@ -103,27 +103,25 @@ KINDS = {
 
 @st.composite
 def histories(draw, least, alike):
-    """Numbers of rows that come (True) and go (False), and those that are left."""
+    """Numbers of rows that come (True) and go (False), and those that remain."""
     steps = []
-    left = []
+    remaining = []
     for _ in range(draw(st.integers(1, 5))):
-        if len(left) > least and draw(st.booleans()):
-            sizes = dict(min_size=1, max_size=len(left) - least, unique=True)
-            gone = [
-                left[i]
-                for i in draw(st.lists(st.sampled_from(range(len(left))), **sizes))
-            ]
-            steps.append((False, gone))
-            for number in gone:  # of equal rows the last goes
-                same = [
-                    i for i, other in enumerate(left) if alike(other) == alike(number)
-                ]
-                del left[same[-1]]
+        if len(remaining) > least and draw(st.booleans()):
+            places = st.sampled_from(range(len(remaining)))
+            most = len(remaining) - least
+            chosen = draw(st.lists(places, min_size=1, max_size=most, unique=True))
+            removed = [remaining[place] for place in chosen]
+            steps.append((False, removed))
+            for number in removed:  # of equal rows the last goes
+                keys = [alike(other) for other in remaining]
+                last = max(i for i, key in enumerate(keys) if key == alike(number))
+                del remaining[last]
         else:
             new = draw(st.lists(st.integers(0, N - 1), min_size=least, max_size=8))
             steps.append((True, new))
-            left = left + new
-    return steps, left
+            remaining = remaining + new
+    return steps, remaining
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,14 +129,18 @@ def histories(draw, least, alike):
 @settings(max_examples=3)
 def test_what_went_was_never_there(kind, data):
     rows = KINDS[kind]
-    alike = (lambda number: 2 if number == 3 else number) if rows.y is None else int
-    steps, left = data.draw(histories(rows.least, alike))
+
+    def alike(number):
+        """Rows 2 and 3 are equal, but for their labels."""
+        return 2 if number == 3 and rows.y is None else number
+
+    steps, remaining = data.draw(histories(rows.least, alike))
     flow = rows.make()
     for i, (comes, numbers) in enumerate(steps):
         last = i == len(steps) - 1
         change = flow.partial_fit if comes else flow.forget
         change(*rows.at(numbers), refresh=last or data.draw(st.booleans()))
-    never = rows.make().partial_fit(*rows.at(left))
+    never = rows.make().partial_fit(*rows.at(remaining))
     assert saved(flow) == saved(never)
 
 
@@ -148,14 +150,12 @@ def test_a_file_forgets_as_the_model_does(kind, tmp_path):
     flow = rows.make().partial_fit(*rows.at(np.arange(N)))
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu")
-    gone = [5, 2, 0]
     new = [1, 12]
-    left = np.setdiff1d(
-        np.arange(N), [5, 3 if rows.y is None else 2, 0]
-    )  # 2 and 3 are equal
+    last_equal = 3 if rows.y is None else 2  # rows 2 and 3 are equal, but for labels
+    remaining = np.setdiff1d(np.arange(N), [5, last_equal, 0])
     for model in (flow, loaded):
-        model.forget(*rows.at(gone)).partial_fit(*rows.at(new))
-    never = rows.make().partial_fit(*rows.at([*left, *new]))
+        model.forget(*rows.at([5, 2, 0])).partial_fit(*rows.at(new))
+    never = rows.make().partial_fit(*rows.at([*remaining, *new]))
     assert saved(loaded) == saved(flow) == saved(never)
 
 
@@ -240,8 +240,8 @@ def test_an_estimator_has_its_rows_after_any_fit(kind):
     rows = KINDS[kind]
     flow = rows.make().set_params(keep_rows=False).fit(*rows.at(np.arange(9)))
     flow.partial_fit(*rows.at([10, 11])).forget(*rows.at([0, 10]))
-    left = [*range(1, 9), 11]
-    once = rows.make().set_params(keep_rows=False).fit(*rows.at(left))
+    remaining = [*range(1, 9), 11]
+    once = rows.make().set_params(keep_rows=False).fit(*rows.at(remaining))
     assert saved(flow) == saved(once)
     assert saved(flow.refresh()) == saved(once)
 
@@ -293,9 +293,8 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
 
 
 def test_columns_by_name_wait_in_one_order():
-    first, second = (
-        pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba")
-    )
+    first = pd.DataFrame(POINTS[:4], columns=["a", "b"])
+    second = pd.DataFrame(POINTS[:4], columns=["b", "a"])
     flow = FLAT().partial_fit(first, refresh=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="feature names"):
@@ -356,11 +355,10 @@ def test_labels_of_another_type_leave_no_trace():
 
 
 def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
-    for of, rows in (
+    for make, rows in (
         (FLAT, POINTS.copy()),
         (functools.partial(pictures, **small), GREY.copy()),
     ):
-        make = functools.partial(of, keep_rows=True)
         models = [make().partial_fit(rows), make().fit(rows)]
         waiting = make().partial_fit(rows, refresh=False)
         files = {saved(model) for model in models}

@@ -62,7 +62,7 @@ def with_preset(
     defaults: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The parameters, where `settings` of a preset replace those that are at default.
+    """Parameters in which `settings` of a preset replace those left at their default.
 
     `parameters` and `defaults` are those of an estimator, by name, with `options` that
     are not None. A setting that is not a parameter is a field of the options.

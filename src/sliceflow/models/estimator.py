@@ -37,7 +37,7 @@ class NoRowsError(HintedError, ValueError):
 
 @dataclass(frozen=True)
 class PreparedFit(Generic[RowsT, FittedT]):
-    """Rows that were read, and what a fit will do with them; see `Estimator.prepare`."""
+    """Rows that were read, and what a fit will do with them: what `prepare` gives."""
 
     estimator: Estimator[RowsT, FittedT]
     rows: RowsT
@@ -64,8 +64,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
       with `read(X, y)`, which gives the user's `Rows`, checked, and with
-      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be of
-      the kind that the model was fitted to.
+      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be
+      of the kind that the model was fitted to.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store_model(model)` may be extended to set further attributes.
@@ -89,7 +89,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     # Parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name; if `deep`, the fields of `options` as options__NAME."""
+        """The parameters; if `deep`, also the fields of `options`, as options__NAME."""
         parameters: dict[str, Any] = super().get_params(deep=deep)
         if not deep or self._options_type is None:
             return parameters
@@ -131,28 +131,28 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             what `prepare` returned
         listeners : a callable that takes an event after every step, or a tuple of them
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         if self.verbose:
-            told.append(events.Progress())
+            all_listeners.append(events.Progress())
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
         if prepared is X and (X.estimator is not self or y is not None):
             raise ValueError("X was prepared: fit the estimator that did it, without y")
-        with events.closing(told):
-            result = prepared.planned.run(told)
+        with events.closing(all_listeners):
+            result = prepared.planned.run(all_listeners)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         self._store_model(self._new_model(prepared, result))
         self._warn(result.warning, prepared)
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, FittedT]:
-        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        """Read and plan. `fit` takes the result instead of X and y."""
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What ``fit(X, y)`` would do, every "auto" resolved; fits nothing. Print it."""
+        """What ``fit(X, y)`` would do, with every "auto" resolved. Print it."""
         adapter = self._adapter()
         return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
 
@@ -167,8 +167,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """Add rows, then fit all rows again with the same seed.
 
         The result is the model of one fit to all rows in the order in which they came,
-        bit for bit. If anything fails or is interrupted, the model stays as it was. With
-        `refresh` False, the rows only wait for the next refresh.
+        bit for bit. If anything fails or is interrupted, the model stays as it was.
+        With `refresh` False, the rows only wait for the next refresh.
 
         This works after any fit: an estimator has its rows in memory. A file has them
         only with ``keep_rows=True``, and so does a pickle.
@@ -187,7 +187,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         refresh: bool = True,
         listeners: events.Listeners = (),
     ) -> Self:
-        """Remove rows, given with their y as they were fitted, and fit those that remain.
+        """Remove rows, passed with their y as they were fitted, and fit the others.
 
         The result is the model that never saw them, bit for bit. Of equal rows the last
         goes first; an unknown row is an error. If anything fails or is interrupted, the
@@ -210,7 +210,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         refresh: bool,
         listeners: events.Listeners,
     ) -> Self:
-        """Fit these rows with the seed of the model, or store them for a later refresh."""
+        """Fit these rows with the model's seed, or keep them for a later refresh."""
         require(isinstance(refresh, bool), "refresh", refresh, "True or False")
         events.as_listeners(listeners)  # checks them
         if not refresh:

@@ -87,7 +87,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
         if prepared is X and (X.estimator is not self or y is not None or ranks):
             raise ValueError(
@@ -113,7 +113,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
                     prepared.rows, checkpoints.seed
                 )
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
-        with events.closing(told):
+        with events.closing(all_listeners):
             result = planned.run(listening, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         model = self._new_model(prepared, result)
@@ -124,7 +124,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, FittedFlowT]:
-        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        """Read and plan. `fit` takes the result instead of X and y."""
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -146,7 +146,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _identity(
         self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
     ) -> dict[str, str]:
-        """What the result depends on; a checkpoint belongs to a fit with an equal one."""
+        """What the result depends on; equal for a fit and its checkpoint."""
         plan = prepared.plan
         return identity(
             type(self).__name__,
@@ -257,7 +257,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         return X
 
     def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
-        """The encoded conditions of n rows; None if the model, or the user, has none."""
+        """The encoded conditions of n rows; None if the model or the user has none."""
         condition = fitted.condition
         if y is None or condition is None or condition.hidden:
             return None
@@ -342,7 +342,7 @@ def run_flow(
     """Move the particles, or go on where a checkpoint ended, and finish the fit."""
     state = FlowState()
     history = events.History()
-    told: list[events.Listener] = [history, *listeners]
+    all_listeners: list[events.Listener] = [history, *listeners]
     saving: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         saving = checkpoints.running(state, running, history)
@@ -352,9 +352,9 @@ def run_flow(
             running.particles,
             running.target(),
             running.noise,
-            listeners=told,
+            listeners=all_listeners,
             state=state,
             n_stages=running.n_stages,
         )
-        result = running.finish(state, told)
+        result = running.finish(state, all_listeners)
     return replace(result, history=history.as_columns())

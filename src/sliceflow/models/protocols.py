@@ -1,9 +1,9 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit goes through five verbs. An adapter can `read` the user's X and y into rows, and
-`plan` what a fit of them does. A planned flow can `start`: its particles stand where the
-flow begins. The running flow has a `target`, the data that particles move onto, and can
-`finish` when they have arrived: it gives the fitted state and the batched samples.
+`plan` what a fit of them does. A planned flow can `start`: its particles stand where
+the flow begins. The running flow has a `target`, the data that particles move onto, and
+can `finish` when they have arrived: it gives the fitted state and the batched samples.
 
 Estimators that move no particles, such as that of tables, need only `read` and `plan`;
 what they planned runs by itself.

@@ -1,4 +1,4 @@
-"""Maps of clouds of which every rank has a part, by sums of histograms over the ranks."""
+"""Maps of clouds of which every rank has a part: histograms, summed over ranks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class SharedHistogram:
     def _count(
         self, parts: Sequence[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None
     ) -> Tensor:
-        """The counts (C·h, B) of this rank's values, in bins of [lo, hi], both (C·h,)."""
+        """The counts (C·h, B) of this rank's values, in bins of [lo, hi] (C·h,)."""
         kernel = kernels.for_tensor(parts[0])
         h = len(parts[0])
         counts = [

@@ -1,4 +1,4 @@
-"""Fits of vectors: closed forms, exact columns, conditions, classes of their own, shrunk maps."""
+"""Fits of vectors: closed forms, exact columns, conditions, classes, shrunk maps."""
 
 import math
 from functools import partial
@@ -38,20 +38,22 @@ def test_a_gaussian_is_reached(problem):
 def test_scaled_rows_give_scaled_samples(x, power):
     """A power of two scales without rounding: bit for bit."""
     scale = 2.0**power
-    a, b = (SlicedWassersteinFlow(**QUICK).fit(rows) for rows in (x, scale * x))
-    assert np.array_equal(b.particles_, scale * a.particles_)
-    assert np.array_equal(
-        b.sample(9, random_state=1), scale * a.sample(9, random_state=1)
-    )
+    flow = SlicedWassersteinFlow(**QUICK).fit(x)
+    scaled = SlicedWassersteinFlow(**QUICK).fit(scale * x)
+    assert np.array_equal(scaled.particles_, scale * flow.particles_)
+    samples = flow.sample(9, random_state=1)
+    assert np.array_equal(scaled.sample(9, random_state=1), scale * samples)
 
 
 def test_shifted_rows_give_shifted_samples_and_huge_ones_keep_their_scale():
     shift = np.array([5, -70, 0.1])
-    a, b = (flow_of(n_particles=200, n_steps=10).fit(rows) for rows in (X, X + shift))
-    assert np.allclose(b.particles_, a.particles_ + shift, atol=1e-6)
+
+    def particles(rows):
+        return flow_of(n_particles=200, n_steps=10).fit(rows).particles_
+
+    assert np.allclose(particles(X + shift), particles(X) + shift, atol=1e-6)
     for scale in (1e-30, 1e30):
-        found = flow_of(n_particles=200, n_steps=10).fit(X * scale).particles_
-        assert np.allclose(found.std(0), X.std(0) * scale, rtol=0.2)
+        assert np.allclose(particles(X * scale).std(0), X.std(0) * scale, rtol=0.2)
 
 
 @given(clouds())
@@ -212,11 +214,9 @@ def test_rows_of_other_classes_do_not_move_a_class(changes):
     names = np.array(["cat", "cat", "dog"])[LABELS]
     others_moved = X.copy()
     others_moved[names == "dog"] *= 100
-    options = VectorOptions(n_knots=16, smoothing=0.5)
-    flow, other = (
-        vectors(amplifier=math.inf, options=options, **changes).fit(rows, names)
-        for rows in (X, others_moved)
-    )
+    changes |= dict(options=VectorOptions(n_knots=16, smoothing=0.5))
+    flow = vectors(amplifier=math.inf, **changes).fit(X, names)
+    other = vectors(amplifier=math.inf, **changes).fit(others_moved, names)
     cats = flow.particle_conditions_ == "cat"
     assert np.array_equal(flow.particle_conditions_, other.particle_conditions_)
     assert np.array_equal(flow.particles_[cats], other.particles_[cats])
@@ -230,13 +230,14 @@ def test_classes_of_very_different_scales_come_out_better_by_themselves():
     rng = np.random.default_rng(1)
     x = np.concatenate((rng.normal(0, 100, (200, 2)), rng.uniform(0, 0.1, (200, 2))))
     y = np.arange(400) // 200
-    far = {}
+    distance = {}
     for xi in (10.0, math.inf):
         flow = flow_of(n_particles=400, n_steps=30, amplifier=xi).fit(x, y)
-        own = x[y == 1]
+        rows = x[y == 1]
         drawn = flow.sample(500, y=1, random_state=0)
-        far[xi] = metrics.sliced_wasserstein(drawn / own.std(0), own / own.std(0))
-    assert far[math.inf] < 0.15 < far[10.0]
+        unit = rows.std(0)
+        distance[xi] = metrics.sliced_wasserstein(drawn / unit, rows / unit)
+    assert distance[math.inf] < 0.15 < distance[10.0]
 
 
 def test_what_classes_of_their_own_cannot_do():

@@ -77,8 +77,10 @@ def test_classes_of_their_own_are_planned_together():
     )
     assert (plan.n_rows, plan.n_particles, plan.n_moved) == (60, 80, 3000)
     many = vectors(amplifier=math.inf, n_steps=5000)
-    one, three = (many.plan(X, LABELS % k).nbytes for k in (1, 3))
-    assert three > one + 2 * 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay
+    of_one_class = many.plan(X, LABELS % 1).nbytes
+    of_three_classes = many.plan(X, LABELS).nbytes
+    maps_of_a_class = 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay
+    assert of_three_classes > of_one_class + 2 * maps_of_a_class
 
 
 def test_an_estimate_grows_with_all_that_a_fit_has():

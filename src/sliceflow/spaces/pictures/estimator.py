@@ -79,7 +79,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     preset : None, or "paper": the flow of [1]_ as printed. Parameters left at their
         defaults take the paper's values: slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
-    verbose : 1 prints how far the fit is
+    verbose : 1 logs how far the fit is, to the logger "sliceflow" of Python's
+        `logging`, or to stderr if no handler shows that
 
     Attributes
     ----------
@@ -188,7 +189,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
-        fitted: FittedPictures = self._fitted_state()
+        fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
         seed = Seed.from_random_state(random_state)
         if fitted.observed is None:

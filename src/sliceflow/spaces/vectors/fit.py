@@ -91,7 +91,7 @@ class VectorAdapter:
     def _with_all_conditions(
         self, rows: VectorRows, y: np.ndarray | None
     ) -> VectorRows:
-        """This rank's rows with the conditions y of all ranks, and their place there."""
+        """This rank's rows with the conditions of all ranks, and their place there."""
         kind_of_y = "no y"
         if y is not None:
             kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
@@ -418,7 +418,7 @@ class MovingVectors:
         self.n_stages = sum(not stage.matches_marginals for stage in self.flow.stages)
 
     def _set_data(self) -> None:
-        """Set the data of the flow and of its axis steps: the rows, or draws of them."""
+        """Set the data of the flow and of its axis steps: rows, or draws of them."""
         planned = self.planned
         rows = planned.rows
         codes = rows.codes
@@ -572,7 +572,7 @@ class MovingVectors:
     def _fresh_particles(
         self, model: Sequence[ModelStep]
     ) -> tuple[Cloud, Tensor | None]:
-        """This rank's share of fresh particles, moved by a model, and all their codes."""
+        """This rank's fresh particles, moved by a model, and the codes of all ranks."""
         planned = self.planned
         plan = planned.plan
         seed = planned.seed.child("fresh")
@@ -640,12 +640,12 @@ class MovingVectors:
             for c in range(planned.plan.per_class):
                 of_class = (codes == c).to(x.device)
                 pairs.append((planned.x[codes_q == c], x[:, of_class].T))
-        shown = copy_warning(pairs)
-        if not shown:
+        evidence = copy_warning(pairs)
+        if not evidence:
             return None
         more = f"more smoothing than {planned.plan.smoothing:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
-        return CopyWarning(f"the particles copy rows of X ({shown}); {hint}")
+        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")
 
 
 def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:

@@ -122,9 +122,8 @@ class FittedVectors(HasConditions):
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
         if len(self.class_units) != plan.per_class:
-            raise ValueError(
-                f"there are units of {len(self.class_units)} of {plan.per_class} classes"
-            )
+            n_units = len(self.class_units)
+            raise ValueError(f"{n_units} classes have units, not {plan.per_class}")
         for units in (self.units, *self.class_units):
             if len(units.shift) != d:
                 raise ValueError(f"there are not units for {d} columns")

@@ -41,7 +41,7 @@ FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
 }
 CONDITION_MODES = ("auto", "joint", "local")
 
-# Directions per column of the paper's preset: its own 10,000 are for hundreds of columns.
+# Directions per column of the paper's preset: its 10,000 are for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
 
 # Fresh particles to which the model's axis steps are fitted, and the most of their
@@ -124,7 +124,7 @@ class VectorPlan(Plan):
 
     @property
     def n_draws(self) -> int:
-        """Draws of each row with `smoothing`, as many in all as particles; 1 without."""
+        """Draws of each row with `smoothing`, in all as many as particles; else 1."""
         if not self.smoothing:
             return 1
         return max(1, round(self.n_moved / self.n_rows))

@@ -224,7 +224,7 @@ class Units:
 def encode_classes(
     units: Sequence[Units], X: np.ndarray, codes: Tensor | None
 ) -> Tensor:
-    """Rows (n, d) in the flow's units; `units` are those of each class, or one for all."""
+    """Rows (n, d) in the flow's units; `units` are of each class, or one for all."""
     if len(units) == 1 or codes is None:
         return units[0].encode(X)
     x = torch.from_numpy(np.empty_like(X))
