@@ -131,7 +131,7 @@ class Ranks:
                 own = settings.get(name)
                 if other != own:
                     differences.append(
-                        f"{name}={other} on rank {rank} but {here} on rank {self.rank}"
+                        f"{name}={other} on rank {rank} but {own} on rank {self.rank}"
                     )
             if differences:
                 hint = "give all ranks the same parameters"
