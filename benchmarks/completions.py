@@ -1,5 +1,4 @@
-"""Completions of test pictures: are they like real ones, are they recognised, are they
-new?
+"""Completions of test pictures: are they like real ones, recognised, and new?
 
     python benchmarks/completions.py --data-root DATA --device cuda
     python benchmarks/completions.py --sets digits
@@ -25,8 +24,6 @@ seconds     of fit and of all completions
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,8 +31,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from judge import Judge, first, load_split
-from report import keep, number, table
+from judge import Judge, load_split, slice_pictures
+from report import (
+    Row,
+    add_device_argument,
+    command_line,
+    script_parser,
+    table_of_rows,
+    write_report,
+)
 from scores import copies, distances_to, frechet, nn_ratio
 
 from sliceflow import ImageFlow, datasets
@@ -54,33 +58,35 @@ HEADER = (
     "seam",
     "seconds",
 )
-KNOWN = {
+KNOWN_PARTS = {  # by set: the name of a mask
     "digits": "top",
     "mnist": "top",
     "fashion-mnist": "left",
     "cifar10": "left",
     "celeba": "border",
 }
+SEARCH_BLOCK = 200  # pictures whose distances to all others are computed at once
 
 
-def copied(X: np.ndarray, known: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """X with the hidden part of the picture whose known part is nearest."""
-    given = torch.from_numpy(X[:, known].reshape(len(X), -1)).float()
-    theirs = torch.from_numpy(like[:, known].reshape(len(like), -1)).float()
-    near = torch.cat(
-        [torch.cdist(part, theirs).argmin(1) for part in given.split(200)]
-    ).numpy()
-    out = X.copy()
-    out[:, ~known] = like[near][:, ~known]
-    return out
+def copy_nearest(X: np.ndarray, known: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """X with the hidden part of the training picture whose known part is nearest."""
+    known_parts = torch.from_numpy(X[:, known].reshape(len(X), -1)).float()
+    train_parts = torch.from_numpy(train[:, known].reshape(len(train), -1)).float()
+    nearest = []
+    for block in known_parts.split(SEARCH_BLOCK):
+        nearest.append(torch.cdist(block, train_parts).argmin(1))
+    rows = torch.cat(nearest).numpy()
+    completed = X.copy()
+    completed[:, ~known] = train[rows][:, ~known]
+    return completed
 
 
 def methods(
     train: Pictures, test: Pictures, args: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The name of every method, and a call that completes the test pictures."""
-    mask = KNOWN[train.name]
-    x = test.images
+    mask = KNOWN_PARTS[train.name]
+    known = MASKS[mask](*train.images.shape[1:3])
     settings: dict[str, Any] = {
         "n_pixel_values": train.n_pixel_values,
         "random_state": args.seed,
@@ -88,16 +94,18 @@ def methods(
         "quality": args.quality,
     }
 
-    def inpaint(y: np.ndarray | None, like_y: np.ndarray | None) -> np.ndarray:
-        flow = ImageFlow(keep_rows=True, **settings).fit(train.images, like_y)
-        return np.asarray(flow.inpaint(x, mask, y=y, random_state=args.seed)[:, 0])
+    def inpaint(y: np.ndarray | None, y_train: np.ndarray | None) -> np.ndarray:
+        flow = ImageFlow(keep_rows=True, **settings).fit(train.images, y_train)
+        completed = flow.inpaint(test.images, mask, y=y, random_state=args.seed)
+        return np.asarray(completed[:, 0])
 
     def observed() -> np.ndarray:
         flow = ImageFlow(observed=mask, **settings).fit(train.images)
-        return np.asarray(flow.inpaint(x, random_state=args.seed)[:, 0])
+        completed = flow.inpaint(test.images, random_state=args.seed)
+        return np.asarray(completed[:, 0])
 
-    yield "real", lambda: x
-    yield "copied", lambda: copied(x, MASKS[mask](*x.shape[1:3]), train.images)
+    yield "real", lambda: test.images
+    yield "copied", lambda: copy_nearest(test.images, known, train.images)
     yield "inpaint", lambda: inpaint(None, None)
     if train.labels is not None:
         yield "inpaint, labels", lambda: inpaint(test.labels, train.labels)
@@ -107,16 +115,19 @@ def methods(
 def speckle(images: np.ndarray, hidden: np.ndarray) -> float:
     """Mean |Laplacian| at pixels that are hidden with all of their four neighbours."""
     x = images.astype(np.float32)
-    rough = (
+    laplacian = (
         4 * x[:, 1:-1, 1:-1]
         - x[:, :-2, 1:-1]
         - x[:, 2:, 1:-1]
         - x[:, 1:-1, :-2]
         - x[:, 1:-1, 2:]
     )
-    inside = hidden[1:-1, 1:-1] & hidden[:-2, 1:-1] & hidden[2:, 1:-1]
-    inside &= hidden[1:-1, :-2] & hidden[1:-1, 2:]
-    return float(np.abs(rough[:, inside]).mean())
+    inside = hidden[1:-1, 1:-1].copy()
+    inside &= hidden[:-2, 1:-1]
+    inside &= hidden[2:, 1:-1]
+    inside &= hidden[1:-1, :-2]
+    inside &= hidden[1:-1, 2:]
+    return float(np.abs(laplacian[:, inside]).mean())
 
 
 def seam(images: np.ndarray, hidden: np.ndarray) -> float:
@@ -124,56 +135,58 @@ def seam(images: np.ndarray, hidden: np.ndarray) -> float:
     x = images.astype(np.float32)
     down = np.abs(np.diff(x, axis=1))[:, hidden[1:] != hidden[:-1]]
     right = np.abs(np.diff(x, axis=2))[:, hidden[:, 1:] != hidden[:, :-1]]
-    return float(
-        np.concatenate([a.reshape(len(a), -1) for a in (down, right)], 1).mean()
-    )
+    steps = np.hstack((down.reshape(len(x), -1), right.reshape(len(x), -1)))
+    return float(steps.mean())
 
 
-def rows_of(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The rows of a set as they come."""
+def measure_set(name: str, args: argparse.Namespace) -> Iterator[Row]:
+    """The rows of a set, each as soon as it is measured.
+
+    Half of the test pictures at most are completed; FD is measured to the others.
+    """
     train, test = load_split(name, args.data_root, args.train)
     n = min(args.n, len(test.images) // 2)
-    given = first(test, n)
-    others = first(test, None, n)
-    judge = Judge(
-        train,
-        others,
-        args.device,
-        cache=args.out.parent / "networks",
-        epochs=args.epochs,
-    )
-    features = judge.network.features(others.images)
-    hidden = ~MASKS[KNOWN[name]](*train.images.shape[1:3])
-    theirs = train.images[:, hidden]
-    usual = distances_to(given.images[:, hidden], theirs, device=args.device)
-    for method, work in methods(train, given, args):
-        began = time.perf_counter()
-        done = work()
-        near = distances_to(done[:, hidden], theirs, device=args.device)
+    completed_test = slice_pictures(test, stop=n)
+    other_test = slice_pictures(test, start=n)
+    cache = args.out.parent / "networks"
+    judge = Judge(train, other_test, args.device, cache=cache, epochs=args.epochs)
+    test_features = judge.network.features(other_test.images)
+    hidden = ~MASKS[KNOWN_PARTS[name]](*train.images.shape[1:3])
+    hidden_train = train.images[:, hidden]
+    hidden_test = completed_test.images[:, hidden]
+    real_distances = distances_to(hidden_test, hidden_train, device=args.device)
+    real_speckle = speckle(completed_test.images, hidden)
+    real_seam = seam(completed_test.images, hidden)
+    for method, complete in methods(train, completed_test, args):
+        started_at = time.perf_counter()
+        images = complete()
+        distances = distances_to(images[:, hidden], hidden_train, device=args.device)
+        recognised = None
+        if completed_test.labels is not None:
+            recognised = judge.network.score(images, completed_test.labels)
         yield {
             "set": name,
             "method": method,
-            "FD": frechet(judge.network.features(done), features),
-            "recognised": None
-            if given.labels is None
-            else judge.network.score(done, given.labels),
-            "NN ratio": nn_ratio(near, usual),
-            "copies": copies(near, usual),
-            "speckle": speckle(done, hidden) / speckle(given.images, hidden),
-            "seam": seam(done, hidden) / seam(given.images, hidden),
-            "seconds": time.perf_counter() - began,
+            "FD": frechet(judge.network.features(images), test_features),
+            "recognised": recognised,
+            "NN ratio": nn_ratio(distances, real_distances),
+            "copies": copies(distances, real_distances),
+            "speckle": speckle(images, hidden) / real_speckle,
+            "seam": seam(images, hidden) / real_seam,
+            "seconds": time.perf_counter() - started_at,
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Complete the test pictures of every set in every way."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    usual = [name for name in KNOWN if name != "digits"]
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """Complete the test pictures of every set by every method."""
+    parser = script_parser(__doc__)
+    without_digits = [name for name in KNOWN_PARTS if name != "digits"]
     parser.add_argument(
-        "--sets", nargs="+", choices=tuple(KNOWN), default=usual, metavar="SET"
+        "--sets",
+        nargs="+",
+        choices=tuple(KNOWN_PARTS),
+        default=without_digits,
+        metavar="SET",
     )
     parser.add_argument(
         "--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA"
@@ -186,23 +199,20 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     )
     parser.add_argument("--quality", type=int, default=8, help="steps per stage")
     parser.add_argument("--epochs", type=int, help="of the network that judges")
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
-    )
+    add_device_argument(parser)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/completions"))
     args = parser.parse_args(arguments)
-    args.device = str(resolve_device(args.device))
-    command = shlex.join(["python", "benchmarks/completions.py", *arguments])
-    rows: list[dict[str, Any]] = []
+    device = resolve_device(args.device)
+    args.device = str(device)
+    command = command_line("benchmarks/completions.py", arguments)
+    rows: list[Row] = []
     for name in args.sets:
         try:
-            for row in rows_of(name, args):
+            for row in measure_set(name, args):
                 rows.append(row)
-                text = table(
-                    HEADER, [[number(row[key]) for key in HEADER] for row in rows]
-                )
-                keep(args.out, text, rows, torch.device(args.device), command)
+                text = table_of_rows(HEADER, rows)
+                write_report(args.out, text, rows, device, command)
         except datasets.MissingSetError as error:
             print(f"skipped: {error}", flush=True)
     return rows

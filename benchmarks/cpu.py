@@ -1,5 +1,4 @@
-"""Speed on one CPU core: seconds per step beside POT and numpy in the same run, and
-their growth.
+"""Speed on one CPU core: seconds per step beside POT and numpy, and their growth.
 
     python benchmarks/cpu.py [--quick] [--out runs/cpu]
 
@@ -17,29 +16,21 @@ import os
 
 # Before numpy, torch and numba are imported: they read these once.
 os.environ.update(
-    dict.fromkeys(
-        (
-            "OMP_NUM_THREADS",
-            "MKL_NUM_THREADS",
-            "NUMBA_NUM_THREADS",
-            "OPENBLAS_NUM_THREADS",
-        ),
-        "1",
-    )
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    NUMBA_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
 )
 
-import argparse
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from report import keep, table
+from report import Row, command_line, markdown_table, script_parser, write_report
 from scores import sliced_distance
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -50,9 +41,20 @@ from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
-N_DIRECTIONS = 1_000  # of random frames
-N_BINS = 256
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
+N_RANDOM_DIRECTIONS = 1_000  # many times the 64 pixels, as the paper takes
+N_BINS = 256  # of a histogram: the default of `Histogram`
+N_REPEATS = 5  # whose median is reported
+# Steps that are timed together: an orthogonal frame has a sixteenth of the directions,
+# so its steps are shorter.
+N_STEPS_RANDOM = 2
+N_STEPS_ORTHOGONAL = 10
+N_STEPS_GROWTH = 3
+SIZES = (1_000, 10_000, 100_000, 1_000_000)  # particles
+
+
+def digit_rows() -> np.ndarray:
+    """scikit-learn's digits (n, 64), pixels in [-1, 1]."""
+    return (load_digits().data / 8 - 1).astype(np.float32)
 
 
 def noise(d: int, n: int) -> Tensor:
@@ -60,17 +62,20 @@ def noise(d: int, n: int) -> Tensor:
     return torch.randn((d, n), generator=torch.Generator().manual_seed(0))
 
 
-def medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median CPU seconds of each of `works`, taken in turn; a first round warms up and
-    is dropped.
+def median_seconds(
+    functions: dict[str, Callable[[], None]], repeats: int
+) -> dict[str, float]:
+    """Median CPU seconds of each function, called in turn.
+
+    A first round warms up and is dropped.
     """
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
-        for name, work in works.items():
-            began = time.process_time()
-            work()
-            taken[name].append(time.process_time() - began)
-    return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
+        for name, function in functions.items():
+            started_at = time.process_time()
+            function()
+            seconds[name].append(time.process_time() - started_at)
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
 def pot_steps(
@@ -85,7 +90,9 @@ def pot_steps(
 
     m, d = x.shape
     for _ in range(n_steps):
-        theta = torch.linalg.qr(torch.randn(d, d))[0] if orthogonal else None
+        theta = None
+        if orthogonal:
+            theta = torch.linalg.qr(torch.randn(d, d))[0]
         x.requires_grad_(True)
         distance = ot.sliced_wasserstein_distance(
             x, rows, n_projections=n_directions, projections=theta
@@ -103,16 +110,17 @@ def numpy_steps(
     n_directions: int,
     orthogonal: bool,
     n_steps: int,
-    rng: Any,
+    rng: np.random.Generator,
 ) -> None:
-    """The barest exact steps in numpy, in place on x (d, m), for rows (d, n): no
-    search, no ties.
+    """The barest exact steps in numpy, in place on x (d, m), for rows (d, n).
+
+    The i-th smallest of m particles goes to the quantile (i + ½) / m of the rows.
     """
     d, m = x.shape
     n = rows.shape[1]
     position = ((np.arange(m, dtype=np.float32) + 0.5) * (n / m) - 0.5).clip(0, n - 1)
-    i = np.minimum(position.astype(np.int64), n - 2)
-    f = position - i.astype(np.float32)
+    below = np.minimum(position.astype(np.int64), n - 2)
+    weight = position - below.astype(np.float32)
     for _ in range(n_steps):
         if orthogonal:
             theta = np.linalg.qr(rng.standard_normal((d, d), dtype=np.float32))[0]
@@ -123,22 +131,24 @@ def numpy_steps(
         z_q = theta @ rows
         order = np.argsort(z_p, axis=1)
         z_q.sort(axis=1)
-        left = z_q[:, i]
+        lower = z_q[:, below]
+        quantiles = lower + weight * (z_q[:, below + 1] - lower)
         dz = np.empty_like(z_p)
-        np.put_along_axis(dz, order, left + f * (z_q[:, i + 1] - left), axis=1)
+        np.put_along_axis(dz, order, quantiles, axis=1)
         dz -= z_p
         x += np.float32(d / len(theta)) * (theta.T @ dz)
 
 
-def our_steps(
+def engine_steps(
     x: Tensor,
     rows: Tensor,
     frame: frames.FrameKind,
     transport: transports.Transport,
     n_steps: int,
 ) -> None:
-    """`n_steps` steps of the engine, in place on x (d, m), with all it does beside
-    moving particles.
+    """`n_steps` steps of the engine, in place on x (d, m), for rows (d, n).
+
+    With all it does beside moving particles.
     """
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
     flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
@@ -146,76 +156,99 @@ def our_steps(
     simulate(flow, cloud, flow.target(cloud, Cloud(rows)), ParticleNoise(seed))
 
 
-def beside_others(
-    orthogonal: bool, m: int, n_steps: int, repeats: int
-) -> list[dict[str, Any]]:
+def compare_methods(m: int, orthogonal: bool, n_steps: int, repeats: int) -> list[Row]:
     """A row for each method: seconds per step, and the distance that is left."""
-    rows = (load_digits().data / 8 - 1).astype(np.float32)
+    rows = digit_rows()
     d = rows.shape[1]
-    begin = noise(rows.shape[1], m)
-    data = torch.from_numpy(rows.T.copy())
-    h = d if orthogonal else N_DIRECTIONS
-    frame = frames.Orthogonal() if orthogonal else frames.Random(n_directions=h)
+    h = N_RANDOM_DIRECTIONS
+    frame: frames.FrameKind = frames.Random(n_directions=h)
+    directions = f"{h} random"
+    if orthogonal:
+        h = d
+        frame = frames.Orthogonal()
+        directions = f"{h} orthogonal"
     rng = np.random.default_rng(0)
-    x_pot = begin.T.contiguous()
-    x_numpy = begin.numpy().copy()
-    x_sorted = begin.clone()
-    x_histogram = begin.clone()
-    works: dict[str, Callable[[], object]] = {
-        "POT, autograd": lambda: pot_steps(
-            x_pot, torch.from_numpy(rows), h, orthogonal, n_steps
+    start = noise(d, m)
+    x_pot = start.T.contiguous()
+    x_numpy = start.numpy().copy()
+    x_sorted = start.clone()
+    x_histogram = start.clone()
+    data = torch.from_numpy(rows.T.copy())
+    pot_data = torch.from_numpy(rows)
+    sort = transports.Sorted()
+    histogram = transports.Histogram(N_BINS)
+    functions = {
+        "POT, autograd": partial(pot_steps, x_pot, pot_data, h, orthogonal, n_steps),
+        "numpy, argsort": partial(
+            numpy_steps, x_numpy, rows.T, h, orthogonal, n_steps, rng
         ),
-        "numpy, argsort": lambda: numpy_steps(
-            x_numpy, rows.T, h, orthogonal, n_steps, rng
+        "sliceflow, sorted": partial(
+            engine_steps, x_sorted, data, frame, sort, n_steps
         ),
-        "sliceflow, sorted": lambda: our_steps(
-            x_sorted, data, frame, transports.Sorted(), n_steps
-        ),
-        "sliceflow, histogram": lambda: our_steps(
-            x_histogram, data, frame, transports.Histogram(N_BINS), n_steps
+        "sliceflow, histogram": partial(
+            engine_steps, x_histogram, data, frame, histogram, n_steps
         ),
     }
-    taken = medians(works, repeats)
-    ends = (x_pot.numpy(), x_numpy.T, x_sorted.numpy().T, x_histogram.numpy().T)
-    slowest = taken["POT, autograd"], taken["numpy, argsort"]
-    return [
-        {
-            "method": name,
-            "directions": f"{h} {'orthogonal' if orthogonal else 'random'}",
-            "seconds per step": taken[name] / n_steps,
-            "times faster than POT": slowest[0] / taken[name],
-            "than numpy": slowest[1] / taken[name],
-            "sliced distance": sliced_distance(end, rows),
-        }
-        for name, end in zip(works, ends, strict=True)
-    ]
+    seconds = median_seconds(functions, repeats)
+    moved = {
+        "POT, autograd": x_pot.numpy(),
+        "numpy, argsort": x_numpy.T,
+        "sliceflow, sorted": x_sorted.numpy().T,
+        "sliceflow, histogram": x_histogram.numpy().T,
+    }
+    table = []
+    for name in functions:
+        table.append(
+            {
+                "method": name,
+                "directions": directions,
+                "seconds per step": seconds[name] / n_steps,
+                "times faster than POT": seconds["POT, autograd"] / seconds[name],
+                "than numpy": seconds["numpy, argsort"] / seconds[name],
+                "sliced distance": sliced_distance(moved[name], rows),
+            }
+        )
+    return table
 
 
-def growth(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+def measure_growth(sizes: Sequence[int], repeats: int) -> list[Row]:
     """Seconds per step with few and many particles."""
-    rows = torch.from_numpy((load_digits().data.T / 8 - 1).astype(np.float32))
+    rows = torch.from_numpy(digit_rows().T)
+    frame = frames.Orthogonal()
     histogram = transports.Histogram(N_BINS)
-    out = []
+    table = []
     for m in sizes:
         x = noise(len(rows), m)
-        work = lambda x=x: our_steps(x, rows, frames.Orthogonal(), histogram, 3)  # noqa: E731
-        seconds = medians({"ours": work}, repeats)["ours"] / 3
-        out.append(
+        steps = partial(engine_steps, x, rows, frame, histogram, N_STEPS_GROWTH)
+        seconds = median_seconds({"ours": steps}, repeats)["ours"] / N_STEPS_GROWTH
+        table.append(
             {
                 "particles": m,
                 "seconds per step": seconds,
                 "ns per value": 1e9 * seconds / x.numel(),
             }
         )
-    return out
+    return table
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def format_rows(rows: Sequence[Row]) -> str:
+    """A Markdown table of rows that all have the same names."""
+    cells = []
+    for row in rows:
+        cells.append([format_cell(value) for value in row.values()])
+    return markdown_table(list(rows[0]), cells)
+
+
+def format_cell(value: str | float) -> str:
+    """Three digits of a float; others as they are."""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     """Measure both parts."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--particles", type=int, default=2_000)
     parser.add_argument(
         "--quick", action="store_true", help="few of all, to see that it runs"
@@ -223,24 +256,22 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--out", type=Path, default=Path("runs/cpu"))
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    m, repeats, sizes = (
-        (200, 1, SIZES[:1]) if args.quick else (args.particles, 5, SIZES)
-    )
-    steps = [beside_others(kind, m, n, repeats) for kind, n in ((False, 2), (True, 10))]
-    parts = [steps[0] + steps[1], growth(sizes, repeats)]
-    text = "\n\n".join(
-        table(
-            list(rows[0]),
-            [
-                [f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()]
-                for row in rows
-            ],
-        )
-        for rows in parts
-    )
-    rows = parts[0] + parts[1]
-    command = shlex.join(["python", "benchmarks/cpu.py", *arguments])
-    keep(args.out, text, rows, torch.device("cpu"), command)
+    m = args.particles
+    repeats = N_REPEATS
+    sizes: Sequence[int] = SIZES
+    if args.quick:
+        m = 200
+        repeats = 1
+        sizes = SIZES[:1]
+    step_rows = [
+        *compare_methods(m, False, N_STEPS_RANDOM, repeats),
+        *compare_methods(m, True, N_STEPS_ORTHOGONAL, repeats),
+    ]
+    growth_rows = measure_growth(sizes, repeats)
+    text = f"{format_rows(step_rows)}\n\n{format_rows(growth_rows)}"
+    rows = step_rows + growth_rows
+    command = command_line("benchmarks/cpu.py", arguments)
+    write_report(args.out, text, rows, torch.device("cpu"), command)
     return rows
 
 

@@ -13,7 +13,6 @@ file     of the bytes that `save` wrote
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from report import table
+from report import markdown_table, script_parser
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
@@ -48,7 +47,7 @@ SEED = 3  # of every fit
 DRAW_SEED = 5  # of every draw
 N_DRAWN = 40  # samples of a model: enough to meet every class and most cells
 # Leaves of 5 rows, splits worth twice their noise, no near rows: cases that look at
-# something else spare the search for these.
+# something else need no search for these.
 TREES_ONLY = (5, 2.0, 0)
 
 Hashes = dict[str, list[str]]  # by name: of the samples, and of the file
@@ -175,7 +174,7 @@ def line_table(n: int = 200) -> pd.DataFrame:
 
 
 def labelled_table(n: int = 1_200) -> pd.DataFrame:
-    """A label of two frequent levels, told well by three numbers."""
+    """A label of two frequent levels, that three numbers predict well."""
     rng = np.random.default_rng(6)
     is_signal = np.arange(n) % 2 == 0
     numbers = rng.normal(size=(n, 3))
@@ -405,8 +404,8 @@ def pictures_grey() -> Outcome:
     """Digits without labels, and samples on their way."""
     X, _ = small_digits()
     flow, drawn = pictures_of(X)
-    strategy = flow.evolution(5, random_state=DRAW_SEED, n_frames=3)
-    return Outcome(flow, [*drawn, strategy])
+    evolution = flow.evolution(5, random_state=DRAW_SEED, n_frames=3)
+    return Outcome(flow, [*drawn, evolution])
 
 
 @case
@@ -489,10 +488,10 @@ def pictures_inpaint() -> Outcome:
     """Any part completed by similar pictures that the model keeps, also of a class."""
     X, y = small_digits()
     flow = picture_flow(keep_rows=True).fit(X[:-4], y[:-4])
-    left = flow.inpaint(X[-4:], "left", n=3, random_state=DRAW_SEED)
+    left_known = flow.inpaint(X[-4:], "left", n=3, random_state=DRAW_SEED)
     odd_rows = np.arange(8)[:, None] % 2 + np.zeros((8, 8)) > 0
     as_class = flow.inpaint(X[-4:], odd_rows, y=y[-4:], random_state=DRAW_SEED)
-    return Outcome(flow, [left, as_class])
+    return Outcome(flow, [left_known, as_class])
 
 
 @case
@@ -638,19 +637,19 @@ def simulations(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 def posteriors_bounded() -> Outcome:
     """Samples between bounds, at one observation and at several, and their mode."""
     theta, x = simulations()
-    found = posterior(theta, x, bounds=(-1, 1)).set_default_x([0.25, 0.25])
-    samples = found.sample((N_DRAWN,), random_state=DRAW_SEED)
-    batched = found.sample_batched((N_DRAWN,), x[:3], random_state=DRAW_SEED)
-    return Outcome(found, [samples, batched, found.map()])
+    fitted = posterior(theta, x, bounds=(-1, 1)).set_default_x([0.25, 0.25])
+    samples = fitted.sample((N_DRAWN,), random_state=DRAW_SEED)
+    batched = fitted.sample_batched((N_DRAWN,), x[:3], random_state=DRAW_SEED)
+    return Outcome(fitted, [samples, batched, fitted.map()])
 
 
 @case
 def posteriors_float32() -> Outcome:
     """Tensors of single precision, without bounds."""
     theta, x = simulations()
-    found = posterior(torch.from_numpy(theta).float(), torch.from_numpy(x).float())
-    samples = found.sample((N_DRAWN,), x=[0.25, 0.25], random_state=DRAW_SEED)
-    return Outcome(found, [samples])
+    fitted = posterior(torch.from_numpy(theta).float(), torch.from_numpy(x).float())
+    samples = fitted.sample((N_DRAWN,), x=[0.25, 0.25], random_state=DRAW_SEED)
+    return Outcome(fitted, [samples])
 
 
 # --- hashes --------------------------------------------------------------------------
@@ -720,40 +719,47 @@ def differences(before: Hashes, after: Hashes) -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases and print their hashes; 1 if any is not the saved one, else 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawTextHelpFormatter
-    parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--save", type=Path, help="JSON file for the hashes")
-    parser.add_argument("--compare", type=Path, help="JSON file of an earlier --save")
-    args = parser.parse_args(arguments)
-    saved = json.loads(args.compare.read_text("utf-8")) if args.compare else {}
-
-    found: Hashes = {}
-    rows = []
+def run_cases(only: str) -> tuple[Hashes, list[list[str]]]:
+    """The hashes of all cases with `only` in their name, and lines of a table."""
+    hashes: Hashes = {}
+    lines = []
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums of several threads differ in their last bits
     try:
         with threadpool_limits(1):
             for name in CASES:
-                if args.only in name:
-                    found[name], seconds = run_case(name)
-                    rows.append([name, *found[name], f"{seconds:.2f}"])
+                if only in name:
+                    hashes[name], seconds = run_case(name)
+                    lines.append([name, *hashes[name], f"{seconds:.2f}"])
     finally:
         torch.set_num_threads(n_threads)
-    total = sum(float(row[-1]) for row in rows)
-    print(table(HEADER, rows))
-    print(f"\n{len(rows)} cases, {total:.0f} seconds")
+    return hashes, lines
 
-    if args.save:
-        args.save.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if not args.compare:
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases and print their hashes; 1 if any is not the saved one, else 0."""
+    parser = script_parser(__doc__)
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--save", type=Path, help="JSON file for the hashes")
+    parser.add_argument("--compare", type=Path, help="JSON file of an earlier --save")
+    args = parser.parse_args(arguments)
+    saved: Hashes = {}
+    if args.compare is not None:
+        saved = json.loads(args.compare.read_text("utf-8"))
+
+    hashes, lines = run_cases(args.only)
+    total = sum(float(line[-1]) for line in lines)
+    print(markdown_table(HEADER, lines))
+    print(f"\n{len(lines)} cases, {total:.0f} seconds")
+
+    if args.save is not None:
+        args.save.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
+    if args.compare is None:
         return 0
     expected = {name: saved[name] for name in saved if args.only in name}
-    lines = differences(expected, found)
-    print("\n".join(lines) or "all hashes are the saved ones")
-    return int(bool(lines))
+    changes = differences(expected, hashes)
+    print("\n".join(changes) or "all hashes are the saved ones")
+    return int(bool(changes))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Every kernel on one GPU: its least work, its time, its shares of the card's own
-rates.
+"""Every kernel on one GPU: its least work, its time, its share of the card's rates.
 
     python benchmarks/gpu_kernels.py --out runs/gpu_kernels
 
@@ -13,19 +12,16 @@ shares above 100 %. Without a GPU it runs on the CPU, to see that it does.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import torch
-from report import keep, table
+from report import Row, command_line, markdown_table, script_parser, write_report
 from torch import Tensor
 
 from sliceflow import kernels
@@ -33,229 +29,323 @@ from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
 from sliceflow.kernels.geometry import Geometry
 
-CLASSES = 10
-KNOTS = 16
-EXPONENT = -12
-PICTURES = {"MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
-PATCHES = (15, 9, 5, 3)
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
+PictureShape = tuple[int, int, int]  # channels, height, width
+
+# Sizes as pictures have them.
+PICTURES: dict[str, PictureShape] = {"MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
+PATCHES = (15, 9, 5, 3)
+N_DIRECTIONS = 3 * 32 * 32
+N_CLASSES = 10
+N_KNOTS = 16
+KNOT_EXPONENT = -12  # stored shifts are multiples of 2⁻¹²
+N_BINS = (256, 1024)
+N_TILE_BINS = 256
+# Random words are drawn four at a time, for the 28² pixels of one in 100 particles.
+NOISE_BLOCKS_PER_PARTICLE = 28**2 // 4
+PARTICLES_PER_NOISE = 100
+# A shift by a thousandth leaves the pictures nearly as they are from call to call.
+STEP_SIZE = 1e-3
+
+# Rates are measured with 2 GiB, far more than a cache holds, and with large matrices.
+COPY_BYTES = 1 << 31
+MATRIX_SIDE = 4096
+N_REPEATS = 20
+# Some 10 ms on a GPU, in which the host queues all of the calls.
+SLEEP_CYCLES = 20_000_000
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine reaches: bytes read plus written a second, operations a second of
-    products.
-    """
+    """What a machine reaches."""
 
-    copy: float
-    products: float
+    copy: float  # bytes read plus bytes written, a second
+    products: float  # operations of products of matrices, a second
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a kernel at one size; bytes it must move, operations of products it
-    must do.
-    """
+    """A call of a kernel at one size."""
 
     kernel: str
     size: str
-    bytes: int
-    operations: int
-    work: Callable[[], object]
+    n_bytes: int  # that it must read and write
+    n_operations: int  # of products that it must do
+    call: Callable[[], object]
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all it was told to."""
+    """Until the device has done all that was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def own_seconds(
-    work: Callable[[], object], device: torch.device, repeats: int = 20
-) -> float:
+def half_precision(device: torch.device) -> torch.dtype:
+    """float16 on a GPU; a CPU has no fast products of it."""
+    if device.type == "cuda":
+        return torch.float16
+    return torch.float32
+
+
+def device_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Median seconds of one call on the device itself, the host's part left out."""
-    for _ in range(3 if device.type == "cuda" else 1):
-        work()
-    wait(device)
     if device.type != "cuda":
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-    events = [
-        [torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)
-    ]
-    torch.cuda._sleep(
-        20_000_000
-    )  # some 10 ms, in which the host queues all of the work
-    for begin, end in events:
-        begin.record()
-        work()
-        end.record()
+        return host_seconds(call)
+    for _ in range(3):  # compiles
+        call()
     wait(device)
-    return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1_000
+    starts = [torch.cuda.Event(enable_timing=True) for _ in range(N_REPEATS)]
+    stops = [torch.cuda.Event(enable_timing=True) for _ in range(N_REPEATS)]
+    torch.cuda._sleep(SLEEP_CYCLES)
+    for start, stop in zip(starts, stops, strict=True):
+        start.record()
+        call()
+        stop.record()
+    wait(device)
+    milliseconds = []
+    for start, stop in zip(starts, stops, strict=True):
+        milliseconds.append(start.elapsed_time(stop))
+    return statistics.median(milliseconds) / 1_000
 
 
-def measured_rates(
-    device: torch.device, n_bytes: int = 1 << 31, side: int = 4096
-) -> Rates:
-    """Of a copy of `n_bytes`, and of a product of side × side matrices in half
-    precision.
-    """
+def host_seconds(call: Callable[[], object]) -> float:
+    """Seconds of a second call."""
+    call()  # compiles
+    started_at = time.perf_counter()
+    call()
+    return time.perf_counter() - started_at
+
+
+def measure_rates(device: torch.device, n_bytes: int, side: int) -> Rates:
+    """Of a copy of `n_bytes`, and of a product of matrices in half precision."""
     source = torch.randn(n_bytes // 4, device=device)
     target = torch.empty_like(source)
-    copy = 2 * n_bytes / own_seconds(lambda: target.copy_(source), device)
-    half = torch.float16 if device.type == "cuda" else torch.float32
-    left, right = torch.randn((2, side, side), device=device).to(half)
-    return Rates(copy, 2 * side**3 / own_seconds(lambda: torch.mm(left, right), device))
+    copy_seconds = device_seconds(lambda: target.copy_(source), device)
+    matrices = torch.randn((2, side, side), device=device).to(half_precision(device))
+    left, right = matrices
+    product_seconds = device_seconds(lambda: torch.mm(left, right), device)
+    return Rates(2 * n_bytes / copy_seconds, 2 * side**3 / product_seconds)
 
 
-def _maps(k: Any, z: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-    """lo, hi and values of the maps that take z to 1.01 z: small displacements, as late
-    in a flow.
-    """
-    counts, lo, hi = k.histogram(z, bins)
+def small_maps(
+    k: SimpleNamespace, z: Tensor, n_bins: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """lo, hi and values of maps z → 1.01 z, which are small ones, as late in a flow."""
+    counts, lo, hi = k.histogram(z, n_bins)
     values, _ = k.compose(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
     return lo, hi, values.to(z.dtype)
 
 
-def row_cases(k: Any, h: int, m: int, device: torch.device) -> Iterator[Case]:
+def row_cases(
+    k: SimpleNamespace, h: int, m: int, device: torch.device
+) -> Iterator[Case]:
     """Kernels that work on projections (h, m), and on the tables of h directions."""
     z = torch.randn((h, m), device=device)
     size = f"{h:,} × {m:,}"
-    for bins in (256, 1024):
-        named = f"{size}, {bins} bins"
-        yield Case(
-            "histogram", named, 4 * h * (m + bins + 2), 0, partial(k.histogram, z, bins)
-        )
-        maps = _maps(k, z, bins)
-        moved = 8 * h * m + 4 * h * (bins + 3)
-        yield Case("displace_grid", named, moved, 0, partial(k.displace_grid, z, *maps))
-        counts, lo, hi = k.histogram(z, bins)
-        compose = partial(k.compose, counts, lo, hi, counts, lo, hi)
-        yield Case(
-            "compose", f"{h:,} × {bins} bins", 4 * h * (3 * bins + 6), 0, compose
-        )
-        keep_knots = partial(k.compress_map, *maps, counts, KNOTS, EXPONENT)
-        read = h * (4 * (2 * bins + 3) + 6 * KNOTS + 16)
-        yield Case("compress_map", f"{h:,} × {bins} bins", read, 0, keep_knots)
-        lo, hi, at, levels = keep_knots()
-        through = partial(k.expand_map, lo, hi, at, levels, bins, EXPONENT, z.dtype)
-        written = h * (6 * KNOTS + 16 + 4 * (bins + 1))
-        yield Case("expand_map", f"{h:,} × {bins} bins", written, 0, through)
-    offsets = torch.randn((h, CLASSES), device=device)
-    codes = torch.randint(CLASSES, (m,), device=device)
-    add = partial(k.add_class_offsets, z, offsets, codes)
-    yield Case("add_class_offsets", size, 8 * h * m + 4 * h * CLASSES + 8 * m, 0, add)
-    n = 196 * m // 100
+    for n_bins in N_BINS:
+        yield from histogram_cases(k, z, n_bins)
+        yield from map_cases(k, z, n_bins)
+    offsets = torch.randn((h, N_CLASSES), device=device)
+    codes = torch.randint(N_CLASSES, (m,), device=device)
+    yield Case(
+        "add_class_offsets",
+        size,
+        n_bytes=8 * h * m + 4 * h * N_CLASSES + 8 * m,
+        n_operations=0,
+        call=partial(k.add_class_offsets, z, offsets, codes),
+    )
+    n = NOISE_BLOCKS_PER_PARTICLE * m // PARTICLES_PER_NOISE
     yield Case(
         "philox",
         f"{n:,} × 4 words",
-        32 * n,
-        0,
-        partial(k.philox, 0, n, Seed(0).key, device),
+        n_bytes=32 * n,
+        n_operations=0,
+        call=partial(k.philox, 0, n, Seed(0).key, device),
+    )
+
+
+def histogram_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
+    """Counting projections z (h, m), and moving them."""
+    h, m = z.shape
+    size = f"{h:,} × {m:,}, {n_bins} bins"
+    yield Case(
+        "histogram",
+        size,
+        n_bytes=4 * h * (m + n_bins + 2),
+        n_operations=0,
+        call=partial(k.histogram, z, n_bins),
+    )
+    lo, hi, values = small_maps(k, z, n_bins)
+    yield Case(
+        "displace_grid",
+        size,
+        n_bytes=8 * h * m + 4 * h * (n_bins + 3),
+        n_operations=0,
+        call=partial(k.displace_grid, z, lo, hi, values),
+    )
+
+
+def map_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
+    """Maps of h directions: from two histograms, to knots, and back to a grid."""
+    h = len(z)
+    size = f"{h:,} × {n_bins} bins"
+    counts, lo, hi = k.histogram(z, n_bins)
+    yield Case(
+        "compose",
+        size,
+        n_bytes=4 * h * (3 * n_bins + 6),
+        n_operations=0,
+        call=partial(k.compose, counts, lo, hi, counts, lo, hi),
+    )
+    knot_bytes = 6 * N_KNOTS + 16  # of one direction, with its range
+    map_lo, map_hi, values = small_maps(k, z, n_bins)
+    compress_map = partial(
+        k.compress_map, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
+    )
+    yield Case(
+        "compress_map",
+        size,
+        n_bytes=h * (4 * (2 * n_bins + 3) + knot_bytes),
+        n_operations=0,
+        call=compress_map,
+    )
+    knot_lo, knot_hi, knots, levels = compress_map()
+    yield Case(
+        "expand_map",
+        size,
+        n_bytes=h * (knot_bytes + 4 * (n_bins + 1)),
+        n_operations=0,
+        call=partial(
+            k.expand_map,
+            knot_lo,
+            knot_hi,
+            knots,
+            levels,
+            n_bins,
+            KNOT_EXPONENT,
+            z.dtype,
+        ),
     )
 
 
 def tile_cases(
-    k: Any,
-    shape: tuple[int, int, int],
+    k: SimpleNamespace,
+    shape: PictureShape,
     name: str,
     patches: Sequence[int],
     m: int,
     device: torch.device,
 ) -> Iterator[Case]:
-    """Projecting and moving m pictures cut into tiles, with 256 bins."""
-    x = torch.rand((shape[0] * shape[1] * shape[2], m), device=device) * 2 - 1
-    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    """Projecting and moving m pictures cut into tiles."""
+    channels, height, width = shape
+    d = channels * height * width
+    x = torch.rand((d, m), device=device) * 2 - 1
     for patch in patches:
-        side = min(patch, shape[1])
-        offset = (
-            side // 2 if side < shape[1] else 0
-        )  # tiles as a step cuts them on average
-        cut = Geometry(shape, (side, side), (offset, offset))
-        theta = rotation(Seed(0), 0, cut.side, device, dtype, k.padded_size(cut.side))
-        d = len(x)
-        s = cut.side
-        h = cut.n_directions
-        size = f"{name} [{side}], {h:,} × {m:,}"
-        project = partial(k.project_tiles, x, theta, cut)
-        least = 4 * d * m + 2 * s * s + 4 * h * m
-        yield Case("project_tiles", size, least, 2 * s * d * m, project)
-        maps = _maps(
-            k, project(), 256
-        )  # steps of a thousandth leave the pictures nearly as they are
-        least = 8 * d * m + 2 * s * s + 4 * h * 259
+        patch = min(patch, height)
+        offset = 0
+        if patch < height:
+            offset = patch // 2  # tiles as a step cuts them on average
+        geometry = Geometry(shape, (patch, patch), (offset, offset))
+        s = geometry.side
+        h = geometry.n_directions
+        dtype = half_precision(device)
+        theta = rotation(Seed(0), 0, s, device, dtype, k.lanes(s))
+        size = f"{name} [{patch}], {h:,} × {m:,}"
+        project = partial(k.project_tiles, x, theta, geometry)
+        yield Case(
+            "project_tiles",
+            size,
+            n_bytes=4 * d * m + 2 * s * s + 4 * h * m,
+            n_operations=2 * s * d * m,
+            call=project,
+        )
+        maps = small_maps(k, project(), N_TILE_BINS)
         yield Case(
             "move_tiles",
             size,
-            least,
-            4 * s * d * m,
-            partial(k.move_tiles, x, theta, cut, *maps, 1e-3),
+            n_bytes=8 * d * m + 2 * s * s + 4 * h * (N_TILE_BINS + 3),
+            n_operations=4 * s * d * m,
+            call=partial(k.move_tiles, x, theta, geometry, *maps, STEP_SIZE),
         )
 
 
-def kernel_cases(
-    k: Any, m: int, device: torch.device, *, h: int = 3072, quick: bool = False
-) -> Iterator[Case]:
-    """Every kernel of `k` at the sizes that pictures need."""
-    yield from row_cases(k, h, m, device)
-    for name, shape in [("tiny", (1, 6, 6))] if quick else PICTURES.items():
-        yield from tile_cases(k, shape, name, (3,) if quick else PATCHES, m, device)
+def all_cases(k: SimpleNamespace, m: int, device: torch.device) -> Iterator[Case]:
+    """Every kernel of `k` at the sizes that pictures need, with m particles."""
+    yield from row_cases(k, N_DIRECTIONS, m, device)
+    for name, shape in PICTURES.items():
+        yield from tile_cases(k, shape, name, PATCHES, m, device)
 
 
-def measured(case: Case, rates: Rates, device: torch.device) -> dict[str, Any]:
+def quick_cases(k: SimpleNamespace, device: torch.device) -> Iterator[Case]:
+    """Every kernel of `k` at a tiny size, to see that it runs."""
+    yield from row_cases(k, 6, 320, device)
+    yield from tile_cases(k, (1, 6, 6), "tiny", (3,), 320, device)
+
+
+def measure(case: Case, rates: Rates, device: torch.device) -> Row:
     """A row of numbers."""
-    seconds = own_seconds(case.work, device)
+    seconds = device_seconds(case.call, device)
+    share_of_products = None
+    if case.n_operations > 0:
+        share_of_products = case.n_operations / seconds / rates.products
+    copy_seconds = case.n_bytes / rates.copy
+    product_seconds = case.n_operations / rates.products
     return {
         "kernel": case.kernel,
         "size": case.size,
-        "bytes": case.bytes,
-        "least seconds": max(case.bytes / rates.copy, case.operations / rates.products),
+        "bytes": case.n_bytes,
+        "least seconds": max(copy_seconds, product_seconds),
         "seconds": seconds,
-        "of copy": case.bytes / seconds / rates.copy,
-        "of products": case.operations / seconds / rates.products
-        if case.operations
-        else None,
+        "of copy": case.n_bytes / seconds / rates.copy,
+        "of products": share_of_products,
     }
 
 
-def shown(rows: Sequence[dict[str, Any]], rates: Rates) -> str:
+def format_report(rows: Sequence[Row], rates: Rates) -> str:
     """The rates and the table."""
-    cells = [
-        [
-            row["kernel"],
-            row["size"],
-            f"{row['bytes'] / 1e6:,.1f}",
-            f"{1_000 * row['least seconds']:.3f}",
-            f"{1_000 * row['seconds']:.3f}",
-            f"{row['of copy']:.0%}",
-            "" if row["of products"] is None else f"{row['of products']:.0%}",
-        ]
-        for row in rows
-    ]
-    text = f"Copying {rates.copy / 1e12:.2f} TB/s, products {rates.products / 1e12:.0f} Tflop/s."
-    return f"{text}\n\n{table(HEADER, cells)}"
+    cells = []
+    for row in rows:
+        share_of_products = ""
+        if row["of products"] is not None:
+            share_of_products = f"{row['of products']:.0%}"
+        cells.append(
+            [
+                row["kernel"],
+                row["size"],
+                f"{row['bytes'] / 1e6:,.1f}",
+                f"{1_000 * row['least seconds']:.3f}",
+                f"{1_000 * row['seconds']:.3f}",
+                f"{row['of copy']:.0%}",
+                share_of_products,
+            ]
+        )
+    copy = f"{rates.copy / 1e12:.2f} TB/s"
+    products = f"{rates.products / 1e12:.0f} Tflop/s"
+    return f"Copying {copy}, products {products}.\n\n{markdown_table(HEADER, cells)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     """Measure every kernel."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--particles", type=int, default=100_000)
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes, to see that it runs"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_kernels"))
     args = parser.parse_args(arguments)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rates = measured_rates(device, *((1 << 16, 32) if args.quick else ()))
-    m, h = (320, 6) if args.quick else (args.particles, 3072)
-    cases = kernel_cases(kernels.for_device(device), m, device, h=h, quick=args.quick)
-    rows = [measured(case, rates, device) for case in cases]
-    command = shlex.join(["python", "benchmarks/gpu_kernels.py", *arguments])
-    keep(args.out, shown(rows, rates), rows, device, command)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+    k = kernels.for_device(device)
+    if args.quick:
+        rates = measure_rates(device, n_bytes=1 << 16, side=32)
+        cases = quick_cases(k, device)
+    else:
+        rates = measure_rates(device, COPY_BYTES, MATRIX_SIDE)
+        cases = all_cases(k, args.particles, device)
+    rows = [measure(case, rates, device) for case in cases]
+    command = command_line("benchmarks/gpu_kernels.py", arguments)
+    write_report(args.out, format_report(rows, rates), rows, device, command)
     return rows
 
 

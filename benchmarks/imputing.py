@@ -16,16 +16,14 @@ CPU s     seconds of the fit and the filling
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from report import table
+from report import Row, markdown_table, script_parser
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 from sklearn.impute import KNNImputer
 from table_sets import SETS, halves, load_table
@@ -33,183 +31,264 @@ from table_sets import SETS, halves, load_table
 from sliceflow import TableFlow
 
 HEADER = ("set", "fitted to", "method", "error", "accuracy", "covered", "CPU s")
-_DRAWS = 19
-_MOST_ROWS = 2_000
-_HIDDEN = 0.2
-_TREES = 50
-_SWEEPS = 4  # of forests
+# With 19 draws, a number lies between the lowest and the highest with a probability of
+# 18/20 = .90.
+N_DRAWS = 19
+MAX_ROWS = 2_000  # with holes, as forests take long
+HIDDEN_SHARE = 0.2
+N_NEIGHBORS = 10
+N_TREES = 50  # of a forest
+N_SWEEPS = 4  # of forests over all columns
+
+
+# --- codes ----------------------------------------------------------------------------
 
 
 def is_number(column: pd.Series) -> bool:
-    """Times count as numbers."""
+    """Whether a column has numbers, or times, which count as numbers."""
     return column.dtype.kind in "iufM"
 
 
-def coded(frame: pd.DataFrame, like: pd.DataFrame) -> np.ndarray:
-    """Numbers in standard deviations, and levels of categories as 0, 1, …; NaN where
-    cells are missing.
+def encode(frame: pd.DataFrame, whole: pd.DataFrame) -> np.ndarray:
+    """(n, d): numbers in standard deviations, categories as 0, 1, …; NaN is missing.
+
+    Means, standard deviations and categories are those of the `whole` table.
     """
-    out = []
-    for c in like:
-        if is_number(like[c]):
-            values = pd.to_numeric(frame[c]).astype(float).where(frame[c].notna())
-            scale = pd.to_numeric(like[c]).astype(float)
-            out.append((values - scale.mean()) / scale.std())
+    columns = []
+    for name in whole:
+        if is_number(whole[name]):
+            columns.append(encode_numbers(frame[name], whole[name]))
         else:
-            codes = pd.Categorical(
-                frame[c], categories=sorted(like[c].dropna().unique())
-            ).codes
-            out.append(np.where(codes < 0, np.nan, codes))
-    return np.column_stack(out)
+            columns.append(encode_categories(frame[name], whole[name]))
+    return np.column_stack(columns)
 
 
-def by_mean(train: np.ndarray, holes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def encode_numbers(column: pd.Series, whole: pd.Series) -> pd.Series:
+    """Numbers or times in standard deviations of the whole column."""
+    values = pd.to_numeric(column).astype(float).where(column.notna())
+    whole_values = pd.to_numeric(whole).astype(float)
+    return (values - whole_values.mean()) / whole_values.std()
+
+
+def encode_categories(column: pd.Series, whole: pd.Series) -> np.ndarray:
+    """Places in the sorted list of the whole column's levels."""
+    levels = sorted(whole.dropna().unique())
+    codes = pd.Categorical(column, categories=levels).codes
+    return np.where(codes < 0, np.nan, codes)
+
+
+# --- other methods --------------------------------------------------------------------
+# Each takes encoded rows to learn from, encoded rows with holes, which may be the same
+# array, and whether each column has numbers. It returns the latter rows, filled.
+
+
+def fill_by_mean(
+    train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
     """Means, and the most frequent categories."""
+    means = np.nanmean(train, axis=0)
     modes = pd.DataFrame(train).mode().iloc[0].to_numpy()
-    return np.where(
-        np.isnan(holes), np.where(numbers, np.nanmean(train, axis=0), modes), holes
-    )
+    guesses = np.where(numbers, means, modes)
+    return np.where(np.isnan(holes), guesses, holes)
 
 
-def by_neighbours(
+def fill_by_neighbours(
     train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
     """The mean of the ten nearest rows; categories have an axis for each level."""
-
-    def axes(x: np.ndarray, c: int) -> np.ndarray:
-        one_hot = x[:, [c]] == np.arange(np.nanmax(train[:, c]) + 1)
-        return (
-            x[:, [c]] if numbers[c] else np.where(np.isnan(x[:, [c]]), np.nan, one_hot)
-        )
-
-    parts = [axes(holes, c) for c in range(len(numbers))]
-    x = np.hstack([axes(train, c) for c in range(len(numbers))])
-    full = (
-        KNNImputer(n_neighbors=10, keep_empty_features=True)
-        .fit(x)
-        .transform(np.hstack(parts))
-    )
-    own = np.split(full, np.cumsum([part.shape[1] for part in parts])[:-1], axis=1)
-    guesses = [
-        own[c][:, 0] if number else own[c].argmax(1) for c, number in enumerate(numbers)
-    ]
+    train_axes = []
+    hole_axes = []
+    for column, number in enumerate(numbers):
+        train_column = train[:, [column]]
+        hole_column = holes[:, [column]]
+        if number:
+            train_axes.append(train_column)
+            hole_axes.append(hole_column)
+        else:
+            levels = np.arange(np.nanmax(train_column) + 1)
+            train_axes.append(one_hot(train_column, levels))
+            hole_axes.append(one_hot(hole_column, levels))
+    imputer = KNNImputer(n_neighbors=N_NEIGHBORS, keep_empty_features=True)
+    filled_axes = imputer.fit(np.hstack(train_axes)).transform(np.hstack(hole_axes))
+    n_axes = [axes.shape[1] for axes in hole_axes]
+    columns = np.split(filled_axes, np.cumsum(n_axes)[:-1], axis=1)
+    guesses = []
+    for axes, number in zip(columns, numbers, strict=True):
+        if number:
+            guesses.append(axes[:, 0])
+        else:
+            guesses.append(axes.argmax(1))
     return np.where(np.isnan(holes), np.column_stack(guesses), holes)
 
 
-def by_forests(train: np.ndarray, holes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def one_hot(codes: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """(n, levels) of codes (n, 1): 1 for the own level, NaN where missing."""
+    return np.where(np.isnan(codes), np.nan, codes == levels)
+
+
+def fill_by_forests(
+    train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
     """Forests of each column given all others, in a few sweeps (missForest)."""
-    whole = holes if train is holes else np.concatenate((train, holes))
-    full = by_mean(train, whole, numbers)
-    gone = np.isnan(whole)
-    for _ in range(_SWEEPS):
-        for c in np.flatnonzero(gone.any(0)):
-            kind = ExtraTreesRegressor if numbers[c] else ExtraTreesClassifier
-            x = np.delete(full, c, axis=1)
-            there = ~gone[:, c]
-            forest = kind(_TREES, min_samples_leaf=2, random_state=0).fit(
-                x[there], whole[there, c]
-            )
-            full[~there, c] = forest.predict(x[~there])
-    return full[-len(holes) :]
+    rows = holes
+    if train is not holes:
+        rows = np.concatenate((train, holes))
+    filled = fill_by_mean(train, rows, numbers)
+    is_missing = np.isnan(rows)
+    for _ in range(N_SWEEPS):
+        for column in np.flatnonzero(is_missing.any(0)):
+            forest_class = ExtraTreesClassifier
+            if numbers[column]:
+                forest_class = ExtraTreesRegressor
+            forest = forest_class(N_TREES, min_samples_leaf=2, random_state=0)
+            others = np.delete(filled, column, axis=1)
+            missing = is_missing[:, column]
+            forest.fit(others[~missing], rows[~missing, column])
+            filled[missing, column] = forest.predict(others[missing])
+    return filled[-len(holes) :]
 
 
-BASELINES = {
-    "mean, mode": by_mean,
-    "nearest rows": by_neighbours,
-    "forests": by_forests,
+BASELINES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "mean, mode": fill_by_mean,
+    "nearest rows": fill_by_neighbours,
+    "forests": fill_by_forests,
 }
 METHODS = ("TableFlow", *BASELINES)
 
 
-def filled(
+# --- measuring ------------------------------------------------------------------------
+
+
+def draw_filled(
     method: str,
     train: pd.DataFrame,
     holes: pd.DataFrame,
-    truth: pd.DataFrame,
+    whole: pd.DataFrame,
     seed: int,
-) -> list[np.ndarray]:
-    """Coded draws, or one guess."""
+) -> np.ndarray:
+    """The encoded rows with their holes filled: draws (19, n, d), or (1, n, d)."""
     if method == "TableFlow":
         with warnings.catch_warnings(action="ignore"):
             flow = TableFlow(random_state=seed).fit(train)
-            return [
-                coded(draw, truth)
-                for draw in flow.impute(holes, n=_DRAWS, random_state=seed)
-            ]
-    gaps = coded(holes, truth)
-    numbers = np.array([is_number(truth[c]) for c in truth])
-    return [
-        BASELINES[method](
-            gaps if train is holes else coded(train, truth), gaps, numbers
-        )
-    ]
+            draws = flow.impute(holes, n=N_DRAWS, random_state=seed)
+        return np.array([encode(draw, whole) for draw in draws])
+    encoded_holes = encode(holes, whole)
+    encoded_train = encoded_holes
+    if train is not holes:
+        encoded_train = encode(train, whole)
+    numbers = np.array([is_number(whole[name]) for name in whole])
+    return BASELINES[method](encoded_train, encoded_holes, numbers)[None]
 
 
-def measured(
-    name: str, own: bool, method: str, seed: int, folder: str | None
-) -> dict[str, Any]:
-    """What one method scores on one table."""
+def known_levels_only(test: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
+    """The test rows without levels that the fitted rows do not have.
+
+    They cannot be guessed, so they count as missing.
+    """
+    test = test.copy()
+    for name in test:
+        if not is_number(test[name]):
+            test[name] = test[name].where(test[name].isin(train[name]))
+    return test
+
+
+def measure(
+    name: str, own_rows: bool, method: str, seed: int, folder: str | None
+) -> Row:
+    """What one method scores on one table, fitted to its own or to other rows."""
     train, test = halves(load_table(name, folder)[0], seed)
-    test = test.head(_MOST_ROWS)
-    for c in test if not own else ():
-        if not is_number(test[c]):  # a level that only the test has cannot be known
-            test[c] = test[c].where(test[c].isin(train[c]))
+    test = test.head(MAX_ROWS)
+    if not own_rows:
+        test = known_levels_only(test, train)
     rng = np.random.default_rng(seed)
-    hidden = (rng.random(test.shape) < _HIDDEN) & test.notna().to_numpy()
+    hidden = (rng.random(test.shape) < HIDDEN_SHARE) & test.notna().to_numpy()
     holes = test.mask(hidden)
-    begun = time.process_time()
-    draws = np.array(
-        filled(method, holes if own else train, holes, pd.concat((train, test)), seed)
-    )
-    seconds = time.process_time() - begun
-    truth = coded(test, pd.concat((train, test)))
-    error = []
-    accuracy = []
-    covered = []
-    for c, column in enumerate(test):
-        x = draws[:, hidden[:, c], c]
-        y = truth[hidden[:, c], c]
-        if not len(y):
+    whole = pd.concat((train, test))
+    fitted = train
+    if own_rows:
+        fitted = holes
+    started_at = time.process_time()
+    draws = draw_filled(method, fitted, holes, whole, seed)
+    seconds = time.process_time() - started_at
+    truth = encode(test, whole)
+    errors = []
+    accuracies = []
+    coverages = []
+    for column, column_name in enumerate(test):
+        is_hidden = hidden[:, column]
+        column_draws = draws[:, is_hidden, column]
+        column_truth = truth[is_hidden, column]
+        if len(column_truth) == 0:
             continue
-        if not is_number(test[column]):
-            accuracy.append(np.mean(pd.DataFrame(x).mode().iloc[0].to_numpy() == y))
-            continue
-        error.append(np.abs(np.median(x, 0) - y).mean())
-        below = (x < y).sum(0) + rng.integers((x == y).sum(0) + 1)
-        covered.append(np.mean((below > 0) & (below < len(x))))
-    scores = {
-        "error": error,
-        "accuracy": accuracy,
-        "covered": covered if len(draws) > 1 else [],
+        if is_number(test[column_name]):
+            guess = np.median(column_draws, 0)
+            errors.append(np.abs(guess - column_truth).mean())
+            coverages.append(coverage(column_draws, column_truth, rng))
+        else:
+            guess = pd.DataFrame(column_draws).mode().iloc[0].to_numpy()
+            accuracies.append(np.mean(guess == column_truth))
+    if len(draws) == 1:
+        coverages = []  # one guess covers nothing
+    return {
+        "set": name,
+        "own": own_rows,
+        "method": method,
+        "seed": seed,
+        "error": mean_or_nan(errors),
+        "accuracy": mean_or_nan(accuracies),
+        "covered": mean_or_nan(coverages),
+        "seconds": seconds,
     }
-    keys = {"set": name, "own": own, "method": method, "seed": seed}
-    return (
-        keys
-        | {k: np.mean(of) if of else np.nan for k, of in scores.items()}
-        | {"seconds": seconds}
-    )
+
+
+def coverage(draws: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> float:
+    """The share of numbers (n,) between the lowest and the highest of draws (k, n).
+
+    A number that equals some of them is put between these by chance.
+    """
+    n_below = (draws < truth).sum(0)
+    n_equal = (draws == truth).sum(0)
+    rank = n_below + rng.integers(n_equal + 1)
+    return float(np.mean((rank > 0) & (rank < len(draws))))
+
+
+def mean_or_nan(values: Sequence[float]) -> float:
+    """The mean, NaN of nothing."""
+    if len(values) == 0:
+        return np.nan
+    return float(np.mean(values))
+
+
+def format_score(value: float) -> str:
+    """Three decimals, or a dash for NaN."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> pd.DataFrame:
-    """Print one table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Print one table; the means by set, `own` and method."""
+    parser = script_parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--csv", help="a folder of tables, written by tables.py")
     args = parser.parse_args(arguments)
-    tasks = product(args.sets, (False, True), args.methods, range(args.seeds))
-    cells = pd.DataFrame([measured(*task, args.csv) for task in tasks]).drop(
-        columns="seed"
-    )
-    means = cells.groupby(["set", "own", "method"], sort=False).mean()
     rows = []
-    for (name, own, method), scores in means.iterrows():
-        shown = ["–" if np.isnan(value) else f"{value:.3f}" for value in scores]
-        rows.append([name, "own rows" if own else "others", method, *shown])
-    print(table(HEADER, rows))
+    for name, own_rows, method, seed in product(
+        args.sets, (False, True), args.methods, range(args.seeds)
+    ):
+        rows.append(measure(name, own_rows, method, seed, args.csv))
+    scores = pd.DataFrame(rows).drop(columns="seed")
+    means = scores.groupby(["set", "own", "method"], sort=False).mean()
+    cells = []
+    for (name, own_rows, method), method_means in means.iterrows():
+        fitted_to = "others"
+        if own_rows:
+            fitted_to = "own rows"
+        shown = [format_score(value) for value in method_means]
+        cells.append([name, fitted_to, method, *shown])
+    print(markdown_table(HEADER, cells))
     return means
 
 

@@ -1,20 +1,18 @@
-"""Fashion-MNIST joins MNIST: a model that knows digits is given clothes, and then
-forgets some.
+"""Fashion-MNIST joins MNIST: a model of digits is given clothes, and forgets some.
 
     python benchmarks/joining.py --data-root DATA --device cuda
-    python benchmarks/joining.py --rows 300 --quality 1        # digits stand for both, on a CPU
+    python benchmarks/joining.py --rows 300 --quality 1        # digits only, on a CPU
 
 Digits are fitted by class. Then `partial_fit` adds the clothes of one class after
 another, without a refresh in between; one `refresh` fits all. `forget` removes a class
 again. The model keeps its rows, so a model that forgot equals, byte for byte, the one
-that never saw them: the last line says so.
+that never saw them: the last line says so. Without a data root, the second half of the
+digits' classes stands for the clothes.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,9 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from judge import Judge, first, load_split
-from report import keep, number, table
+from judge import Judge, load_split, slice_pictures
+from report import (
+    Row,
+    add_device_argument,
+    command_line,
+    script_parser,
+    table_of_rows,
+    write_report,
+)
 
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
@@ -41,110 +45,128 @@ HEADER = (
     "NN ratio",
     "copies",
 )
+N_CLASSES_OF_DIGITS = 10
 
 
-def both(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
-    """Digits with labels 0 to 9 and clothes with labels 10 to 19, fitted and held out."""
-    if (
-        args.data_root is None
-    ):  # the second half of the digits' classes stand for the clothes
-        return tuple(first(p, args.rows) for p in load_split("digits"))  # type: ignore[return-value]
-    sets = [
-        load_split(name, args.data_root, args.rows)
-        for name in ("mnist", "fashion-mnist")
-    ]
-    joined = []
-    for digits, clothes in zip(*sets, strict=True):
-        images = np.concatenate((digits.images, clothes.images))
-        labels = np.concatenate((digits.labels, clothes.labels + 10))
-        joined.append(Pictures(images, labels, 256, "MNIST and Fashion-MNIST"))
-    return joined[0], joined[1]
+def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+    """Digits (labels 0 to 9) and clothes (10 to 19), to fit and held out."""
+    if args.data_root is None:
+        train, test = load_split("digits")
+        return slice_pictures(train, stop=args.rows), slice_pictures(
+            test, stop=args.rows
+        )
+    digits_train, digits_test = load_split("mnist", args.data_root, args.rows)
+    clothes_train, clothes_test = load_split("fashion-mnist", args.data_root, args.rows)
+    return join(digits_train, clothes_train), join(digits_test, clothes_test)
 
 
-def file_of(flow: ImageFlow) -> bytes:
+def join(digits: Pictures, clothes: Pictures) -> Pictures:
+    """Both sets as one; the clothes have the labels after the digits'."""
+    assert digits.labels is not None
+    assert clothes.labels is not None
+    images = np.concatenate((digits.images, clothes.images))
+    labels = np.concatenate((digits.labels, clothes.labels + N_CLASSES_OF_DIGITS))
+    return Pictures(images, labels, 256, "MNIST and Fashion-MNIST")
+
+
+def select_classes(
+    train: Pictures, classes: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures and labels of these classes, one class after the other."""
+    images = []
+    labels = []
+    for label in classes:
+        is_class = train.labels == label
+        images.append(train.images[is_class])
+        labels.append(train.labels[is_class])
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def file_bytes(flow: ImageFlow) -> bytes:
     """The model's file."""
     with tempfile.TemporaryDirectory() as folder:
-        flow.save(Path(folder, "model"))
-        return Path(folder, "model").read_bytes()
+        path = Path(folder, "model")
+        flow.save(path)
+        return path.read_bytes()
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def parse_quality(text: str) -> str | int:
+    """A preset, or steps per stage."""
+    if text.isdigit():
+        return int(text)
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     """Fit, add, refresh, forget; score after each."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--data-root", type=Path, help="folder of the sets; digits without it"
     )
     parser.add_argument("--rows", type=int, help="pictures of each set; all unless set")
     parser.add_argument(
-        "--quality", default="standard", help="a preset, or steps per stage"
+        "--quality",
+        type=parse_quality,
+        default="standard",
+        help="a preset, or steps per stage",
     )
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
-    )
+    add_device_argument(parser)
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     parser.add_argument("--out", type=Path, default=Path("runs/joining"))
     args = parser.parse_args(arguments)
-    args.device = str(resolve_device(args.device))
-    command = shlex.join(["python", "benchmarks/joining.py", *arguments])
-    quality = int(args.quality) if args.quality.isdigit() else args.quality
-    train, test = both(args)
-    judge = Judge(
-        train, test, args.device, cache=args.out.parent / "networks", epochs=args.epochs
-    )
-    classes = np.unique(train.labels)
+    device = resolve_device(args.device)
+    command = command_line("benchmarks/joining.py", arguments)
+    train, test = load_pictures(args)
+    cache = args.out.parent / "networks"
+    judge = Judge(train, test, str(device), cache=cache, epochs=args.epochs)
     settings: dict[str, Any] = {
-        "quality": quality,
+        "quality": args.quality,
         "n_pixel_values": train.n_pixel_values,
+        "device": str(device),
+        "random_state": 0,
+        "keep_rows": True,
     }
-    settings |= {"device": args.device, "random_state": 0, "keep_rows": True}
-    known = classes[: len(classes) // 2]
-    new = classes[len(classes) // 2 :]
-    of = {c: train.images[train.labels == c] for c in classes}
+    classes = np.unique(train.labels)
+    first_classes = classes[: len(classes) // 2]
+    new_classes = classes[len(classes) // 2 :]
+    last_class = classes[-1:]
     flow = ImageFlow(**settings)
-    rows = []
+    rows: list[Row] = []
 
-    def add(cs: Sequence[Any], how: Callable[..., object], **options: Any) -> None:
-        how(
-            np.concatenate([of[c] for c in cs]),
-            np.concatenate([[c] * len(of[c]) for c in cs]),
-            **options,
-        )
-
-    def note(name: str, there: Sequence[Any], work: Callable[[], object]) -> None:
-        began = time.perf_counter()
-        work()
+    def measure(event: str, known: np.ndarray, change: Callable[[], None]) -> None:
+        """Time a change of the flow, and score the classes it then knows."""
+        started_at = time.perf_counter()
+        change()
+        seconds = time.perf_counter() - started_at
+        scores = judge.among(known).score(flow.particles_, flow.particle_conditions_)
         row = {
-            "after": name,
-            "classes": len(there),
-            "pictures": sum(len(of[c]) for c in there),
+            "after": event,
+            "classes": len(known),
+            "pictures": int(np.isin(train.labels, known).sum()),
+            "seconds": seconds,
         }
-        row["seconds"] = time.perf_counter() - began
-        rows.append(
-            row | judge.among(there).score(flow.particles_, flow.particle_conditions_)
-        )
-        cells = [[number(r.get(key)) for key in HEADER] for r in rows]
-        keep(
-            args.out,
-            f"{table(HEADER, cells)}\n\n{judge}",
-            rows,
-            torch.device(args.device),
-            command,
-        )
+        rows.append(row | scores)
+        text = f"{table_of_rows(HEADER, rows)}\n\n{judge}"
+        write_report(args.out, text, rows, device, command)
 
-    def join() -> None:
-        for c in new:
-            add([c], flow.partial_fit, refresh=False)
+    def fit_first() -> None:
+        flow.fit(*select_classes(train, first_classes))
+
+    def add_new() -> None:
+        for label in new_classes:
+            images, labels = select_classes(train, [label])
+            flow.partial_fit(images, labels, refresh=False)
         flow.refresh()
 
-    note("fit", known, lambda: add(known, flow.fit))
-    note("partial_fit of each, refresh", classes, join)
-    note("forget the last class", classes[:-1], lambda: add(classes[-1:], flow.forget))
+    def forget_last() -> None:
+        flow.forget(*select_classes(train, last_class))
+
+    measure("fit", first_classes, fit_first)
+    measure("partial_fit of each, refresh", classes, add_new)
+    measure("forget the last class", classes[:-1], forget_last)
     never = ImageFlow(**settings)
-    add(classes[:-1], never.fit)
-    rows[-1]["same file"] = file_of(never) == file_of(flow)
+    never.fit(*select_classes(train, classes[:-1]))
+    rows[-1]["same file"] = file_bytes(never) == file_bytes(flow)
     print("a model that never saw the class has the same file:", rows[-1]["same file"])
     return rows
 

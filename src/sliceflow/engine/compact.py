@@ -3,8 +3,8 @@
 Sorted maps become averages over cells of particles (`thin_knots`). Maps on a grid keep
 some of its edges (`thin_grid`), or become a `CompactMap`: the displacement
 D(z) = T(z) − z is piecewise linear through a few knots, which are where the map bends
-(`compress_grid`), and is rounded to whole steps. To move particles, a `CompactMap` is turned
-into a grid again.
+(`compress_grid`), and is rounded to whole steps. To move particles, a `CompactMap` is
+turned into a grid again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.fields import FLOATS, Array, Between, Count
 
-# Knots of a compact map: its two ends, and as many as a byte can count.
+# Knots of a compact map: its two ends, and as many more as one byte can count.
 MAX_KNOTS = 257
-# Bins of a compact map: the number of an edge fits into 16 bits.
+# Bins of a compact map: the index of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
-# Rounding steps in the max_displacement of a map. Far below the noise of any map, and
-# displacements up to four times the max_displacement still fit into an int16.
-_STEPS_IN_REACH = kernels.MAX_QUANTIZED_SHIFT // 4
-# How far products of stored directions may be from those of orthonormal ones.
+# Displacements are stored as int16, as multiples of a rounding step. So many steps make
+# up the largest displacement that is expected: 8,191, far finer than the noise of any
+# map. Displacements four times as large can still be stored.
+_STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_SHIFT // 4
+# How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
+# float32. Directions of a damaged file are much worse.
 _ORTHONORMAL_TOL = 1e-3
-# Jumps between atoms that a model resolves in each map, with three knots each.
+# Jumps between atoms that a model stores of each map, with three knots each: enough for
+# 65 atoms. More of them only make files larger.
 MAX_JUMPS = 64
-# An atom is a value that at least one in so many particles moves to.
+# An atom is a value that at least one in so many particles moves to. Rarer values are
+# treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Maps that classes share, or of sorted particles, have this many times as many knots:
-# they bend more often.
+# Maps that classes share, and those of sorted particles, get this many times as many
+# knots, because they bend more often: a shared map bends within every class. It trades
+# the size of a model for detail.
 _MORE_KNOTS_IF_SHARED = 8
-# Beyond this many times the width of a map's range, everything moves to its end.
+# Particles farther from a map's range than this many times its width move to the end of
+# the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
 _FAR_BEYOND = 16
 
 
@@ -50,11 +56,12 @@ class CompactMap:
     """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
 
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
-    ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first
-    knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
+    ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots.
+    The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
+    grid's values.
 
-    Maps that move nothing can be left out: then `map_indices` (h,) are the row numbers of
-    the maps that are stored, among `n_all`. Otherwise `map_indices` is None.
+    Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
+    maps among all `n_all` maps. If none are left out, `map_indices` is None.
     """
 
     lo: Annotated[Tensor, Array("h", torch.float64)]
@@ -103,13 +110,13 @@ class CompactMap:
         farthest = 0.0
         if len(self.lo):
             farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
-        farthest += 2.0 ** (self.exponent + 15)  # quantized_shifts are below 2¹⁵
+        farthest += 2.0 ** (self.exponent + 15)  # shifts are below 2¹⁵ steps
         if not farthest < torch.finfo(self.dtype).max / 4:
             raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
     @property
     def n_maps(self) -> int:
-        """The number of maps, also of those that are left out."""
+        """The number of maps, including the identity maps that are left out."""
         return len(self.lo) if self.map_indices is None else self.n_all
 
     def to_grid(self) -> GridMap:
@@ -130,7 +137,7 @@ class CompactMap:
         return GridMap(maps.lo, maps.hi, values)
 
     def with_identity_maps(self) -> CompactMap:
-        """The same with all maps. This does not wait for a GPU."""
+        """The same with the identity maps added. This does not wait for a GPU."""
         if self.map_indices is None:
             return self
         map_indices = self.map_indices
@@ -150,7 +157,7 @@ class CompactMap:
         ).with_standard_identity_maps()
 
     def without_identity_maps(self) -> CompactMap:
-        """The same without the maps that move nothing."""
+        """The same without the identity maps."""
         if self.map_indices is not None:
             return self
         moving = self.quantized_shifts.any(1).nonzero()[:, 0]
@@ -165,9 +172,9 @@ class CompactMap:
         )
 
     def with_standard_identity_maps(self) -> CompactMap:
-        """The same, where maps that move nothing have the range [−1, 1] and even knots.
+        """The same, where identity maps have the range [−1, 1] and evenly spaced knots.
 
-        So they need not be stored, and come back as they were.
+        So they need not be stored: `with_identity_maps` makes the same ones.
         """
         moving = self.quantized_shifts.any(1)
         n_knots = self.edges.shape[1]
@@ -205,7 +212,7 @@ class ModelStep:
             raise ValueError("the fitted directions of a step are not orthonormal")
 
     def without_identity_maps(self) -> ModelStep:
-        """The same without the maps that move nothing, if they can be left out."""
+        """The same without the identity maps, if the maps are compact."""
         if isinstance(self.map, CompactMap):
             return replace(self, map=self.map.without_identity_maps())
         return self
@@ -231,7 +238,8 @@ def thin(
     transport_map : the maps as they were fitted
     n_knots : knots of each map. Maps that classes share, and those of sorted particles,
         get eight times as many
-    max_displacement : how far a value can move. If it is unknown, None, knots are spaced evenly
+    max_displacement : an upper bound on how far a value moves. If it is unknown, None,
+        knots are spaced evenly
     shared : whether classes share the maps
     tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
@@ -262,7 +270,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
         n_knots *= _MORE_KNOTS_IF_SHARED
     if n_knots >= n_bins:
         return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, quantized_shifts, range
+    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, shifts, range
 
 
 def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
@@ -290,7 +298,7 @@ def compress_grid(grid: GridMap, n_knots: int, max_displacement: float) -> Compa
     counts = grid.counts
     if counts is None:
         counts = torch.ones((len(grid.lo), n_bins), device=grid.lo.device)
-    exponent = math.frexp(max_displacement / _STEPS_IN_REACH)[1]
+    exponent = math.frexp(max_displacement / _STEPS_IN_MAX_DISPLACEMENT)[1]
     lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_map(
         grid.lo, grid.hi, grid.values, counts, n_knots, exponent
     )
@@ -315,7 +323,7 @@ def _thin_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
 def thin_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
     """Average over `n_knots` cells with equal numbers of particles.
 
-    The sampling noise of single particles would push fresh ones away.
+    A map through every particle would follow the sampling noise of single ones.
 
     With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
     the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and

@@ -24,16 +24,22 @@ from sliceflow.fields import Array, Label
 from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
-# The fewest particles of a fit: maps of fewer are poor for fresh particles.
+# The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
+# they were not fitted to; more cost time.
 MIN_PARTICLES = 2_000
-# The fewest particles of each class, if classes share their maps,
+# The fewest particles of each class, if classes share their maps. A large fit of M
+# particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
+# particles at each end, must not be most of a rare class.
 _MIN_OF_SHARED_CLASS = 200
-# and if each class has its own maps.
+_MIN_ROOTS_OF_SHARED_CLASS = 2
+# The fewest particles of each class that has its own maps, which no other class helps
+# to estimate. It trades the noise of rare classes for time.
 _MIN_OF_OWN_CLASS = 1_000
-# Classes get fewer if all of them together would need more than twice this number, or
-# twice the particles that the fit has anyway.
+# With many classes these minima would cost too much. They are lowered so that the
+# particles of all classes are at most twice this number, or twice those of the fit.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
-# Particles of a fit by default, rounded up to a multiple of the number of rows.
+# Particles of a fit by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
 # Labels listed in a message.
 _MAX_LISTED_LABELS = 12
@@ -268,7 +274,7 @@ def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Conditio
 
 
 def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
-    """y for n samples: one condition is repeated n times, anything else is left."""
+    """y for n samples: a single condition is repeated n times, an array stays."""
     y = unmasked(y, "y")
     if isinstance(condition, LabelCondition):
         if not _is_one_label(y, condition):
@@ -306,10 +312,11 @@ def default_particles(n: int) -> int:
 
 
 def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """M rows of the data whose conditions the particles take, shuffled.
+    """M rows of the data, stratified by class and shuffled: indices (M,).
 
-    They are in the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `least` if M allows it.
+    The particles take the conditions of these rows. They are in the data's proportions:
+    class c gets M·N_c/N particles, rounded by largest remainders, and at least `least`
+    if M allows it.
     """
     n = len(codes)
     if codes.dim() == 2:
@@ -342,9 +349,9 @@ def extra_codes(
 ) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few.
 
-    Maps of few particles are poor for fresh ones. So a fit has at least
+    Maps of few particles are too noisy for offline samples. So a fit has at least
     `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
-    class has its own maps, `per_class`, it has at least 1,000.
+    class has its own maps, `per_class`, it has at least 1,000 of every class.
     """
     m = len(codes_p)
     n = len(codes_q)
@@ -356,7 +363,10 @@ def extra_codes(
     if per_class:
         least = _MIN_OF_OWN_CLASS
     else:
-        least = max(_MIN_OF_SHARED_CLASS, math.ceil(2 * math.sqrt(n_particles)))
+        least = max(
+            _MIN_OF_SHARED_CLASS,
+            math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles)),
+        )
     enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
     least = min(least, enough_for_all // n_classes)
     wanted = torch.zeros_like(class_sizes)
@@ -374,7 +384,7 @@ def row_groups(
     """Numbers (N,) of data and (M,) of particles that are equal where conditions are.
 
     They are None if conditions cannot be compared, because data and particles have
-    other sets of distinct continuous y.
+    different sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes

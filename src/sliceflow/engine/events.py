@@ -1,8 +1,8 @@
 """Events and their listeners: how to watch and stop a running flow.
 
 A listener is any callable that takes an `Event`. If it returns True, the current stage
-ends. Models that are not fitted by a flow, such as tables, send events of other classes,
-which have at least the members of `ProgressEvent`. If a listener has a method
+ends. Models that are not fitted by a flow, such as tables, send events of their own
+classes, which have at least the members of `ProgressEvent`. If a listener has a method
 ``close``, it is called when the run ends, even with an error.
 """
 
@@ -121,8 +121,9 @@ class History:
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``.
 
-        They are `stage`, `step`, `distance`, `active_fraction` and `seconds`. `active_fraction` is the
-        share of maps that move anything: 1 without shrinkage.
+        They are `stage`, `step`, `distance`, `active_fraction` and `seconds`.
+        `active_fraction` is the fraction of maps that are not the identity: 1 without
+        shrinkage.
         """
         columns: dict[str, list[Any]] = {}
         for i, name in enumerate(_HISTORY_COLUMNS):

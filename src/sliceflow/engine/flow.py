@@ -37,7 +37,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import FittedMap, TransportMap
 
 # Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
-# step. Larger chunks save little time.
+# step. Smaller chunks start more kernels.
 PROJECTION_BYTES = 1 << 28
 # A stage has converged if at most this fraction of its maps is not the identity. A
 # larger one ends stages sooner, with less detail; a smaller one runs steps in which

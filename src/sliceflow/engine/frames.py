@@ -1,10 +1,10 @@
-"""Frames: the directions of one step, with projection, lift and Parseval constant.
+"""Frames: the directions of one step, with projection, lift and frame bound.
 
-A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if
-ΘᵀΘ = c·I. ``lift`` divides by c, so that a step of size 1 solves all directions at
-once: ``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is
-exact. For H random unit vectors c = H/d holds only on average, and dividing by it is
-the paper's factor η/H with η = d.
+A frame's directions are the rows of Θ (h, d). A frame is *tight* with the frame bound c
+if ΘᵀΘ = c·I; with c = 1 it is a Parseval frame. ``lift`` divides by c, so that a step
+of size 1 solves all directions at once: ``x += lift(T(project(x)) − project(x))``. For
+an orthogonal Θ, c = 1 and this is exact. H random unit vectors are tight only on
+average, with c = H/d; dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description.
 Its ``draw`` makes the frame of one step from a seed, with the same bits on every
@@ -45,7 +45,8 @@ __all__ = [
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.
 _MAX_FRESH_DIMENSION = 16
-# Rotations in a pool.
+# Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
+# pool takes more memory and QR decompositions, and makes rotations more independent.
 _POOL_SIZE = 8
 # Steps whose random numbers are drawn together, because drawing for a single step costs
 # more than the rest of a small step. Row `step` of a stream belongs to that step, so
@@ -53,12 +54,14 @@ _POOL_SIZE = 8
 _STEPS_PER_DRAW = 32
 # Numbers in the rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22
-# Bytes of pools and of rotations that stay cached.
+# Bytes of pools and of rotations that stay cached between steps: bounds the memory.
 _POOL_CACHE_BYTES = 1 << 27
 _ROTATION_CACHE_BYTES = 1 << 26
-# Particles and data that max-sliced directions are fitted to.
+# Particles and data that max-sliced directions are fitted to, new ones in every step.
+# More take longer in each iteration, and make the directions less noisy.
 _MAX_SLICED_SAMPLES = 1000
-# Length of one step of the ascent to max-sliced directions.
+# Length of one step of the ascent to max-sliced directions, which are unit vectors.
+# Longer steps overshoot; shorter ones need more iterations.
 _ASCENT_STEP = 0.5
 
 
@@ -70,7 +73,7 @@ class Frame:
     theta: Tensor | None
     # (h, l) directions in the space of the condition, if the frame has any.
     theta_y: Tensor | None
-    frame_bound: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
+    frame_bound: float = 1.0  # c, where ΘᵀΘ = c·I, exactly or on average
     # Directions (h, d) that a model must store, because they cannot be drawn again.
     stored: Tensor | None = None
 
@@ -210,7 +213,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """A random rotation of R^d: d orthonormal directions, Parseval with c = 1.
+    """A random rotation of R^d: d orthonormal directions, a tight frame with c = 1.
 
     This is the default.
 
@@ -244,16 +247,21 @@ class MaxSliced:
     """Orthonormal directions along which particles and data differ most.
 
     This is not in the paper. From a random rotation, K directions climb to a large Σ
-    W₂²(θ·x, θ·y) over θ, as in SINF (Dai and Seljak 2021); K = 1 is the max-sliced
-    distance (Deshpande et al. 2019). With the sorted projections aᵢ = θ·xᵢ and bᵢ =
-    θ·yᵢ of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A
-    step does the work of several random ones, and costs more. A model stores the
-    directions.
+    W₂²(θ·x, θ·y) over θ, as in SINF [1]_; K = 1 is the max-sliced distance [2]_. With
+    the sorted projections aᵢ = θ·xᵢ and bᵢ = θ·yᵢ of n = 1,000 particles and data, the
+    gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A step does the work of several random ones,
+    and costs more. A model stores the directions.
 
     Parameters
     ----------
     n_directions : K, but at most half of the columns: all of them would be any rotation
     n_iterations : steps of the ascent
+
+    References
+    ----------
+    .. [1] B. Dai, U. Seljak: Sliced Iterative Normalizing Flows. ICML 2021.
+    .. [2] I. Deshpande et al.: Max-Sliced Wasserstein Distance and its use for GANs.
+       CVPR 2019.
 
     Examples
     --------

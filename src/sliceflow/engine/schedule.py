@@ -46,10 +46,10 @@ class Stage:
     # Knots of each map that a model stores; 0 stores no model, None all knots.
     n_knots: int | None = 512
     # An upper bound on how far one step can move a value. If it is known, stored maps
-    # have their knots where they bend; see `compact`.
+    # have their knots where they bend; see `compact.thin`.
     max_displacement: float | None = None
-    # The steps make the distribution of each column exact: no noise is added, maps are
-    # not shrunk, and stored maps keep their tails.
+    # The steps give every column exactly the distribution of the data: no noise is
+    # added, maps are not shrunk, and stored maps keep their tails.
     matches_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
     # Where the seeds of the frames are, below the seed of the flow. An empty path

@@ -35,7 +35,7 @@ def _no_ranks(sums: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A transport whose maps are shrunk towards standing still, each by its own noise.
+    """A transport whose maps are shrunk towards the identity, each by its own noise.
 
     A map that is fitted to m particles and n data of the same distribution still moves
     particles: by about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance
@@ -44,7 +44,8 @@ class Shrunk:
 
         max(0, 1 − κ·σ²·(1/m + 1/n)/c),
 
-    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) stand still.
+    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) become the
+    identity.
 
     Where classes have maps of their own, m, n and σ² are those of the class. Where a
     finite ξ spreads classes along a map, noise adds up over the classes: σ² is then the
@@ -92,7 +93,7 @@ class Shrunk:
 
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
-    """The flow with shrunk maps, except in the stages that make columns exact."""
+    """The flow with shrunk maps, except in the stages that match marginals."""
     stages: list[Stage] = []
     for stage in flow.stages:
         if stage.matches_marginals:

@@ -52,26 +52,26 @@ __all__ = [  # every kernel
 # far below an atom's mass.
 LEVEL_EPSILON = 1e-8
 # A gap of the data is jumped over if it is this many times as wide as both gaps beside
-# it. Gaps between neighbours in a continuous sample are about exponentially
-# distributed, so a few gaps of any sample are that wide by chance, which does no harm.
-# A smaller ratio jumps more often and smooths less; a larger one leaves particles
-# between classes that stand near each other.
+# it. Where the data are dense, gaps are about exponentially distributed, and one in 45
+# is that wide by chance: 2·(1/9 − 1/10). Jumping over so narrow a gap changes little. A
+# larger ratio would leave particles between classes that stand near each other.
 GAP_RATIO = 8.0
 # The largest stored displacement, in steps of rounding: it is an int16.
 MAX_QUANTIZED_SHIFT = (1 << 15) - 1
 # Beyond this many times √M particles from either end, a stored map of M particles is a
-# rigid shift. Maps are noisy there: the k-th smallest of M values varies by about 1/√k
-# of its tail. More would cut off real tails, less would store noise.
+# rigid shift. Maps are noisy there: the mass below the k-th smallest of M values varies
+# by about 1/√k of itself. A larger share cuts off real tails, a smaller one stores
+# noise.
 TAIL_SHARE_OF_ROOT = 0.25
 # Iterations of Jacobi's method for the displacements at knots. Each halves the error,
-# so that 2⁻⁸ of it is left: below the noise of the maps.
+# so that 2⁻⁸ of it is left. More would only cost time: maps have noise of their own.
 JACOBI_ITERATIONS = 8
 # Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
 # any order.
 _WEIGHT_UNITS = 2**30
 # A stored map keeps some knots where it does not bend: this share of the mean density
-# of knots is added everywhere. More of it spends knots on straight parts; without any, a
-# long straight part would rest on the counts in its few bins alone.
+# of knots is added everywhere. A larger share spends knots on straight parts; without
+# any, a long part with slight bends would have none.
 EVEN_SHARE_OF_KNOTS = 0.05
 # A straight map has no density at all; this makes its knots even.
 MIN_KNOT_DENSITY = 1e-12
@@ -338,7 +338,6 @@ def compose(
     values : (h, B + 1), ascending in each row
     cost : (h,), the mean of (T(z) − z)² over particles spread evenly in their bins
     """
-    h, n_bins = counts_p.shape
     pad = torch.nn.functional.pad
     is_empty = counts_p == 0
     empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
@@ -348,24 +347,45 @@ def compose(
     level = level + torch.where(empty_left, LEVEL_EPSILON, -LEVEL_EPSILON)
     level = torch.where((hi_p > lo_p)[:, None], level.clamp(0, 1), 0.5)
     values = _quantile(level, counts_q, lo_q, hi_q)
+    values = _linear_over_runs(values, empty_left & empty_right)
+    return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
 
-    # Edges inside a run are interpolated between the two ends of the run.
-    edge = torch.arange(n_bins + 1, device=counts_p.device).expand(h, -1)
-    inside = empty_left & empty_right & (edge > 0)
+
+def _linear_over_runs(values: Tensor, in_run: Tensor) -> Tensor:
+    """Values (h, B + 1) at edges, made linear over runs of empty bins.
+
+    `in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
+    interpolated between the two ends of their run. Edge 0 always is an end.
+    """
+    h, n_edges = values.shape
+    edge = torch.arange(n_edges, device=values.device).expand(h, -1)
+    inside = in_run & (edge > 0)
     before = torch.where(inside, 0, edge).cummax(1).values
-    after = torch.where(inside, n_bins, edge).flip(1).cummin(1).values.flip(1)
+    after = torch.where(inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
     run_length = (after - before).clamp(min=1)
     run_start = torch.gather(values, 1, before)
     run_end = torch.gather(values, 1, after)
     share = (edge - before).double() / run_length
-    values = torch.where(inside, run_start + share * (run_end - run_start), values)
+    return torch.where(inside, run_start + share * (run_end - run_start), values)
 
-    bin_width = (hi_p - lo_p) / n_bins
-    displacement = values - (lo_p[:, None] + edge * bin_width[:, None])
+
+def _mean_squared_displacement(
+    values: Tensor, counts: Tensor, lo: Tensor, hi: Tensor
+) -> Tensor:
+    """The mean (h,) of (T(z) − z)² over particles spread evenly in their bins.
+
+    `values` (h, B + 1) are T at the edges of the bins of [lo, hi], both (h,), and
+    `counts` (h, B) the particles in each bin. A displacement that grows linearly from a
+    to b over a bin has the mean square (a² + ab + b²)/3 there.
+    """
+    n_bins = counts.shape[1]
+    edge = torch.arange(n_bins + 1, device=values.device)
+    bin_width = (hi - lo) / n_bins
+    displacement = values - (lo[:, None] + edge * bin_width[:, None])
     left = displacement[:, :-1]
     right = displacement[:, 1:]
-    mean_square = (left * left + left * right + right * right) / 3  # over each bin
-    return values, (counts_p * mean_square).sum(1) / counts_p.sum(1)
+    mean_square = (left * left + left * right + right * right) / 3
+    return (counts * mean_square).sum(1) / counts.sum(1)
 
 
 def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:

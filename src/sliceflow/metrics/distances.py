@@ -1,4 +1,4 @@
-"""Two samples: sliced and Fréchet distances, coverage, a classifier's test, FID."""
+"""Two samples: sliced and Fréchet distances, coverage, classifier test, FID."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         ranks = planned.ranks
         if self.verbose and ranks.is_main:
             all_listeners.append(events.Progress())
-        listening = all_listeners
+        synced_listeners = all_listeners
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
-            listening = ranks.synchronized(all_listeners)
+            synced_listeners = ranks.synchronized(all_listeners)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -114,7 +114,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
                 )
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
         with events.closing(all_listeners):
-            result = planned.run(listening, checkpoints)
+            result = planned.run(synced_listeners, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         model = self._new_model(prepared, result)
         self._store_model(model, result.particles, result.y)

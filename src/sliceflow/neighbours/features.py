@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -204,13 +205,16 @@ def _leave_one_out_error(residuals: Tensor, leverage: Tensor) -> float:
     return float(errors.square().mean())
 
 
-def _products(
-    feature_map: FeatureMap, y: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean (f,) of features of y, their products (f, f) and those with the targets.
+class _Products(NamedTuple):
+    """What a regression needs to know of features and targets."""
 
-    Products are those of centred columns; targets are centred.
-    """
+    feature_mean: Tensor  # (f,)
+    gram: Tensor  # (f, f), products of centred features
+    cross: Tensor  # (f, p), products of centred features with targets
+
+
+def _products(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> _Products:
+    """Products of the features of y (n, l) and of centred targets (n, p), in blocks."""
     n_features = feature_map(y[:1]).shape[1]
     total = y.new_zeros(n_features)
     gram = y.new_zeros(n_features, n_features)
@@ -224,7 +228,7 @@ def _products(
         gram += features.T @ features
         cross += features.T @ target_block
     gram = gram - torch.outer(total, total) / len(y)
-    return total / len(y), gram, cross
+    return _Products(total / len(y), gram, cross)
 
 
 def relevance(x: Tensor, y: Tensor) -> Tensor:

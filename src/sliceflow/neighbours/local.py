@@ -437,7 +437,7 @@ def _choose_bandwidth(sampler: LocalSampler) -> float:
         return sampler.settings.bandwidth
     chosen = Seed(0).child("spread").permutation(len(sampler.x))[:_N_BANDWIDTH_ROWS]
     neighbourhoods = sampler.neighbourhoods(sampler.y[chosen])
-    _, _, inverse_scale = centre_components(neighbourhoods)
+    inverse_scale = centre_components(neighbourhoods).inverse_scale
     n_draws = 2 * MIN_COVARIANCE_DRAWS
 
     def draw(h: float) -> list[Tensor]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -154,10 +155,16 @@ def _as_columns(x: Tensor, offsets: Tensor) -> Tensor:
     return torch.cat((ones, offsets, x), 2).mT.contiguous()
 
 
-def _fit_mixture(
-    x: Tensor, offsets: Tensor, weights: Tensor, n: int
-) -> tuple[_Mixture, Tensor, Tensor]:
-    """A mixture of n regressions, its BIC (q,), and the rows' components (q, k)."""
+class _FittedMixture(NamedTuple):
+    """A mixture, how good it is, and which rows belong to which regression."""
+
+    mixture: _Mixture
+    bic: Tensor  # (q,), the less the better
+    labels: Tensor  # (q, k), the most likely component of each row
+
+
+def _fit_mixture(x: Tensor, offsets: Tensor, weights: Tensor, n: int) -> _FittedMixture:
+    """Fit n regressions of x (q, k, d) on offsets (q, k, l), with weights (q, k)."""
     d = x.shape[2]
     n_rows = _effective_rows(weights)
     weights = weights * n_rows[:, None]
@@ -174,7 +181,7 @@ def _fit_mixture(
     n_covariances = d * (d + 1) / 2
     n_parameters = n * (n_coefficients + n_covariances + 1) - 1
     bic = n_parameters * n_rows.log() - 2 * log_likelihood
-    return mixture, bic, log_p.argmax(1)
+    return _FittedMixture(mixture, bic, labels=log_p.argmax(1))
 
 
 def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tensor:

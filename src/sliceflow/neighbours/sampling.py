@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,15 +74,16 @@ def sample_neighbourhoods(
     chosen = choose_by_weight(neighbourhoods.weights, u)
     if k == 1:
         return neighbourhoods.x.expand(q, n, d).clone(), chosen[:, :n]
-    centred, means, inverse_scale = centre_components(neighbourhoods)
-    nearest = _noise_rows(chosen, centred * inverse_scale, neighbourhoods.components)
-    noise_rows = _take_rows(centred, nearest.flatten(1)).view(*nearest.shape, d)
+    centred = centre_components(neighbourhoods)
+    scaled = centred.x * centred.inverse_scale
+    nearest = _noise_rows(chosen, scaled, neighbourhoods.components)
+    noise_rows = _take_rows(centred.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
-    scaling = _covariance_scaling(neighbourhoods, centred, noise_rows, h)
+    scaling = _covariance_scaling(neighbourhoods, centred.x, noise_rows, h)
     chosen = chosen[:, :n]
-    deviation = (_take_rows(centred, chosen) + h * noise) @ scaling
-    return _take_rows(means, chosen) + deviation, chosen
+    deviation = (_take_rows(centred.x, chosen) + h * noise) @ scaling
+    return _take_rows(centred.means, chosen) + deviation, chosen
 
 
 def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
@@ -133,11 +135,16 @@ def _nearest_within(rows: Tensor, x: Tensor, components: Tensor) -> Tensor:
     return torch.topk(distances, n_nearest, dim=2, largest=False).indices
 
 
-def centre_components(neighbourhoods: Neighbourhoods) -> tuple[Tensor, Tensor, Tensor]:
-    """Adjusted rows (q, k, d) minus the mean of their component, and these means.
+class CentredRows(NamedTuple):
+    """Adjusted rows of neighbourhoods, without the means of their components."""
 
-    The third result is 1 over the standard deviations (q, 1, d) of what is left.
-    """
+    x: Tensor  # (q, k, d)
+    means: Tensor  # (q, k, d), what was subtracted from each row
+    inverse_scale: Tensor  # (q, 1, d), 1 over the standard deviations of x
+
+
+def centre_components(neighbourhoods: Neighbourhoods) -> CentredRows:
+    """Subtract from each adjusted row the mean of its component."""
     weights = neighbourhoods.weights[..., None]
     n_components = int(neighbourhoods.components.max()) + 1
     membership = torch.nn.functional.one_hot(neighbourhoods.components, n_components)
@@ -147,7 +154,7 @@ def centre_components(neighbourhoods: Neighbourhoods) -> tuple[Tensor, Tensor, T
     means = membership @ component_means
     centred = neighbourhoods.x - means
     scale = (weights * centred.square()).sum(1, keepdim=True).sqrt()
-    return centred, means, 1 / torch.where(scale > 0, scale, 1)
+    return CentredRows(centred, means, 1 / torch.where(scale > 0, scale, 1))
 
 
 def _take_rows(x: Tensor, indices: Tensor) -> Tensor:

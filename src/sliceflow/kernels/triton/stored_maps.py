@@ -221,7 +221,8 @@ def _fit_knots(
 
 @triton.jit(do_not_specialize=["exponent"])
 def _compress_map_kernel(
-    lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots, exponent,
+    lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots,
+    exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr, TAIL_SHARE: tl.constexpr, EVEN_SHARE: tl.constexpr,

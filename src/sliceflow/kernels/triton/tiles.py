@@ -3,9 +3,9 @@
 They are projected, displaced and lifted without writing intermediate results. A program
 owns one tile and a block of columns, and its loads gather the pixels from x (d, n).
 Products take operands in the type of the rotation (16 bits: tensor cores) and add in
-float32; x stays float32. Rotations are padded with zeros to `padded_size`, so that no load of
-them needs a mask. With float32 rotations moves are not fused. CUDA allows 65,535
-programs along the second and third axis of a grid, which count the tiles.
+float32; x stays float32. Rotations are padded with zeros to `padded_size`, so that no
+load of them needs a mask. With float32 rotations moves are not fused. CUDA allows
+65,535 programs along the second and third axis of a grid, which count the tiles.
 
 Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted
 back.

@@ -69,7 +69,7 @@ class _Request:
     """What is asked for, column by column."""
 
     table: Table
-    matches: np.ndarray  # (n,), which rows have what is given, but rare numbers
+    matches: np.ndarray  # (n,), which rows have all given, except rare numbers
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed: dict[int, float] = field(default_factory=dict)  # positions of values
     values: dict[int, pd.Series] = field(default_factory=dict)  # as in `Conditional`
