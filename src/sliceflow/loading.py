@@ -14,7 +14,7 @@ from sliceflow.spaces.pictures.options import Precision
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-_Flow = SlicedWassersteinFlow | ImageFlow | TableFlow
+AnyEstimator = SlicedWassersteinFlow | ImageFlow | TableFlow
 
 
 def load(
@@ -53,7 +53,8 @@ def load(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     flow.save(f"{folder}/normal.sliceflow")
     ...     loaded = sliceflow.load(f"{folder}/normal.sliceflow")
-    >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
+    >>> same = loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)
+    >>> bool(same.all())
     True
     """
     estimator_types: list[type[AnyEstimator]] = [

@@ -1,4 +1,4 @@
-"""Ranks: any number of them gives what one process gives, and none of them dies unnoticed."""
+"""Ranks: any number of them gives what one process gives, and none dies unnoticed."""
 
 import os
 import signal
@@ -29,26 +29,26 @@ def torchrun(n, *words):
     if sys.platform not in LOOP:
         pytest.skip("torchrun needs libuv, which torch does not bring on Windows")
     source = str(Path(sliceflow.__file__).parent.parent)
-    own = {
+    variables = os.environ | {
         "PYTHONPATH": source,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": LOOP[sys.platform],
     }
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     command = [sys.executable, *ranks, fits.__file__, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+    return subprocess.run(command, capture_output=True, text=True, env=variables)
 
 
-def same(found, wanted):
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        ours = np.asarray(found[name])
-        value = np.asarray(value)
-        assert ours.shape == value.shape, name
+def same(results, expected):
+    assert set(results) == set(expected)
+    for name in expected:
+        result = np.asarray(results[name])
+        value = np.asarray(expected[name])
+        assert result.shape == value.shape, name
         if value.dtype.kind == "f":
-            assert np.abs(ours - value).max() <= 1e-5, name
+            assert np.abs(result - value).max() <= 1e-5, name
         else:
-            assert np.array_equal(ours, value), name
+            assert np.array_equal(result, value), name
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ def test_any_number_of_ranks_goes_on_where_others_stopped(two):
 )
 def test_ranks_that_do_not_fit_together_are_an_error_on_each(name, text, two):
     for rank, other in ((0, 1), (1, 0)):
-        said = (two / f"{name} {rank}.txt").read_text()
-        assert text.format(rank=rank, other=other, wide=3 + other) in said
+        message = (two / f"{name} {rank}.txt").read_text()
+        assert text.format(rank=rank, other=other, wide=3 + other) in message
     assert not (two / f"{name}.npz").exists()
 
 

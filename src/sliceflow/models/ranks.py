@@ -243,7 +243,9 @@ class Ranks:
             fine = np.rint(np.ldexp(scaled - coarse, 32))
             sums[0] += coarse.astype(np.int64).sum(axis=0)
             sums[1] += fine.astype(np.int64).sum(axis=0)
-        coarse_sums, fine_sums = self.sum(torch.from_numpy(sums)).tolist()
+        if self.size > 1:
+            sums = self.sum(torch.from_numpy(sums)).numpy()
+        coarse_sums, fine_sums = sums.tolist()
         means = []
         for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
             # Python's integers have no limit, so that only the division rounds.
@@ -255,10 +257,14 @@ class Ranks:
         self, rows: np.ndarray, about: np.ndarray | None
     ) -> np.ndarray:
         """The largest magnitude (d,) of what `mean` adds up, on all ranks."""
-        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
-        low, negative_high = self.minimum(torch.from_numpy(ends)).numpy()
+        low = rows.min(axis=0).astype(np.float64)
+        high = rows.max(axis=0).astype(np.float64)
+        if self.size > 1:
+            ends = torch.from_numpy(np.stack((low, -high)))
+            low, negative_high = self.minimum(ends).numpy()
+            high = -negative_high
         at_low = np.abs(_squared_deviations(low, about))
-        at_high = np.abs(_squared_deviations(-negative_high, about))
+        at_high = np.abs(_squared_deviations(high, about))
         return np.asarray(np.maximum(at_low, at_high))
 
     def synchronized(self, listeners: Sequence[Listener]) -> list[Listener]:
