@@ -249,7 +249,7 @@ def tile_cases(
         s = geometry.side
         h = geometry.n_directions
         dtype = half_precision(device)
-        theta = rotation(Seed(0), 0, s, device, dtype, k.lanes(s))
+        theta = rotation(Seed(0), 0, s, device, dtype, k.padded_size(s))
         size = f"{name} [{patch}], {h:,} × {m:,}"
         project = partial(k.project_tiles, x, theta, geometry)
         yield Case(
