@@ -266,7 +266,7 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
         random_state=0,
         options=options,
     ).fit(x, np.arange(400) % 2)
-    assert min(flow.history_["moving"]) < 1
+    assert min(flow.history_["active_fraction"]) < 1
     assert flow.n_iter_ < 62
     for found in (flow.particles_.round(9), flow.sample(2000, random_state=0).round(9)):
         assert np.isin(found[:, 1], (0, 1)).mean() > 0.999
