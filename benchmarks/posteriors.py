@@ -10,7 +10,8 @@ there are others, our own. C2ST is the accuracy of sbibm's classifier
 (`two_samples.py`); ½ is perfect. sbibm compares 10,000 samples of each, as they are.
 *z* is C2ST where the classifier sees them in standard deviations of the true draws,
 which it finds easier. With fewer samples it learns less, and both are lower. A GPU
-does it in seconds; without one take fewer samples and epochs, and compare at fewer observations.
+does it in seconds; without one take fewer samples and epochs, and compare at fewer
+observations.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
