@@ -31,7 +31,7 @@ from sliceflow.engine.batches import Target, divide
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import CompactMap, ModelStep, thin
 from sliceflow.engine.events import Event, EventListener, notify, now
-from sliceflow.engine.frames import AnyFrame, Frame, freeing_rotation_pools
+from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import FittedMap, TransportMap
@@ -95,7 +95,7 @@ def simulate(
                 index=state.step_in_stage,
                 steps_before=state.steps_done,
                 particles=stage_particles,
-                all_coordinates=particles,
+                particles_before_stage=particles,
             )
             data, batch = target.at(step)
             frame = step.frame(data)
@@ -135,7 +135,7 @@ def replay(
                 index=model_step.step,
                 steps_before=steps_before,
                 particles=stage_particles,
-                all_coordinates=particles,
+                particles_before_stage=particles,
             )
             frame = step.frame(theta=model_step.theta)
             step.move(frame, model_step.expanded(), noise)
@@ -225,14 +225,16 @@ class Step:
     index: int  # of the step in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
-    all_coordinates: Cloud  # in the whole space, as they were before the stage
+    particles_before_stage: Cloud  # in the whole space, as they were before the stage
 
     @property
     def stage(self) -> Stage:
         """The stage of the step."""
         return self.flow.stages[self.stage_index]
 
-    def frame(self, data: Cloud | None = None, theta: Tensor | None = None) -> AnyFrame:
+    def frame(
+        self, data: Cloud | None = None, theta: Tensor | None = None
+    ) -> FrameLike:
         """The directions of the step.
 
         They are `theta` (h, d) if a model has stored them. Otherwise they are drawn
@@ -242,11 +244,11 @@ class Step:
         x = self.particles.x
         if theta is not None:
             return Frame(theta.to(x), None)
-        branch = self.stage.branch
-        if not branch:
-            branch = ("frame", self.stage_index)
+        frame_seed_path = self.stage.frame_seed_path
+        if not frame_seed_path:
+            frame_seed_path = ("frame", self.stage_index)
         return self.stage.frame_kind.draw(
-            self.flow.seed.child(*branch),
+            self.flow.seed.child(*frame_seed_path),
             self.index,
             x,
             self.flow.n_shared,
@@ -255,7 +257,7 @@ class Step:
 
     def move(
         self,
-        frame: AnyFrame,
+        frame: FrameLike,
         transport_map: TransportMap,
         noise: ParticleNoise,
         z: Tensor | None = None,
@@ -282,7 +284,7 @@ class Step:
         return z.device.type == "cpu" and z.nbytes <= self.flow.budget
 
     def _move_in_chunks(
-        self, frame: AnyFrame, transport_map: TransportMap, step_size: float
+        self, frame: FrameLike, transport_map: TransportMap, step_size: float
     ) -> None:
         """Project and move so many particles at a time that memory suffices."""
         d, n = self.particles.x.shape
@@ -300,7 +302,7 @@ class Step:
         noise.child("entropy", self.stage_index, self.index).fill(epsilon)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
-    def stored(self, frame: AnyFrame, transport_map: TransportMap) -> list[ModelStep]:
+    def stored(self, frame: FrameLike, transport_map: TransportMap) -> list[ModelStep]:
         """What a model stores of the step: nothing, or its maps with fewer knots."""
         stage = self.stage
         if stage.n_knots == 0:
@@ -318,8 +320,8 @@ class Step:
 
     def positions(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.all_coordinates.x
-        if self.particles is self.all_coordinates:
+        x = self.particles_before_stage.x
+        if self.particles is self.particles_before_stage:
             return x.clone()
         subspace = self.stage.subspace
         return x + subspace.extend(self.particles.x - subspace.restrict(x))

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from sliceflow.engine.transports import TransportMap
 
 __all__ = [
-    "AnyFrame",
     "Axis",
     "Frame",
     "FrameKind",
+    "FrameLike",
     "MaxSliced",
     "Orthogonal",
     "Random",
@@ -106,7 +106,7 @@ class Frame:
         cloud.x.add_(self.lift(dz), alpha=step_size)
 
 
-class AnyFrame(Protocol):
+class FrameLike(Protocol):
     """What the engine needs of the frame of a step; `Frame` explains the members."""
 
     @property
@@ -131,7 +131,7 @@ class FrameKind(Protocol):
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> AnyFrame:
+    ) -> FrameLike:
         """The frame of step number `step` of a stage, which has its own `seed`.
 
         It is on the device and in the dtype of the particles x (d, M). A condition has

@@ -54,7 +54,7 @@ class Stage:
     subspace: Subspace = WHOLE_SPACE
     # Where the seeds of the frames are, below the seed of the flow. An empty path
     # stands for ("frame", index of the stage).
-    branch: tuple[str | int, ...] = ()
+    frame_seed_path: tuple[str | int, ...] = ()
 
     def step_size_at(self, step: int) -> float:
         """The size of step number 0 to n_steps − 1."""

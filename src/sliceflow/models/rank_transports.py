@@ -74,7 +74,7 @@ class SharedHistogram:
             slices_p, slices_q = batch.class_slices
             parts_p = [z_p[:, columns] for columns in slices_p.slices]
             parts_q = [z_q[:, columns] for columns in slices_q.slices]
-        lo, hi, still_classes = self._ranges(
+        lo, hi, identity_classes = self._ranges(
             parts_p, parts_q, per_class=batch.class_slices is not None
         )
         lo, hi = self.histogram.bin_range(lo, hi)
@@ -91,7 +91,7 @@ class SharedHistogram:
             Counts(sums_p, lo[0], hi[0]),
             Counts(sums_q, lo[1], hi[1]),
             z_p.dtype,
-            still_classes,
+            identity_classes,
             len(parts_p),
         )
 
@@ -108,13 +108,13 @@ class SharedHistogram:
         lo = torch.stack((lo_p, lo_q))
         hi = torch.stack((hi_p, hi_q))
         ends = self.ranks.minimum(torch.stack((lo, -hi)))
-        still_classes = []
+        identity_classes = []
         if per_class:
             is_missing = torch.isinf(ends)  # no rank has a value
             is_still = is_missing.any(0).any(0).view(-1, h)[:, 0]
-            still_classes = torch.nonzero(is_still)[:, 0].tolist()
+            identity_classes = torch.nonzero(is_still)[:, 0].tolist()
             ends = torch.where(is_missing, 0.0, ends)
-        return ends[0], -ends[1], still_classes
+        return ends[0], -ends[1], identity_classes
 
     def _count(
         self, parts: Sequence[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None

@@ -1,7 +1,7 @@
 """The fit of pictures: plan it, then move the particles level by level.
 
-`PictureAdapter` reads the user's pictures and plans their fit, a `PictureFit`. This one
-runs a `PictureRun`, which has the particles, the flow and the pictures that they move
+`PictureAdapter` reads the user's pictures and plans their fit, a `PlannedPictures`. This one
+runs a `RunningPictures`, which has the particles, the flow and the pictures that they move
 onto, for `engine.flow.simulate`.
 """
 
@@ -102,7 +102,7 @@ class PictureAdapter:
             row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
         return PictureRows(layout, pixels, row_conditions, shard)
 
-    def plan(self, rows: PictureRows, seed: Seed) -> PictureFit:
+    def plan(self, rows: PictureRows, seed: Seed) -> PlannedPictures:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
@@ -136,7 +136,7 @@ class PictureAdapter:
         plan = self._resolve(data, m, n_moved, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         plan = self._with_cost(plan, data)
-        return PictureFit(plan, data, particle_conditions, known, seed, self.ranks)
+        return PlannedPictures(plan, data, particle_conditions, known, seed, self.ranks)
 
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
@@ -282,7 +282,7 @@ def _condition_kind(
 
 
 @dataclass(frozen=True)
-class PictureFit:
+class PlannedPictures:
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
@@ -296,7 +296,7 @@ class PictureFit:
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
     ) -> FlowResult[FittedPictures]:
         """Move the particles."""
-        return run_flow(PictureRun(self), listeners, checkpoints)
+        return run_flow(RunningPictures(self), listeners, checkpoints)
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class _Classes:
     class_slices: ClassSlices | None = None
 
     @classmethod
-    def from_fit(cls, planned: PictureFit, share: Shard) -> _Classes:
+    def from_fit(cls, planned: PlannedPictures, share: Shard) -> _Classes:
         """The classes of a planned fit; this rank has a `share` of the particles."""
         particles = planned.particle_conditions
         picture_codes = planned.data.codes
@@ -338,13 +338,13 @@ class _Classes:
         return cls(by_class.codes, codes_q, sorted_positions, class_slices)
 
 
-class PictureRun:
+class RunningPictures:
     """The fit of pictures while it runs: the particles, and all that moves them.
 
     It is a `RunningFlow` of `models.protocols`.
     """
 
-    def __init__(self, planned: PictureFit) -> None:
+    def __init__(self, planned: PlannedPictures) -> None:
         self.planned = planned
         self.share = planned.ranks.share(planned.plan.n_moved)
         self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)

@@ -18,7 +18,7 @@ from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
-from sliceflow.engine.frames import AnyFrame, FrameKind
+from sliceflow.engine.frames import FrameKind, FrameLike
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -140,7 +140,7 @@ class LevelFlow:
             n_knots=n_knots,
             max_displacement=self._reach(stage),
             subspace=subspace,
-            branch=_seed_branch(i),
+            frame_seed_path=_seed_branch(i),
         )
 
     def _step_size(self, level: PyramidLevel) -> float:
@@ -266,7 +266,7 @@ class MaskedFrame:
     """
 
     level: PyramidLevel
-    frame: AnyFrame  # on the coefficients of the level
+    frame: FrameLike  # on the coefficients of the level
     known_values: Tensor  # (d, 1)
     stored: None = None  # a model stores nothing of it
 

@@ -103,7 +103,9 @@ class VectorAdapter:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
-    def plan(self, rows: VectorRows, seed: Seed) -> VectorFit | LocalFit:
+    def plan(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedVectors | PlannedLocalVectors:
         """What a fit of these rows will do; an error if that is impossible."""
         is_local = self._is_local(rows)
         n_particles = self._count_particles(rows, is_local)
@@ -153,7 +155,9 @@ class VectorAdapter:
         require_memory(nbytes, self.device, what, "lower n_particles")
         return m
 
-    def _plan_flow(self, rows: VectorRows, n_particles: int, seed: Seed) -> VectorFit:
+    def _plan_flow(
+        self, rows: VectorRows, n_particles: int, seed: Seed
+    ) -> PlannedVectors:
         """One flow for all rows."""
         amplifier = 0.0
         if rows.conditions is not None:
@@ -198,7 +202,7 @@ class VectorAdapter:
         )
         nbytes, seconds = plan.cost(n, m)
         plan = plan.with_cost(nbytes, seconds, what, hint)
-        return VectorFit(
+        return PlannedVectors(
             plan, rows, x, units, assigned, smoothing, seed, self.device, self.ranks
         )
 
@@ -286,7 +290,9 @@ class VectorAdapter:
             smoothing_from=smoothing_from,
         )
 
-    def _plan_local(self, rows: VectorRows, n_particles: int, seed: Seed) -> LocalFit:
+    def _plan_local(
+        self, rows: VectorRows, n_particles: int, seed: Seed
+    ) -> PlannedLocalVectors:
         """Keep the rows; the particles are samples at their own conditions."""
         row_conditions = rows.conditions
         assert row_conditions is not None
@@ -316,7 +322,7 @@ class VectorAdapter:
         settings = tuple(sampler.settings for sampler in local)
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
         numbers = conditions.even_rows(n, n_particles, seed.child("conditions"))
-        return LocalFit(fitted, row_conditions.take(numbers), seed)
+        return PlannedLocalVectors(fitted, row_conditions.take(numbers), seed)
 
 
 def _largest_class(codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> int:
@@ -329,7 +335,7 @@ def _largest_class(codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> i
 
 
 @dataclass(frozen=True)
-class LocalFit:
+class PlannedLocalVectors:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     fitted: FittedVectors
@@ -354,7 +360,7 @@ class LocalFit:
 
 
 @dataclass(frozen=True)
-class VectorFit:
+class PlannedVectors:
     """A planned fit of a flow. No particle has moved yet."""
 
     plan: VectorPlan
@@ -367,9 +373,9 @@ class VectorFit:
     device: torch.device
     ranks: Ranks
 
-    def start(self) -> MovingVectors:
+    def start(self) -> RunningVectors:
         """The particles at their start."""
-        return MovingVectors(self)
+        return RunningVectors(self)
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
@@ -378,10 +384,10 @@ class VectorFit:
         return run_flow(self.start(), listeners, checkpoints)
 
 
-class MovingVectors:
+class RunningVectors:
     """A flow whose particles stand at their start, or are on their way."""
 
-    def __init__(self, planned: VectorFit) -> None:
+    def __init__(self, planned: PlannedVectors) -> None:
         plan = planned.plan
         ranks = planned.ranks
         self.planned = planned
