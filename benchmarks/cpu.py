@@ -37,7 +37,7 @@ from torch import Tensor
 
 from sliceflow.engine import frames, transports
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -153,7 +153,7 @@ def engine_steps(
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
     flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)
-    simulate(flow, cloud, flow.target(cloud, Cloud(rows)), Noise(seed))
+    simulate(flow, cloud, flow.target(cloud, Cloud(rows)), ParticleNoise(seed))
 
 
 def compare_methods(m: int, orthogonal: bool, n_steps: int, repeats: int) -> list[Row]:

@@ -199,24 +199,24 @@ def map_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
     )
     knot_bytes = 6 * N_KNOTS + 16  # of one direction, with its range
     map_lo, map_hi, values = small_maps(k, z, n_bins)
-    at_bends = partial(
-        k.at_bends, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
+    compress_map = partial(
+        k.compress_map, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
     )
     yield Case(
-        "at_bends",
+        "compress_map",
         size,
         n_bytes=h * (4 * (2 * n_bins + 3) + knot_bytes),
         n_operations=0,
-        call=at_bends,
+        call=compress_map,
     )
-    knot_lo, knot_hi, knots, levels = at_bends()
+    knot_lo, knot_hi, knots, levels = compress_map()
     yield Case(
-        "through_knots",
+        "expand_map",
         size,
         n_bytes=h * (knot_bytes + 4 * (n_bins + 1)),
         n_operations=0,
         call=partial(
-            k.through_knots,
+            k.expand_map,
             knot_lo,
             knot_hi,
             knots,
@@ -249,7 +249,7 @@ def tile_cases(
         s = geometry.side
         h = geometry.n_directions
         dtype = half_precision(device)
-        theta = rotation(Seed(0), 0, s, device, dtype, k.lanes(s))
+        theta = rotation(Seed(0), 0, s, device, dtype, k.padded_size(s))
         size = f"{name} [{patch}], {h:,} × {m:,}"
         project = partial(k.project_tiles, x, theta, geometry)
         yield Case(

@@ -31,7 +31,7 @@ from matplotlib.patches import Patch
 
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -92,9 +92,9 @@ def run(
 
     stage = Stage("flow", frame, shown_steps[-1], Sorted(), step_size=dt)
     n_conditions = 1 if amplifier > 0 else 0
-    flow = Flow([stage], Seed(1), n_conditions=n_conditions, amplifier=amplifier)
+    flow = Flow([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
     target = flow.target(particles, data)
-    simulate(flow, particles, target, Noise(Seed(2)), listeners=[keep])
+    simulate(flow, particles, target, ParticleNoise(Seed(2)), listeners=[keep])
     return moments
 
 

@@ -62,9 +62,9 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     train_rows = random_rows(train, N_TRAIN, rng)
     n_steps = sum(stage.n_steps for stage in from_string(auto(h, w), h, w, quality))
 
-    floor = frechet_distance_pca(train_rows[:N_TEST], test_rows, train_rows)
-    panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {floor:.2f}")]
-    scores = {"real": {"FD-PCA32": floor}}
+    reference = frechet_distance_pca(train_rows[:N_TEST], test_rows, train_rows)
+    panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {reference:.2f}")]
+    scores = {"real": {"FD-PCA32": reference}}
     costs = []
     for flow_name, schedule in schedules(h, w).items():
         # Clusters would help all three.

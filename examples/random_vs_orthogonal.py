@@ -89,7 +89,7 @@ def main() -> None:
 
     X, y = load_digits(return_X_y=True)
     train, test = train_test_split(X / 8 - 1, test_size=500, stratify=y, random_state=0)
-    floor = distance_to(test, train)
+    reference = distance_to(test, train)
 
     # In units of pixels, with steps of full size and no axis steps: nothing but the
     # frames differs.
@@ -117,10 +117,10 @@ def main() -> None:
             f"{run.name:22}  {run.n_steps} steps, {watch.seconds[-1]:.1f} s, "
             f"distance {watch.distances[-1]:.4f}"
         )
-    print(f"real training rows      distance {floor:.4f}")
+    print(f"real training rows      distance {reference:.4f}")
 
     for ax, unit in ((by_steps, "steps"), (by_seconds, "seconds")):
-        ax.axhline(floor, c="black", ls="--", lw=1, label="real training rows (floor)")
+        ax.axhline(reference, c="black", ls="--", lw=1, label="real training rows")
         ax.set_xlabel(unit)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.grid(alpha=0.3)

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
@@ -52,7 +52,9 @@ def trajectory(
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, noise_rates(x.shape[1], data.shape[1]))
     target = flow.target(particles, Cloud(data))
-    simulate(flow, particles, target, Noise(seed.child("noise")), listeners=(keep,))
+    simulate(
+        flow, particles, target, ParticleNoise(seed.child("noise")), listeners=(keep,)
+    )
     # A stage may end early, because hardly any map moves.
     while len(positions) < N_STEPS + 1:
         positions.append(positions[-1])

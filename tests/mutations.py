@@ -62,7 +62,7 @@ def places(node: Any) -> list[tuple[Any, Any]]:
 
 
 def change_header(header: Any, rng: random.Random) -> Any:
-    """A copy with up to three values changed, removed, duplicates, exchanged or renamed."""
+    """A copy with up to three values changed, removed, doubled or renamed."""
     root = copy.deepcopy({"header": header})
     for _ in range(rng.randint(1, 3)):
         all_places = places(root)

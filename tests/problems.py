@@ -1,4 +1,6 @@
-"""Problems together with their closed-form answers, for every solver to be held against."""
+"""Problems together with their closed-form answers, for every solver to be held
+against.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Problem:
 
 @st.composite
 def gaussian(draw: st.DrawFn, n: int = 4000) -> Problem:
-    """A Gaussian sample, whitened and coloured so that its moments are the wanted ones exactly."""
+    """A Gaussian sample, whitened and coloured so that its moments are the wanted ones
+    exactly.
+    """
     d = draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     x = rng.standard_normal((n, d))
@@ -33,7 +37,10 @@ def gaussian(draw: st.DrawFn, n: int = 4000) -> Problem:
 
 @st.composite
 def clouds(draw: st.DrawFn, *, max_rows: int = 60, max_columns: int = 3) -> np.ndarray:
-    """Rows as users have them: continuous, discrete with ties, or with a constant column."""
+    """Rows as users have them.
+
+    Continuous, discrete with ties, or with a constant column.
+    """
     n = draw(st.integers(2, max_rows))
     d = draw(st.integers(1, max_columns))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -147,7 +147,7 @@ def main():
                 continue
             assert not steps or steps[0].steps_done == 5
             found = result(flow, ranks)
-            if ranks.first:
+            if ranks.is_main:
                 np.savez(folder / f"{word.replace('/', ' ')}.npz", **found)
                 flow.save(folder / f"{name}.sliceflow")
 

@@ -19,7 +19,15 @@ PAGE = ROOT / "docs" / "architecture.md"
 # What is on a floor may import what is on a lower one, and nothing beside it. Eight floors at most.
 FLOORS = (
     ("cli", "app"),
-    ("inference", "loading"),
+    (
+        "inference",
+        "loading",
+        "frames",
+        "transports",
+        "schedules",
+        "events",
+        "ranks",
+    ),
     ("spaces",),
     ("models", "metrics"),
     ("neighbours",),
@@ -27,6 +35,7 @@ FLOORS = (
     ("kernels",),
     (
         "errors",
+        "validation",
         "devices",
         "caches",
         "dataframes",
@@ -39,6 +48,7 @@ FLOORS = (
 # Exceptions on one floor: the page is a command, small modules use errors and wording.
 BESIDE = {("cli", "app"), ("devices", "wording")}
 BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
+BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
 
 
 class Source(NamedTuple):

@@ -191,8 +191,8 @@ def test_every_kernel_is_measured(tmp_path):
         "philox",
         "project_tiles",
         "move_tiles",
-        "at_bends",
-        "through_knots",
+        "compress_map",
+        "expand_map",
     }
     assert all(row["seconds"] > 0 and row["bytes"] > 0 for row in rows)
 

@@ -29,6 +29,28 @@ def ran(*words, **more):
     return found.stdout
 
 
+PUBLIC = """
+import sys
+import sliceflow
+assert "torch" not in sys.modules, "import sliceflow should be fast"
+import sliceflow.events, sliceflow.frames, sliceflow.ranks
+import sliceflow.schedules, sliceflow.transports
+from sliceflow import errors, frames
+from sliceflow.frames import Random
+assert frames is sliceflow.frames
+assert Random is sliceflow.engine.frames.Random
+for name in sliceflow.__all__:
+    getattr(sliceflow, name)
+for module in ("events", "frames", "ranks", "schedules", "transports"):
+    public = sys.modules[f"sliceflow.{module}"]
+    assert all(hasattr(public, name) for name in public.__all__)
+"""
+
+
+def test_public_modules_are_modules():
+    ran(sys.executable, "-c", PUBLIC)
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
     """The folder of a freshly built sdist, and of the wheel that was built from it."""

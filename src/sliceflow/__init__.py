@@ -1,8 +1,9 @@
-"""Nonparametric generative modelling with sliced-Wasserstein flows: no network, no training.
+"""Generative modelling with sliced-Wasserstein flows: no network, no training loop.
 
-The public API: the estimators, `load`, and the modules `datasets`, `inference`, `metrics`,
-`frames`, `transports`, `schedules`, `events` and `ranks`. Names are imported on first use, because
-torch takes seconds to import and ``sliceflow --help`` should be fast.
+The public names are the estimators, `load`, and the modules `datasets`, `errors`,
+`events`, `frames`, `inference`, `metrics`, `ranks`, `schedules` and `transports`. They
+are imported on first use, because torch takes seconds to import and
+``sliceflow --help`` should be fast.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ __all__ = [
     "VectorOptions",
     "__version__",
     "datasets",
+    "errors",
     "events",
     "frames",
     "inference",
@@ -30,28 +32,31 @@ __all__ = [
 
 __version__ = "0.3.0"
 
-_HOME = {  # of names, and modules under other names
+# The modules in which the public names are that are not modules themselves.
+_MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",
-    "PictureOptions": "spaces.pictures.options",
-    "VectorOptions": "spaces.vectors.options",
     "ModelFileError": "models.file",
+    "PictureOptions": "spaces.pictures.options",
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
+    "VectorOptions": "spaces.vectors.options",
     "load": "loading",
-    "events": "engine.events",
-    "ranks": "models.ranks",
-    "frames": "engine.frames",
-    "schedules": "spaces.pictures.schedules",
-    "transports": "engine.transports",
 }
 
 if TYPE_CHECKING:
-    from sliceflow import datasets, inference, metrics
-    from sliceflow.engine import events, frames, transports
+    from sliceflow import (
+        datasets,
+        errors,
+        events,
+        frames,
+        inference,
+        metrics,
+        ranks,
+        schedules,
+        transports,
+    )
     from sliceflow.loading import load
-    from sliceflow.models import ranks
     from sliceflow.models.file import ModelFileError
-    from sliceflow.spaces.pictures import schedules
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import PictureOptions
     from sliceflow.spaces.tables.estimator import TableFlow
@@ -60,9 +65,9 @@ if TYPE_CHECKING:
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            module = import_module(f"sliceflow.{_HOME[name]}")
-            return getattr(module, name, module)
+        """A public name or a module of the package, imported when it is asked for."""
+        if name in _MODULE_OF_NAME:
+            return getattr(import_module(f"sliceflow.{_MODULE_OF_NAME[name]}"), name)
         if not name.startswith("_") and find_spec(f"sliceflow.{name}"):
             return import_module(f"sliceflow.{name}")
         raise AttributeError(f"module 'sliceflow' has no attribute {name!r}")

@@ -59,7 +59,7 @@ class Cached(Generic[P]):
             self._drop_oldest(min_results=0)
 
     def _drop_oldest(self, min_results: int) -> None:
-        """Drop results until the bound holds, or until only so many are left."""
+        """Drop results until the bound holds, or only `min_results` are left."""
         while self.nbytes > self.max_bytes and len(self._results) > min_results:
             self._results.popitem(last=False)
 

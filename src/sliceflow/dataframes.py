@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +39,10 @@ _KIND_OF_DTYPE: dict[str, ColumnKind] = {
     "M": "datetime",
     "m": "timedelta",
 }
+
+# How texts begin that look like dates: day, month and year in any order, 17.05.2024.
+# Metrics and tables both look for it.
+DATE_PATTERN = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
 
 _HOW_TO_GET_NUMBERS = (
     "turn it into numbers (categories one-hot, for example), pass it as y if it is "

@@ -12,7 +12,8 @@ from sliceflow.wording import format_bytes
 # Projections of a chunk: 64 MiB stay near the caches of a CPU, 4 GiB keep a GPU busy.
 _MAX_PROJECTION_BYTES_ON_CPU = 1 << 26
 _MAX_PROJECTION_BYTES_ON_GPU = 1 << 32
-# And no more than this share of the free memory.
+# Projections take no more than this share of the free memory: sorting needs several
+# arrays of their size, and the rows need some, too.
 _PROJECTION_SHARE = 1 / 8
 
 
@@ -21,8 +22,10 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
     "auto" is a GPU if there is one.
     """
+    if device == "auto" and torch.cuda.is_available():
+        return torch.device("cuda")
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cpu")
     try:
         resolved = torch.device(device)
     except RuntimeError as error:
@@ -44,7 +47,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def require_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
-    """Raise a `NotEnoughMemoryError` if so many bytes can never be allocated.
+    """Raise a `NotEnoughMemoryError` if `wanted` bytes can never be allocated.
 
     `what` begins the message, such as "the particles need".
     """
@@ -63,7 +66,9 @@ def projection_budget(device: torch.device) -> int:
     budget = _MAX_PROJECTION_BYTES_ON_CPU
     if device.type == "cuda":
         budget = _MAX_PROJECTION_BYTES_ON_GPU
-    free = free_memory(device) or budget
+    free = free_memory(device)
+    if not free:
+        free = budget
     return min(budget, int(free * _PROJECTION_SHARE))
 
 

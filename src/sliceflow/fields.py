@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -30,16 +30,16 @@ class Array:
     dtype : the dtype, or several that are allowed
     ge : the least value that is allowed, or None
     finite : whether NaN and infinities are errors
-    packed : what makes the array small in a file. "delta" stores differences along the
-        last axis, for numbers that ascend; "pictures" stores differences along the last
-        three, (channels, height, width). "planes" is the same as "": values themselves
+    differences : the number of last axes along which a file holds differences, which
+        compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
+        width). With 0 it holds the values themselves
     """
 
     dims: str
     dtype: torch.dtype | tuple[torch.dtype, ...]
     ge: float | None = None
     finite: bool = True
-    packed: Literal["", "planes", "delta", "pictures"] = ""
+    differences: int = 0
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
@@ -47,12 +47,6 @@ class Array:
         if isinstance(self.dtype, tuple):
             return self.dtype
         return (self.dtype,)
-
-    @property
-    def n_difference_axes(self) -> int:
-        """The number of last axes along which a file holds differences."""
-        axes = {"delta": 1, "pictures": 3}
-        return axes.get(self.packed, 0)
 
 
 def Between(
@@ -67,12 +61,10 @@ def Between(
     return msgspec.Meta(ge=least, le=largest)
 
 
-class Label:
-    """Annotates a label: a str, int, float, bool, None, bytes, or a tuple of labels.
+# A label, such as a class or the name of a column. The items of a tuple are labels.
+# In a saved dataclass, ``tuple[Label, ...]`` is several labels, and
+# ``Annotated[np.ndarray, Label]`` an array of labels of any dtype.
+Label = str | int | float | bool | bytes | None | tuple[Any, ...]
 
-    ``tuple[Label, ...]`` is several labels. ``Annotated[np.ndarray, Label]`` is an
-    array of labels of any dtype.
-    """
-
-
+# A number of things; the limit only keeps files from claiming absurd ones.
 Count = Annotated[int, Between(0, 1 << 40)]

@@ -20,24 +20,28 @@ from torch import Tensor
 
 from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, from_tensor, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.rows import Units
+from sliceflow.validation import from_tensor, is_int, require
 
 __all__ = ["Posterior", "load", "posterior"]
 
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
-# For samples outside the bounds, so many times all samples are drawn again: enough if a
-# ninth of the posterior is inside.
+# If samples are outside the bounds, so many times their number is drawn again. On
+# average that suffices if a ninth of the posterior is inside: 1/9 of n samples at
+# first, and 1/9 of 8n more.
 REDRAWN_PER_SAMPLE = 8
-# Observations between two lines of progress.
+# Observations whose samples are drawn at a time, and between two lines of progress; a
+# round number.
 OBSERVATIONS_PER_BATCH = 50
-# `map` looks for the mode of so many samples, and moves so often towards it.
+# `map` draws so many samples: their kernel density takes a moment, n²/4 distances.
 SAMPLES_FOR_MAP = 2_000
+# Steps of mean shift towards the mode, a round number: it starts at the densest sample.
 MEAN_SHIFT_STEPS = 50
 
 Dtype = Literal["float32", "float64"]
@@ -233,7 +237,11 @@ class Posterior:
         return samples
 
     def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at encoded observations y (q, l), between the bounds."""
+        """n samples (q, n, d) at encoded observations y (q, l), between the bounds.
+
+        Samples outside are replaced by fresh ones that are inside. If these do not
+        suffice, the others are mirrored at the bound.
+        """
         samples = self._draw_anywhere(y, n, rng)
         for i in np.flatnonzero(self._is_outside(samples).any(1)):
             outside = np.flatnonzero(self._is_outside(samples[i]))
@@ -243,7 +251,7 @@ class Posterior:
         return self._reflect(samples)
 
     def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at encoded observations y (q, l), also beyond the bounds."""
+        """n samples (q, n, d) at encoded observations y (q, l), beyond bounds, too."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(y, n, seed)
         columns = samples.flatten(0, 1).T
@@ -255,7 +263,10 @@ class Posterior:
         return np.asarray(beyond.any(-1))
 
     def _reflect(self, samples: np.ndarray) -> np.ndarray:
-        """Samples (…, d), where what is beyond a bound is mirrored at it."""
+        """Samples (…, d), where what is beyond a bound is mirrored at it.
+
+        What is then beyond the other bound is moved onto that.
+        """
         is_below = samples < self.low
         is_beyond = is_below | (samples > self.high)
         mirrored = np.where(is_below, 2 * self.low - samples, 2 * self.high - samples)
@@ -293,7 +304,8 @@ def posterior(
     x : (n, l) of what was simulated with each; (n,) is one value
     bounds : None, or (low, high), the ends of the prior: numbers, or one for each
         parameter; infinite where there is none. No sample is outside: those that would
-        be are drawn again
+        be are drawn again, and what is then still outside is mirrored at the bound. So
+        samples are too dense at a bound if most of the posterior is beyond it
     verbose : show the progress of samples at many observations
 
     Examples
@@ -321,8 +333,9 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     Raises a `ModelFileError` for any other file. `max_memory` is as in
     `sliceflow.load`.
     """
-    saved: SavedPosterior = file.load(path, [SavedPosterior], max_memory=max_memory)
-    loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
+    saved = file.load(path, [SavedPosterior], max_memory=max_memory)
+    with file.reading(path):
+        loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
     loaded.default_x = saved.default_x
     return loaded
 

@@ -7,35 +7,41 @@ import os
 import torch
 
 from sliceflow.devices import resolve_device
+from sliceflow.errors import ParameterError
 from sliceflow.models.saving import load_estimator
 from sliceflow.spaces.pictures.estimator import ImageFlow
+from sliceflow.spaces.pictures.options import Precision
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-_Flow = SlicedWassersteinFlow | ImageFlow | TableFlow
+AnyEstimator = SlicedWassersteinFlow | ImageFlow | TableFlow
 
 
 def load(
     path: str | os.PathLike[str],
     device: str | torch.device = "auto",
-    precision: str | None = None,
+    precision: Precision | None = None,
     *,
     max_memory: int | None = None,
-) -> _Flow:
-    """The fitted estimator that ``flow.save(path)`` wrote, which gives the same samples, bit for bit.
+) -> AnyEstimator:
+    """The fitted estimator that ``flow.save(path)`` wrote: it gives the same samples.
 
     Parameters
     ----------
     path : the model file, or the run folder of the command line that contains it
-    device : device for sampling; any, whatever the fit used. "auto" uses a GPU if there is one
-    precision : that of an `ImageFlow` on a GPU. "float32" is slower, with nearly the results of a CPU
-    max_memory : maximum bytes for the model and for drawing one sample. None takes a limit from the
-        file's size, which accepts models of usual fits and refuses files made to exhaust memory
+    device : device for sampling; any, whatever the fit used. "auto" uses a GPU if there
+        is one
+    precision : that of an `ImageFlow` on a GPU. "float32" is slower, with nearly the
+        results of a CPU
+    max_memory : maximum bytes for the model and for drawing one sample. None takes a
+        limit from the file's size, which accepts models of usual fits and refuses files
+        made to exhaust memory
 
     Raises
     ------
     ModelFileError
-        If the file is damaged, not a model, too new or too large, or its samples could be infinite.
+        If the file is damaged, not a model, too new or too large, or its samples could
+        be infinite.
 
     Examples
     --------
@@ -43,20 +49,25 @@ def load(
     >>> import numpy as np
     >>> import sliceflow
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> flow = sliceflow.SlicedWassersteinFlow(n_particles=200, n_steps=5, random_state=0).fit(X)
+    >>> flow = sliceflow.SlicedWassersteinFlow(n_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     flow.save(f"{folder}/normal.sliceflow")
     ...     loaded = sliceflow.load(f"{folder}/normal.sliceflow")
-    >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
+    >>> same = loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)
+    >>> bool(same.all())
     True
     """
-    kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
-    flow: _Flow = load_estimator(path, kinds, resolve_device(device), max_memory)
+    estimator_types: list[type[AnyEstimator]] = [
+        SlicedWassersteinFlow,
+        ImageFlow,
+        TableFlow,
+    ]
+    flow = load_estimator(path, estimator_types, resolve_device(device), max_memory)
     if not isinstance(flow, TableFlow):  # which has no device
         flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
-            fact = f"precision={precision!r} applies to pictures"
-            raise ValueError(f"{fact}, but this is a {type(flow).__name__}; omit it")
+            fact = f"applies to pictures, but this is a {type(flow).__name__}"
+            raise ParameterError("precision", precision, fact, "omit it")
         flow.use_precision(precision)
     return flow

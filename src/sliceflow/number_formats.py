@@ -109,6 +109,7 @@ class NumberFormat:
         return [self._write_one(number) for number in numbers.tolist()]
 
     def _write_one(self, number: float) -> str:
+        """One number as text."""
         decimals = self.decimals
         if decimals < 0 and number.is_integer():
             decimals = 0
@@ -121,7 +122,9 @@ class NumberFormat:
         text = text.translate({ord(","): self.thousands, ord("."): self.decimal})
         if not self.minus or not text.startswith("-"):
             return self.prefix + text + self.suffix
-        closing = ")" if self.minus == "(" else ""
+        closing = ""
+        if self.minus == "(":
+            closing = ")"
         return self.minus + self.prefix + text[1:] + self.suffix + closing
 
 

@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, Step, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -42,7 +42,7 @@ def rows(n, kind):
 def ours(particles, data, seed, kappa=0.0, **conditions):
     """A flow of the engine: start, data, and what every step did."""
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
-    stages += [Stage("axis", Axis(), 2, Sorted(), exact=True)]
+    stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
     flow = Flow(stages, Seed(seed), **conditions)
     rates = noise_rates(particles.x.shape[1], data.x.shape[1], particles.y, data.y)
     case = {
@@ -75,7 +75,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
         fitted,
         particles,
         fitted.target(particles, data),
-        Noise(Seed(0)),
+        ParticleNoise(Seed(0)),
         listeners=[keep],
     )
     return case
@@ -123,7 +123,7 @@ def test_classes_that_share_maps_move_as_in_the_engine(computed):
     for amplifier, kappa in ((3, 0), (10, 0), (5, 2.0)):
         data = Cloud(Seed(1).normal(180, 2).T * 0.2 + means, code)
         particles = Cloud(Seed(2).normal(180, 2).T.contiguous(), code)
-        case = ours(particles, data, 3, kappa, n_conditions=3, amplifier=amplifier)
+        case = ours(particles, data, 3, kappa, condition_dim=3, amplifier=amplifier)
         cases.append(
             case | {"steps": [step for step in case["steps"] if "offsets" in step]}
         )

@@ -43,8 +43,8 @@ def test_other_pictures_are_compared_if_they_are_alike(digits_run, tmp_path):
         done("evaluate", digits_run[0], "--against", tmp_path / "test.npy", "--json")
     )
     labelled = ("recognised",)  # an array without labels
-    assert found["numbers"] == [
-        one for one in own["numbers"] if one["name"] not in labelled
+    assert found["metrics"] == [
+        one for one in own["metrics"] if one["name"] not in labelled
     ]
     said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
     assert "fitted.npy, of which 200 were fitted" in said
@@ -113,7 +113,7 @@ def test_the_report_of_pictures_shows_classes_neighbours_and_start(digits_run):
     for word in (
         "1297 pictures",
         "Particles start as noise",
-        "floor",
+        "real rows",
         "sliceflow fit digits --out",
     ):
         assert word in page

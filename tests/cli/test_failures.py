@@ -121,7 +121,7 @@ from sliceflow.errors import (
             2,
             ("--column a is not name=kind", "zip=category"),
         ),
-        (("fit", "numbers.csv", "--column", "z=drop"), 1, ("'z'", "a, b")),
+        (("fit", "numbers.csv", "--column", "z=drop"), 2, ("z=drop names 'z'", "a, b")),
         (
             ("fit", "numbers.csv", "--column", "a=category", "--drop", "a"),
             2,
@@ -132,7 +132,7 @@ from sliceflow.errors import (
             2,
             ("--drop a exclude each other",),
         ),
-        (("fit", "numbers.csv", "--constraint", "z < 1"), 1, ("z",)),
+        (("fit", "numbers.csv", "--constraint", "z < 1"), 2, ("no column 'z'",)),
         (
             ("impute", "bad.csv", "--out", "x.csv"),
             1,

@@ -71,14 +71,14 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     with Image.open(folder / "evolution.gif") as film:
         assert film.n_frames > 5
     found = json.loads((folder / "evaluation.json").read_text())
-    assert {"copies", "NN ratio"} <= {row["name"] for row in found["numbers"]}
+    assert {"copies", "NN ratio"} <= {row["name"] for row in found["metrics"]}
     assert found["verdict"].startswith("The samples ")
     assert config["start"] == "noise"
     assert said.stdout.startswith(
         "reading digits\n"
     )  # at once: before torch is imported
     assert said.stderr.startswith("step 1/")
-    assert "measuring 1297 training rows in their place, for the floor" in said.stdout
+    assert "measuring 1297 training rows in their place, for comparison" in said.stdout
     assert f"wrote {folder}: config.json, model.sliceflow" in said.stdout
     assert said.stdout.endswith(f"open {folder / 'report.html'} in a browser\n")
 

@@ -1,9 +1,11 @@
-"""Algorithm 1 of Du et al. (ICML 2023), written out in numpy, and the engine: equal after every step.
+"""Algorithm 1 of Du et al.
 
-Both are given the same directions, the same start and the same data. Two slips of the printed text are
-mended here as the text around them demands. The algorithm subtracts η·v̂, but v̂ has its minus sign in
-eq. (7) already, and the ODE is dX = v̂ dt. And I in F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k))
-would be z_{k-1}.
+(ICML 2023), written out in numpy, and the engine: equal after every step.
+
+Both are given the same directions, the same start and the same data. Two slips of the
+printed text are mended here as the text around them demands. The algorithm subtracts
+η·v̂, but v̂ has its minus sign in eq. (7) already, and the ODE is dX = v̂ dt. And I in
+F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k)) would be z_{k-1}.
 """
 
 import numpy as np
@@ -14,7 +16,7 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -26,7 +28,8 @@ from sliceflow.spaces.pictures.schedules import PictureStage
 
 SAME = dict(rtol=0, atol=1e-9)
 
-# Algorithm 1. x, y are the particles (M, d), (M, l), data and labels (N, d), (N, l); theta (H, d + l).
+# Algorithm 1. x, y are the particles (M, d), (M, l), data and labels (N, d), (N, l);
+# theta (H, d + l).
 
 
 def cdf(z, samples):
@@ -78,7 +81,7 @@ def columns(x):
 
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
-    frame = flow.stages[0].frame.draw(
+    frame = flow.stages[0].frame_kind.draw(
         flow.seed.child("frame", 0), k, cloud.x, flow.n_shared
     )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
@@ -117,7 +120,13 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     ]
     kept = None if codes_p is None else clouds[0].y.clone()
     listeners = [lambda event: seen.append(event.particles.T.numpy().copy())]
-    simulate(flow, clouds[0], flow.target(*clouds), Noise(Seed(2)), listeners=listeners)
+    simulate(
+        flow,
+        clouds[0],
+        flow.target(*clouds),
+        ParticleNoise(Seed(2)),
+        listeners=listeners,
+    )
     for k in range(n_steps):
         theta = joint(flow, k, clouds[0])
         assert np.allclose(np.linalg.norm(theta, axis=1), 1)
@@ -138,18 +147,19 @@ def test_offline_samples_skip_the_shaded_lines():
     particles = Cloud(columns(x), torch.from_numpy(codes_p))
     theta = joint(flow, 0, particles)
     target = flow.target(particles, Cloud(columns(data), torch.from_numpy(codes_q)))
-    model = simulate(flow, particles, target, Noise(Seed(2)))
+    model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y, codes = (np.array([of[i] for i, _ in pairs]) for of in (y_p, codes_p))
     cloud = Cloud(columns(fresh), torch.from_numpy(codes))
-    replay(flow, model, cloud, Noise(Seed(3)))
+    replay(flow, model, cloud, ParticleNoise(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
 
 
-# Pictures: locally-connected projections at a level of a pyramid, at the picture's own resolution.
+# Pictures: locally-connected projections at a level of a pyramid, at the picture's own
+# resolution.
 
 
 def lanczos(full, small):
@@ -161,7 +171,7 @@ def lanczos(full, small):
 
 
 def local_directions(patches, centres, theta_y, level, full):
-    """Patches embedded at their centres, upsampled, and normalised together with θ_y."""
+    """Patches at their centres, upsampled, and normalised together with θ_y."""
     c, h, w = level
     s = patches.shape[-1]
     out = []
@@ -198,7 +208,10 @@ def drawn(seed, k, n, level, s, width):
 def test_a_picture_stage_follows_algorithm_1_with_patches(
     level, patch, channels, labels, observed, rng
 ):
-    """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
+    """The engine moves a level's coefficients, Algorithm 1 pictures.
+
+    Data have new noise always.
+    """
     full = (8, 6)
     n_directions = 50
     n_steps = 4
@@ -234,7 +247,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     y = torch.from_numpy(codes_q) if labels else None
     target = Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True)
     listeners = [lambda event: seen.append(event.particles.clone())]
-    simulate(flow, particles, target, Noise(Seed(4)), listeners=listeners)
+    simulate(flow, particles, target, ParticleNoise(Seed(4)), listeners=listeners)
 
     subspace = PyramidLevel(channels, *full, *level)
     start = columns(x)

@@ -1,4 +1,7 @@
-"""Batches: every column is seen, conditions are matched, and classes apart are flows of their own."""
+"""Batches.
+
+Every column is seen, conditions are matched, and classes apart are flows of their own.
+"""
 
 import math
 from dataclasses import replace
@@ -16,7 +19,7 @@ from sliceflow.engine.batches import (
     divide_per_class,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -61,7 +64,8 @@ def test_every_column_takes_its_turn(m, n, max_samples):
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
-    # A remainder that does not fill a batch is left out: below 16 columns for every batch.
+    # A remainder that does not fill a batch is left out: below 16 columns for every
+    # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
     if batches.data is not None:
@@ -158,7 +162,9 @@ def moved(particles, data):
     """The particles after a flow of their own copy, and its model."""
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.class_slices))
-    return particles, simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)))
+    return particles, simulate(
+        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0))
+    )
 
 
 def test_classes_apart_are_one_flow_for_each_class():
@@ -170,9 +176,9 @@ def test_classes_apart_are_one_flow_for_each_class():
             slice(*of.class_slices.starts[c : c + 2]) for of in (particles, data)
         )
         alone = Cloud(particles.x[:, own].clone())
-        flow = replace(engine(3), n_conditions=0)
+        flow = replace(engine(3), condition_dim=0)
         steps = simulate(
-            flow, alone, Target.from_cloud(data.part(other)), Noise(Seed(0))
+            flow, alone, Target.from_cloud(data.part(other)), ParticleNoise(Seed(0))
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
@@ -195,7 +201,9 @@ def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
             drawn.append(numbers)
             return cloud(50)
 
-        simulate(flow, cloud(60), Target(draw, every_step=every_step), Noise(Seed(0)))
+        simulate(
+            flow, cloud(60), Target(draw, every_step=every_step), ParticleNoise(Seed(0))
+        )
         assert drawn == wanted
 
 
@@ -210,6 +218,9 @@ def test_batches_take_turns_over_all_stages():
 
     flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
     simulate(
-        flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0))
+        flow,
+        cloud(60),
+        Target.from_cloud(cloud(50), Batches(parts)),
+        ParticleNoise(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]

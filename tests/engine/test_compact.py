@@ -8,13 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.compact import at_bends, map_bytes, thin, thin_grid
+from sliceflow.engine.compact import compress_grid, map_bytes, thin, thin_grid
 from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 
 @st.composite
 def grids(draw):
-    """Tables as histograms of particles and data make them: smooth, gappy, tied, constant, far away."""
+    """Tables as histograms of particles and data make them.
+
+    Smooth, gappy, tied, constant, far away.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     h = draw(st.integers(1, 5))
     n_bins = draw(st.sampled_from([1, 2, 16, 101, 256]))
@@ -35,19 +38,20 @@ def grids(draw):
         z_p = np.full_like(z_p, 0.7)
     elif shape == "nowhere to go":
         z_q = z_p
-    z_p, z_q = (torch.from_numpy(scale * z).to(dtype) for z in (z_p, z_q))
+    z_p = torch.from_numpy(scale * z_p).to(dtype)
+    z_q = torch.from_numpy(scale * z_q).to(dtype)
     return Histogram(n_bins).fit(z_p, z_q).map
 
 
 @st.composite
-def kept(draw):
-    """Such tables at a few knots."""
-    table = draw(grids())
-    n_knots = draw(st.integers(2, min(table.values.shape[1], 40)))
-    reach = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
-        table.values.abs().max() + 1e-30
+def compact_maps(draw):
+    """Such maps at a few knots."""
+    grid_map = draw(grids())
+    n_knots = draw(st.integers(2, min(grid_map.values.shape[1], 40)))
+    max_displacement = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
+        grid_map.values.abs().max() + 1e-30
     )
-    return at_bends(table, n_knots, reach)
+    return compress_grid(grid_map, n_knots, max_displacement)
 
 
 def bent(n_bins=64, rows=20, seed=0):
@@ -61,41 +65,48 @@ def bent(n_bins=64, rows=20, seed=0):
     return Histogram(n_bins).fit(p, q).map, p
 
 
-@given(table=kept())
-def test_displacements_are_straight_between_knots_and_maps_ascend(table):
+@given(compact=compact_maps())
+def test_displacements_are_straight_between_knots_and_maps_ascend(compact):
     """Map by map, as the docstring says it."""
-    grid = table.to_grid()
-    edges = np.arange(table.n_bins + 1)
-    assert grid.values.dtype == table.dtype
-    for row, (lo, hi) in enumerate(zip(table.lo, table.hi, strict=True)):
+    grid = compact.to_grid()
+    edges = np.arange(compact.n_bins + 1)
+    assert grid.values.dtype == compact.dtype
+    for row, (lo, hi) in enumerate(zip(compact.lo, compact.hi, strict=True)):
         d = np.interp(
-            edges, table.edges[row], table.levels[row].double() * 2.0**table.exponent
+            edges,
+            compact.edges[row],
+            compact.quantized_shifts[row].double() * 2.0**compact.exponent,
         )
-        values = float(lo) + float(hi - lo) * edges / table.n_bins + d
+        values = float(lo) + float(hi - lo) * edges / compact.n_bins + d
         wanted = np.maximum.accumulate(values)
-        digits = 4 * torch.finfo(table.dtype).eps * np.abs(values).max()
+        digits = 4 * torch.finfo(compact.dtype).eps * np.abs(values).max()
         assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
 
 
-@given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))
-def test_maps_that_move_nothing_are_left_out_and_come_back(table, share, seed):
+@given(compact=compact_maps(), share=st.floats(0, 1), seed=st.integers(0, 99))
+def test_maps_that_move_nothing_are_left_out_and_come_back(compact, share, seed):
     still = (
-        torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
+        torch.rand(len(compact.lo), generator=torch.Generator().manual_seed(seed))
+        < share
     )
-    table = replace(
-        table, levels=torch.where(still[:, None], 0, table.levels)
-    ).with_standard_still_maps()
-    some = table.without_still_maps()
-    moving = table.levels.any(1)
-    assert (len(some.lo), some.n_maps) == (int(moving.sum()), len(table.lo))
-    some.check()
-    again = some.with_still_maps()
+    compact = replace(
+        compact,
+        quantized_shifts=torch.where(still[:, None], 0, compact.quantized_shifts),
+    ).with_standard_identity_maps()
+    moving_maps = compact.without_identity_maps()
+    moving = compact.quantized_shifts.any(1)
+    assert (len(moving_maps.lo), moving_maps.n_maps) == (
+        int(moving.sum()),
+        len(compact.lo),
+    )
+    moving_maps.check()
+    again = moving_maps.with_identity_maps()
     assert all(
-        torch.equal(getattr(table, name), getattr(again, name))
-        for name in ("lo", "hi", "edges", "levels")
+        torch.equal(getattr(compact, name), getattr(again, name))
+        for name in ("lo", "hi", "edges", "quantized_shifts")
     )
-    z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
-    assert bool((some.to_grid().displace(z)[~moving].abs() < 1e-6).all())
+    z = compact.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compact.lo), -1)
+    assert bool((moving_maps.to_grid().displace(z)[~moving].abs() < 1e-6).all())
 
 
 def test_knots_at_bends_are_better_than_even_ones():
@@ -105,16 +116,19 @@ def test_knots_at_bends_are_better_than_even_ones():
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(at_bends(table, 13, reach=16.0).to_grid())
+    few = error(compress_grid(table, 13, max_displacement=16.0).to_grid())
     plain = error(thin_grid(table, 12))
     assert few < plain / 2
-    assert error(at_bends(table, 33, reach=16.0).to_grid()) < few / 1.5
+    assert error(compress_grid(table, 33, max_displacement=16.0).to_grid()) < few / 1.5
 
 
 def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
-    """Lines through the map itself would cut its corners: images would shrink, at every step."""
+    """Lines through the map itself would cut its corners.
+
+    Images would shrink, at every step.
+    """
     table, p = bent()
-    image = p + at_bends(table, 8, reach=16.0).to_grid().displace(p)
+    image = p + compress_grid(table, 8, max_displacement=16.0).to_grid().displace(p)
     wanted = p + table.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
@@ -132,7 +146,10 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
 def test_kept_maps_have_rigid_tails(seed, shift):
-    """Beyond the ¼√M-th particle: one shift, inside the data's range; unchanged in between."""
+    """Beyond the ¼√M-th particle: one shift, inside the data's range.
+
+    Unchanged in between.
+    """
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
     table = Histogram(256).fit(z_p, z_q + shift).map
@@ -166,9 +183,9 @@ def test_kept_maps_have_rigid_tails(seed, shift):
 def test_thinned_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
-    plain, tails = (
-        thin(KnotMap(knots, values), 100, None, False, tails) for tails in (False, True)
-    )
+    knot_map = KnotMap(knots, values)
+    plain = thin(knot_map, 100, None, shared=False)
+    tails = thin(knot_map, 100, None, shared=False, tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from sliceflow.engine.conditions import (
     ContinuousCondition,
     LabelCondition,
+    add_condition_shift,
     as_array,
-    infer,
-    proportional,
-    repeated,
+    broadcast_condition,
+    infer_condition,
     row_weights,
-    shifted,
+    stratified_rows,
 )
 from sliceflow.engine.random import Seed
 
@@ -34,22 +34,22 @@ from sliceflow.engine.random import Seed
 )
 def test_labels_of_any_hashable_kind(y, codes):
     array = as_array(y)
-    labels = infer(array, len(codes))
+    labels = infer_condition(array, len(codes))
     assert isinstance(labels, LabelCondition)
     assert labels.encode(array).tolist() == codes
 
 
 def test_whole_floats_are_labels_and_fractions_are_not():
-    assert infer(np.array([0.0, 1.0]), 2).width == 2
+    assert infer_condition(np.array([0.0, 1.0]), 2).width == 2
     with pytest.raises(
         ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"
     ):
-        infer(np.array([0.0, 0.5]), 2)
+        infer_condition(np.array([0.0, 0.5]), 2)
 
 
 def test_columns_are_standardised_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
-    columns = infer(y, 2)
+    columns = infer_condition(y, 2)
     assert isinstance(columns, ContinuousCondition)
     assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
@@ -61,13 +61,13 @@ def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     z = torch.randn(6, 3)
     wanted = z + 7 * theta_y @ one_hot.T
     for y in (codes, one_hot):
-        assert torch.allclose(shifted(z, 7 * theta_y, y), wanted, atol=1e-5)
+        assert torch.allclose(add_condition_shift(z, 7 * theta_y, y), wanted, atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))
 def test_labels_are_in_the_datas_proportions(sizes, m):
     codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    chosen = codes[proportional(codes, m, Seed(0))]
+    chosen = codes[stratified_rows(codes, m, Seed(0))]
     assert len(chosen) == m
     share = np.array(sizes) * m / sum(sizes)
     counts = np.bincount(chosen, minlength=len(sizes))
@@ -76,7 +76,7 @@ def test_labels_are_in_the_datas_proportions(sizes, m):
 
 @given(st.integers(1, 20), st.integers(1, 70))
 def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
-    rows = proportional(torch.randn(n, 2), m, Seed(0))
+    rows = stratified_rows(torch.randn(n, 2), m, Seed(0))
     counts = np.bincount(rows, minlength=n)
     assert counts.sum() == m
     assert counts.max() - counts.min() <= 1
@@ -106,16 +106,16 @@ def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_ar
 
 
 def test_messages_name_what_does_not_fit():
-    labels = infer(np.arange(10), 10)
+    labels = infer_condition(np.arange(10), 10)
     with pytest.raises(
         ValueError, match=r"y has shape \(2, 3\) but the model was fitted with class"
     ):
         labels.encode(np.zeros((2, 3)))
-    columns = infer(np.random.default_rng(0).normal(size=(4, 2)), 4)
+    columns = infer_condition(np.random.default_rng(0).normal(size=(4, 2)), 4)
     with pytest.raises(ValueError, match="row 1, column 0: y contains nan; "):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     with pytest.raises(ValueError, match="row 1: y is a dict; labels must be hashable"):
-        infer(as_array([1, {}]), 2)
+        infer_condition(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
         labels.encode([1, {}])
 
@@ -126,7 +126,7 @@ def test_messages_name_what_does_not_fit():
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
         with pytest.raises(ValueError, match=r"row 2: y (has no label|contains nan)"):
-            infer(as_array(labels), 3)
+            infer_condition(as_array(labels), 3)
 
 
 COLUMNS = {
@@ -143,15 +143,19 @@ COLUMNS = {
 @pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
 def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
     with pytest.raises(ValueError, match=r"row 1: y (has no label|contains nan)"):
-        infer(as_array(y), 3)
+        infer_condition(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
-    assert infer(whole, 2).encode(whole).tolist() == [0, 1]
+    assert infer_condition(whole, 2).encode(whole).tolist() == [0, 1]
 
 
 def test_a_mask_is_not_ignored():
     y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
-    columns = infer(np.ones((2, 2)), 2)
-    for call in (as_array, columns.encode, lambda y: repeated(columns, y[1], 3)):
+    columns = infer_condition(np.ones((2, 2)), 2)
+    for call in (
+        as_array,
+        columns.encode,
+        lambda y: broadcast_condition(columns, y[1], 3),
+    ):
         with pytest.raises(ValueError, match="a value of y is masked"):
             call(y)
     assert type(as_array(np.ma.masked_array([1, 2]))) is np.ndarray
@@ -167,7 +171,7 @@ def test_a_mask_is_not_ignored():
     ],
 )
 def test_labels_of_different_types_are_different(y, classes):
-    labels = infer(as_array(y), len(y))
+    labels = infer_condition(as_array(y), len(y))
     assert sorted(map(repr, labels.classes.tolist())) == sorted(map(repr, classes))
     decoded = labels.decode(labels.encode(y)).tolist()
     assert [(v, isinstance(v, bool)) for v in decoded] == [
@@ -176,7 +180,7 @@ def test_labels_of_different_types_are_different(y, classes):
 
 
 def test_a_label_of_another_type_is_unknown():
-    labels = infer(np.array([0, 1]), 2)
+    labels = infer_condition(np.array([0, 1]), 2)
     assert labels.encode([1.0, 0]).tolist() == [1, 0]
     for y in ([True], ["1"], [(1,)]):
         with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):

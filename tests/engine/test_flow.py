@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -39,28 +39,33 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
-def fit(flow, particles, data, noise=Noise(Seed(0)), **options):  # noqa: B008, frozen
+NOISE = ParticleNoise(Seed(0))
+
+
+def fit(flow, particles, data, noise=NOISE, **options):
     return simulate(flow, particles, flow.target(particles, data), noise, **options)
 
 
-def one_stage(frame, n_steps, transport=Sorted(), seed=0, n_conditions=0, **options):  # noqa: B008
-    return Flow(
-        [Stage("flow", frame, n_steps, transport, **options)], Seed(seed), n_conditions
-    )
+def one_stage(frame, n_steps, condition_dim=0, **options):
+    stage = Stage("flow", frame, n_steps, Sorted(), **options)
+    return Flow([stage], Seed(0), condition_dim)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
 @pytest.mark.parametrize("frame", FRAMES, ids=str)
 def test_every_combination_keeps_the_invariants(frame, transport, condition):
-    """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
+    """Finite, closer to the data, same bits again, y untouched.
+
+    The replayed model moves alike.
+    """
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
     flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
     results = []
     for _ in range(2):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
-        model = fit(flow, particles, data, Noise(Seed(5)))
+        model = fit(flow, particles, data, ParticleNoise(Seed(5)))
         after = [t for t in (data.x, particles.y, data.y) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
@@ -71,8 +76,9 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     assert error[1] < 0.5 * error[0]
     if isinstance(frame, Axis) and isinstance(transport, Interpolated):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
-    # Kept as fitted, a model replayed on the particles' own noise is the simulation again.
-    replay(flow, model, start, Noise(Seed(5)))
+    # Kept as fitted, a model replayed on the particles' own noise is the simulation
+    # again.
+    replay(flow, model, start, ParticleNoise(Seed(5)))
     assert torch.allclose(start.x, results[0], atol=1e-9)
 
 
@@ -112,7 +118,7 @@ def test_the_order_of_the_data_does_not_matter(seed):
     particles, data = clouds("labels")
     again, _ = clouds("labels")
     order = Seed(seed).permutation(data.x.shape[1])
-    flow = one_stage(Orthogonal(), 6, n_conditions=3)
+    flow = one_stage(Orthogonal(), 6, condition_dim=3)
     fit(flow, particles, data)
     shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
     fit(flow, again, shuffled)
@@ -129,20 +135,25 @@ def test_the_step_size_falls_over_the_taper(size, taper, sizes):
 
 
 def test_entropy_reaches_the_closed_form_width():
-    """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd = 0."""
+    """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd
+    = 0.
+    """
     d = 3
     sigma = 1.5
     lam = 0.05
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = Flow([Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam)
-    fit(flow, particles, data, Noise(Seed(3)))
+    fit(flow, particles, data, ParticleNoise(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
 
 def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
-    """Half of all particles in a class that has a tenth of the data: every class still in its place."""
+    """Half of all particles in a class that has a tenth of the data.
+
+    Every class still in its place.
+    """
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(
@@ -150,13 +161,13 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     )
     y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
     particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), y_p)
-    fit(one_stage(Orthogonal(), 60, taper=0.5, n_conditions=3), particles, data)
+    fit(one_stage(Orthogonal(), 60, taper=0.5, condition_dim=3), particles, data)
     nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
     assert float((nearest == y_p).double().mean()) > 0.99
 
 
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
-    noise = Noise(Seed(0), first=7)
+    noise = ParticleNoise(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS_PER_DRAW", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
@@ -164,7 +175,10 @@ def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch)
 
 @dataclasses.dataclass(frozen=True)
 class Rotated:
-    """The first two of three coordinates, seen from elsewhere; the third is set to 0 at the end."""
+    """The first two of three coordinates, seen from elsewhere.
+
+    The third is set to 0 at the end.
+    """
 
     u: torch.Tensor
 
@@ -179,7 +193,9 @@ class Rotated:
 
 
 def test_a_stage_moves_particles_in_its_own_space():
-    """What the space does not see stays, and the model does the same to the same particles."""
+    """What the space does not see stays, and the model does the same to the same
+    particles.
+    """
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, subspace=Rotated(u)),
@@ -205,5 +221,5 @@ def test_a_stage_moves_particles_in_its_own_space():
     turned_back = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double() @ alone.x
     assert torch.allclose(particles.x[:2], turned_back, atol=1e-12)
     again = Cloud(start.clone())
-    replay(flow, model, again, Noise(Seed(0)))
+    replay(flow, model, again, ParticleNoise(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)

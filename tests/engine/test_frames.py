@@ -1,4 +1,8 @@
-"""Frames: Parseval, reproducible, the same on every device, blind to conditions they are not given."""
+"""Frames.
+
+Parseval, reproducible, the same on every device, blind to conditions they are not
+given.
+"""
 
 import pytest
 import torch
@@ -15,11 +19,11 @@ def particles(d):
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 3))
-def test_orthogonal_and_axis_frames_are_parseval(d, step, n_conditions):
+def test_orthogonal_and_axis_frames_are_parseval(d, step, condition_dim):
     for kind in (Orthogonal(), Axis()):
-        frame = kind.draw(Seed(1), step, particles(d), n_conditions)
+        frame = kind.draw(Seed(1), step, particles(d), condition_dim)
         theta = torch.eye(d).double() if frame.theta is None else frame.theta
-        assert frame.parseval == 1
+        assert frame.frame_bound == 1
         assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
         x = Seed(2).normal(d, 5)
         assert torch.allclose(frame.lift(frame.project(Cloud(x))), x, atol=1e-12)
@@ -28,14 +32,14 @@ def test_orthogonal_and_axis_frames_are_parseval(d, step, n_conditions):
 def test_random_frames_are_parseval_on_average():
     d = 4
     frames = [Random(500).draw(Seed(0), step, particles(d), 0) for step in range(200)]
-    mean = sum(f.theta.T @ f.theta / f.parseval for f in frames) / len(frames)
+    mean = sum(f.theta.T @ f.theta / f.frame_bound for f in frames) / len(frames)
     assert torch.allclose(mean, torch.eye(d).double(), atol=0.02)
 
 
 def test_random_directions_are_the_papers():
     plain = Random(30).draw(Seed(0), 0, particles(5), 0)
     assert torch.allclose(plain.theta.norm(dim=1), torch.ones(30).double())
-    assert plain.parseval == 30 / 5  # lift divides by H/d: the factor η/H with η = d
+    assert plain.frame_bound == 30 / 5  # lift divides by H/d: the factor η/H with η = d
     joint = Random(30).draw(Seed(0), 0, particles(5), 2)
     norm = torch.cat((joint.theta, joint.theta_y), dim=1).norm(dim=1)
     assert torch.allclose(norm, torch.ones(30).double())

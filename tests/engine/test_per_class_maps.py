@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compact import thin
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -153,15 +153,15 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     fresh_slices = ClassSlices((0, 30, 60, 90))
     stages = [
         Stage("flow", Orthogonal(), 6, Sorted(), n_knots=32),
-        Stage("axes", Axis(), 2, Sorted(), n_knots=32, exact=True),
+        Stage("axes", Axis(), 2, Sorted(), n_knots=32, matches_marginals=True),
     ]
-    flow = Flow(stages, Seed(0), n_conditions=3, amplifier=np.inf)
+    flow = Flow(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), None, slices_p)
     target = flow.target(particles, Cloud(data, None, slices_q))
-    model = simulate(flow, particles, target, Noise(Seed(1)))
+    model = simulate(flow, particles, target, ParticleNoise(Seed(1)))
     samples = Cloud(fresh.clone(), None, fresh_slices)
-    replay(flow, model, samples, Noise(Seed(2)))
-    unconditional = replace(flow, n_conditions=0)
+    replay(flow, model, samples, ParticleNoise(Seed(2)))
+    unconditional = replace(flow, condition_dim=0)
     for c, columns_p, columns_q in each_class(slices_p, slices_q):
         columns = slice(30 * c, 30 * (c + 1))
         if is_empty(columns_q):
@@ -170,8 +170,8 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
             continue
         alone = Cloud(x[:, columns_p].clone())
         own_target = unconditional.target(alone, Cloud(data[:, columns_q]))
-        own_model = simulate(unconditional, alone, own_target, Noise(Seed(1)))
+        own_model = simulate(unconditional, alone, own_target, ParticleNoise(Seed(1)))
         assert torch.allclose(particles.x[:, columns_p], alone.x)
         own_samples = Cloud(fresh[:, columns].clone())
-        replay(unconditional, own_model, own_samples, Noise(Seed(2)))
+        replay(unconditional, own_model, own_samples, ParticleNoise(Seed(2)))
         assert torch.allclose(samples.x[:, columns], own_samples.x)

@@ -1,4 +1,7 @@
-"""The seed tree: known answers, independence of chunks, no collisions, right distributions."""
+"""The seed tree.
+
+Known answers, independence of chunks, no collisions, right distributions.
+"""
 
 import numpy as np
 import pytest

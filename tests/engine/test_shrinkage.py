@@ -1,4 +1,7 @@
-"""Maps are shrunk within their noise: no signal, no movement; and what is significant stays."""
+"""Maps are shrunk within their noise: no signal, no movement.
+
+And what is significant stays.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, FlowState, Noise, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -36,10 +39,11 @@ def test_without_signal_hardly_anything_moves(transport):
     z_q = normal(50, 600, seed=1)
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, 3.0)
-    before, after = (fit.map.displace(z_p).square().mean() for fit in (free, less))
+    before = free.map.displace(z_p).square().mean()
+    after = less.map.displace(z_p).square().mean()
     assert after < 0.15 * before
-    assert less.moving < 0.5
-    assert free.moving is None
+    assert less.active_fraction < 0.5
+    assert free.active_fraction is None
     assert torch.equal(less.cost, free.cost)
 
 
@@ -51,14 +55,15 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     z_q = scale * normal(3, 400, seed=1) + shift
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, kappa, distinct=0.5)
-    wanted, found = (fit.map.displace(z_p) for fit in (free, less))
-    at = wanted.abs().argmax(1, keepdim=True)  # where it is largest
-    factor = (found.gather(1, at) / wanted.gather(1, at))[:, 0]
+    wanted = free.map.displace(z_p)
+    shrunk_dz = less.map.displace(z_p)
+    largest = wanted.abs().argmax(1, keepdim=True)
+    factor = (shrunk_dz.gather(1, largest) / wanted.gather(1, largest))[:, 0]
     noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
     expected = (1 - noise / free.cost).clamp(min=0)
     bins = isinstance(transport, Histogram)
     assert torch.allclose(factor, expected, atol=0.02 if bins else 1e-9)
-    assert torch.allclose(found, factor[:, None] * wanted, atol=1e-9)
+    assert torch.allclose(shrunk_dz, factor[:, None] * wanted, atol=1e-9)
     if not bins:
         assert torch.allclose(less.dz, factor[:, None] * free.dz)
 
@@ -90,9 +95,13 @@ def test_every_class_has_its_own_noise():
 
 
 def test_where_classes_share_maps_their_gaps_are_no_noise():
-    """Two samples of the same classes, far apart: the noise is that of the classes, added up."""
+    """Two samples of the same classes, far apart.
+
+    The noise is that of the classes, added up.
+    """
     codes = torch.arange(4000) % 10
-    z_p, z_q = (normal(60, 4000, seed=s) + 100 * codes for s in (0, 1))
+    z_p = normal(60, 4000) + 100 * codes
+    z_q = normal(60, 4000, seed=1) + 100 * codes
     within = variance_within(z_q, codes, 10)
     assert torch.allclose(
         within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
@@ -101,11 +110,14 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert 2 < kappa.mean() < 4  # as for one class
     rates = noise_rates(4000, 4000, codes, codes)
     fit = Shrunk(Sorted(), 3.0, rates, n_shared=10).fit(z_p, z_q, Batch(codes=codes))
-    assert 0.2 < fit.moving < 0.8
+    assert 0.2 < fit.active_fraction < 0.8
 
 
 def test_exact_stages_are_never_shrunk():
-    stages = [Stage("a", Orthogonal(), 2), Stage("b", Axis(), 2, Sorted(), exact=True)]
+    stages = [
+        Stage("a", Orthogonal(), 2),
+        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
+    ]
     flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
     assert flow.stages[0].transport == Shrunk(
         stages[0].transport, 2.0, (0.1,), n_shared=3
@@ -119,11 +131,15 @@ def test_a_flow_between_equal_distributions_ends_early():
     y = normal(4, 3000, seed=1)
     plain = Flow([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
     for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
-        run = FlowState()
+        state = FlowState()
         flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))
         particles = Cloud(x.clone())
         simulate(
-            flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), state=run
+            flow,
+            particles,
+            flow.target(particles, Cloud(y)),
+            ParticleNoise(Seed(1)),
+            state=state,
         )
-        assert least <= run.steps_done <= max_samples
-        assert run.steps_done + run.steps_skipped == 200
+        assert least <= state.steps_done <= max_samples
+        assert state.steps_done + state.steps_skipped == 200

@@ -27,9 +27,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def transported(transport, z_p, z_q, weights=None):
-    z_p, z_q = (
-        torch.as_tensor(z, dtype=torch.float64).reshape(1, -1) for z in (z_p, z_q)
-    )
+    z_p = torch.as_tensor(z_p, dtype=torch.float64).reshape(1, -1)
+    z_q = torch.as_tensor(z_q, dtype=torch.float64).reshape(1, -1)
     batch = Batch(weights=None if weights is None else torch.as_tensor(weights))
     fit = transport.fit(z_p, z_q, batch)
     dz = fit.map.displace(z_p) if fit.dz is None else fit.dz
@@ -64,7 +63,10 @@ def test_sorted_with_equal_counts_is_pots_plan(seed, n):
 def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(
     seed, m, n, weighted
 ):
-    """The plan gives particle k some data; interpolation may reach the neighbours, never further."""
+    """The plan gives particle k some data.
+
+    Interpolation may reach the neighbours, never further.
+    """
     rng = np.random.default_rng(seed)
     z_p = rng.normal(size=m)
     z_q = np.sort(rng.gamma(2, size=n))
@@ -134,9 +136,9 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
     transport, factor, slope
 ):
     z_p = torch.linspace(0, 1, 11).double()[None]
-    table = transport.fit(z_p, 5 + factor * z_p).map
+    transport_map = transport.fit(z_p, 5 + factor * z_p).map
     far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
-    image = (far + table.displace(far))[0]
+    image = (far + transport_map.displace(far))[0]
     wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
     assert torch.allclose(image, torch.tensor(wanted).double())
 

@@ -12,7 +12,7 @@ DTYPES = {"cpu": [torch.float32, torch.float64], "triton": [torch.float32]}
 
 @pytest.fixture(scope="module", params=["cpu", "triton"])
 def backend(request):
-    """The kernels of a module, its name, its device and the types that it is made for."""
+    """The kernels of a module, its name, its device and its types."""
     if request.param == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
         from sliceflow.kernels import triton as module

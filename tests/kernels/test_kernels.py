@@ -1,4 +1,6 @@
-"""Every kernel of every backend against the plain-torch reference, on friendly and hostile projections.
+"""Every kernel of every backend against the plain-torch reference.
+
+Projections are friendly and hostile.
 
 Triton's kernels run on a GPU where there is one, else in Triton's interpreter.
 """
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import cpu, reference
+from sliceflow.kernels import cpu, displace_by_class, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -129,11 +131,11 @@ def test_the_closest_row_is_found(backend, kind, others):
             x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
             most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
             ours, theirs = (
-                k.closest(x, rows, most, others) for k in (backend, reference)
+                k.nearest_distance(x, rows, most, others) for k in (backend, reference)
             )
             close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
             if not others and d > 1:
-                assert backend.closest(rows, rows, most).tolist() == [0.0] * n
+                assert backend.nearest_distance(rows, rows, most).tolist() == [0.0] * n
 
 
 # Histograms
@@ -201,7 +203,10 @@ def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(backend, 
 @pytest.mark.parametrize("v", [np.nan, -np.inf, np.inf, -1e300, 1e300, 0.0, 0.7])
 @pytest.mark.parametrize("start", [0.0, np.nan, -np.inf, np.inf])
 def test_every_number_has_a_bin(v, start):
-    """It is where something is written, and compiled code casts NaN to anything; Python refuses."""
+    """It is where something is written, and compiled code casts NaN to anything.
+
+    Python refuses.
+    """
     for rate in (0.0, 8.0):
         assert 0 <= int(cpu._bin(v, start, rate, 8)) <= 7
         assert int(cpu._bin(v, start, rate, 8)) == int(
@@ -261,7 +266,10 @@ def test_large_counts_do_not_overflow(backend, rng):
 
 
 def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
-    """Two clusters far apart keep to themselves: the bins beside the gap are not stretched into it."""
+    """Two clusters far apart keep to themselves.
+
+    The bins beside the gap are not stretched into it.
+    """
     z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(
         backend.device
     )
@@ -289,8 +297,9 @@ def test_runs_of_columns_are_counted_and_displaced_by_themselves(
         projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
     )
     ends = [torch.full((3 * runs,), v, device=z.device).double() for v in (-2.0, 1.5)]
-    moved = backend.displace_classes(z, *ends, tables, starts)
-    close(moved, reference.displace_classes(z, *ends, tables, starts), 4)
+    maps = (*ends, tables)
+    moved = displace_by_class(backend.displace_grid, z, maps, starts)
+    close(moved, displace_by_class(reference.displace_grid, z, maps, starts), 4)
     assert counts.shape == (3 * runs, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)

@@ -1,4 +1,7 @@
-"""Maps through a few knots: those of every backend against the plain-torch reference."""
+"""Maps through a few knots.
+
+Those of every backend against the plain-torch reference.
+"""
 
 import pytest
 import torch
@@ -63,9 +66,12 @@ def hostile(kind, device, dtype=torch.float32):
 
 
 def both(backend, arguments, n_knots, exponent=EXPONENT):
-    """Of the kernel and of the reference: lo, hi, places and levels. The ranges are the same bits."""
+    """Of the kernel and of the reference: lo, hi, places and levels.
+
+    The ranges are the same bits.
+    """
     ours, theirs = (
-        k.at_bends(*arguments, n_knots, exponent) for k in (backend, reference)
+        k.compress_map(*arguments, n_knots, exponent) for k in (backend, reference)
     )
     assert all(
         a.dtype == b.dtype and a.shape == b.shape
@@ -81,12 +87,15 @@ def both(backend, arguments, n_knots, exponent=EXPONENT):
 
 
 def on_grid(kept, n_bins):
-    return reference.through_knots(*kept, n_bins, EXPONENT, torch.float64)
+    return reference.expand_map(*kept, n_bins, EXPONENT, torch.float64)
 
 
 @pytest.mark.parametrize(("n_bins", "n_knots", "h"), SIZES)
 def test_knots_agree_but_for_ties(backend, n_bins, n_knots, h):
-    """Sums are rounded in another order: a knot in a thousand may stand one edge beside."""
+    """Sums are rounded in another order.
+
+    A knot in a thousand may stand one edge beside.
+    """
     dtype = torch.float32 if n_bins % 100 else torch.float64
     arguments = maps(
         n_bins, h * (40 if backend.device == "cuda" else 1), backend.device, dtype
@@ -132,11 +141,11 @@ def test_steps_of_any_size_are_exact(backend):
 
 def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
     arguments = maps(64, 2, backend.device)
-    whole = backend.at_bends(*arguments, 8, EXPONENT)
+    whole = backend.compress_map(*arguments, 8, EXPONENT)
     for dtype in (torch.int64, torch.float64):
-        same = backend.at_bends(*arguments[:3], arguments[3].to(dtype), 8, EXPONENT)
+        same = backend.compress_map(*arguments[:3], arguments[3].to(dtype), 8, EXPONENT)
         assert all(torch.equal(a, b) for a, b in zip(whole, same, strict=True))
-    part = backend.at_bends(*(t[1:2] for t in arguments), 8, EXPONENT)
+    part = backend.compress_map(*(t[1:2] for t in arguments), 8, EXPONENT)
     assert all(torch.equal(a[1:2], b) for a, b in zip(whole, part, strict=True))
     ours, theirs = both(backend, (*arguments[:3], arguments[3].double().sqrt()), 8)
     assert torch.equal(ours[2], theirs[2])
@@ -150,12 +159,12 @@ def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
 def test_grids_are_made_with_the_same_bits_on_every_device(
     backend, n_bins, n_knots, dtype
 ):
-    kept = reference.at_bends(
+    kept = reference.compress_map(
         *maps(n_bins, 4, backend.device, dtype), n_knots, EXPONENT
     )
     kept[3][:, ::3] *= -1  # lines that descend are made to ascend
-    ours = backend.through_knots(*kept, n_bins, EXPONENT, dtype)
+    ours = backend.expand_map(*kept, n_bins, EXPONENT, dtype)
     assert ours.dtype == dtype
     assert bool((ours.diff(dim=1) >= 0).all())
-    on_cpu = reference.through_knots(*(t.cpu() for t in kept), n_bins, EXPONENT, dtype)
+    on_cpu = reference.expand_map(*(t.cpu() for t in kept), n_bins, EXPONENT, dtype)
     assert torch.equal(ours.cpu(), on_cpu)

@@ -66,7 +66,10 @@ def test_the_reference_takes_over_with_one_warning(
     ],
 )
 def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
-    """In the interpreter. Some tiles fill the rotations of the kernels, and some do not."""
+    """In the interpreter.
+
+    Some tiles fill the rotations of the kernels, and some do not.
+    """
     pytest.importorskip("triton", reason="Triton is not installed")
     if torch.cuda.is_available():
         pytest.skip("on a GPU the tests of model files compare it with the CPU")
@@ -80,7 +83,7 @@ def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
     y, asked = ((), None) if amplifier is None else ((labels,), labels[:20])
 
     def sampled(flow):
-        return flow.sample(20, asked, random_state=1).astype(int)
+        return flow.sample(20, y=asked, random_state=1).astype(int)
 
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "for_device", lambda _: complete(gpu))

@@ -1,4 +1,7 @@
-"""Pictures in tiles: projected, moved and lifted by every backend as by the reference."""
+"""Pictures in tiles.
+
+Projected, moved and lifted by every backend as by the reference.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +37,7 @@ def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
         .to(backend.device)
     )
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
-    theta = np.pad(theta, (0, backend.lanes(geometry.side) - geometry.side))
+    theta = np.pad(theta, (0, backend.padded_size(geometry.side) - geometry.side))
     lo, hi = (
         torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
         for v in (-2.0, 1.5)
@@ -58,7 +61,10 @@ def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
 
 
 def dtypes(backend):
-    """Triton's rotations may have 16 bits: the errors of half precision add up as a random walk."""
+    """Triton's rotations may have 16 bits.
+
+    The errors of half precision add up as a random walk.
+    """
     return (
         (torch.float16, torch.float32) if backend.name == "triton" else (torch.float32,)
     )
@@ -90,7 +96,10 @@ def test_tiles_are_projected_and_lifted(backend, cut):
 )
 @pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
 def test_tiles_are_moved(backend, cut, starts):
-    """Tables of 65 random knots bend sharply: a z that is rounded by 1e-3 moves by up to 1e-2."""
+    """Tables of 65 random knots bend sharply.
+
+    A z that is rounded by 1e-3 moves by up to 1e-2.
+    """
     dtype = dtypes(backend)[0]
     n_classes, n_runs = (3, 1) if starts is None else (0, len(starts) - 1)
     x, theta, geometry, table, shift = tiles_of(

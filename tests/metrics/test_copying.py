@@ -135,4 +135,4 @@ def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
     assert copy_warning(equal_rows) == "", "nothing to compare with"
     assert shows_copying(0.06, 1.0)
     assert shows_copying(0.0, 0.69)
-    assert not shows_copying(0.06, 1.0, floor=0.02)
+    assert not shows_copying(0.06, 1.0, reference=0.02)

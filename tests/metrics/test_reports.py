@@ -1,4 +1,4 @@
-"""One report for all kinds: fresh rows score as the floor, bad ones do not."""
+"""One report for all kinds: fresh rows score as real rows, bad ones do not."""
 
 import json
 
@@ -47,23 +47,25 @@ def fresh():
     return found
 
 
-def test_fresh_vectors_score_as_the_floor_and_each_fault_moves_its_number(fresh):
+def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh):
     assert fresh.kind == "vectors"
-    for number in fresh.numbers:
-        if number.name == "copies":
-            assert number.value < 0.03
-            assert number.floor == 0.01
+    for metric in fresh.metrics:
+        if metric.name == "copies":
+            assert metric.value < 0.03
+            assert metric.reference == 0.01
         else:
-            assert number.value == pytest.approx(number.floor, rel=0.35), number.name
+            assert metric.value == pytest.approx(metric.reference, rel=0.35), (
+                metric.name
+            )
     wide = report(2 * FRESH, TRAIN, TEST, device="cpu")
     for name in ("sliced distance", "two-sample accuracy", "NN ratio"):
         assert wide[name].value > 1.2 * fresh[name].value
     narrow = report(0.2 * FRESH, TRAIN, TEST, device="cpu")
-    assert narrow["coverage"].value < 0.7 * narrow["coverage"].floor
+    assert narrow["coverage"].value < 0.7 * narrow["coverage"].reference
     copied = report(TRAIN, TRAIN, TEST, device="cpu")
     assert (copied["copies"].value, copied["NN ratio"].value) == (1, 0)
     assert copied["sliced distance"].value == pytest.approx(
-        fresh["sliced distance"].floor, rel=0.2
+        fresh["sliced distance"].reference, rel=0.2
     )
     assert copied.verdict.startswith(
         "The samples copy training rows (copies 1, NN ratio 0)"
@@ -76,19 +78,19 @@ def test_fresh_vectors_score_as_the_floor_and_each_fault_moves_its_number(fresh)
 def test_columns_count_alike_whatever_their_units(fresh):
     unit = np.array([1e3, 1e-2, 5, 1])
     moved = report(FRESH * unit, TRAIN * unit, TEST * unit, device="cpu")
-    for a, b in zip(fresh.numbers, moved.numbers, strict=True):
+    for a, b in zip(fresh.metrics, moved.metrics, strict=True):
         assert a.value == pytest.approx(b.value, abs=0.03)
 
 
 def test_a_report_prints_a_table_and_is_json(fresh):
     lines = str(fresh).splitlines()
     assert lines[0] == fresh.verdict
-    assert lines[1].split() == ["samples", "floor", "ideal"]
-    assert len(lines) == 3 + len(fresh.numbers)
+    assert lines[1].split() == ["samples", "real", "rows", "ideal"]
+    assert len(lines) == 3 + len(fresh.metrics)
     assert "400 samples, 400 training rows and 400 held-out rows" in lines[-1]
     told = json.loads(json.dumps(fresh.to_dict()))
-    assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
-    assert all(n.meaning for n in fresh.numbers)
+    assert [n["name"] for n in told["metrics"]] == [n.name for n in fresh.metrics]
+    assert all(n.meaning for n in fresh.metrics)
     assert "rough" not in lines[0]
     assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith(
         "all numbers are rough"
@@ -105,9 +107,9 @@ def test_classes_are_recognised(digits):
         test.images[:n], train.images, test.images[n:], y=(*y[:2], test.labels[n:])
     )
     assert found["recognised"].value == pytest.approx(
-        found["recognised"].floor, abs=0.05
+        found["recognised"].reference, abs=0.05
     )
-    assert found["recognised"].floor > 0.9
+    assert found["recognised"].reference > 0.9
     wrong = report(FRESH, TRAIN, TEST, y=[np.arange(400) % 2] * 3, device="cpu")
     assert wrong["recognised"].value == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ValueError, match="a class for each row"):
@@ -122,7 +124,7 @@ def test_pictures_have_numbers_of_their_own(rng):
     train, test, new = (x + rng.integers(0, 9, x.shape) for x in (train, test, new))
     good = report(new, train, test, device="cpu")
     assert good.kind == "pictures"
-    assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].floor, rel=0.3)
+    assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].reference, rel=0.3)
     assert good["coverage"].value > 0.8
     assert "they cover" in good.verdict
     noisy = train + rng.integers(-20, 21, train.shape)  # copies under noise
@@ -137,19 +139,21 @@ def test_pictures_have_numbers_of_their_own(rng):
     assert turned["copies"].value == 1, "mirror images are copies, too"
     assert (
         report(0.5 * new, train, test, device="cpu")["FD-PCA32"].value
-        > 3 * good["FD-PCA32"].floor
+        > 3 * good["FD-PCA32"].reference
     )
 
 
-def test_fresh_tables_score_as_the_floor():
+def test_fresh_tables_score_as_real_rows():
     train, test, new = ROWS
     found = report(new, train, test)
     assert found.kind == "tables"
     assert found["detection"].value == pytest.approx(0.5, abs=0.1)
     assert found["shape"].value > 0.9
-    assert found["trend"].value == pytest.approx(found["trend"].floor, abs=0.05)
-    assert found["utility"].value == pytest.approx(found["utility"].floor, abs=0.1)
-    assert found["rules kept"].value == found["rules kept"].floor == 1
+    assert found["trend error"].value == pytest.approx(
+        found["trend error"].reference, abs=0.05
+    )
+    assert found["utility"].value == pytest.approx(found["utility"].reference, abs=0.1)
+    assert found["rules kept"].value == found["rules kept"].reference == 1
     assert found["copies"].value < 0.05
     assert found["exact copies"].value == 0
     assert 0.8 < found["NN ratio"].value < 1.2
@@ -165,7 +169,7 @@ def test_the_order_of_rows_says_nothing():
         frame.sort_values("town", ignore_index=True) for frame in (train, test[:60])
     ]
     found = report(new, *turned)
-    assert found["trend"].floor < 0.2
+    assert found["trend error"].reference < 0.2
     assert found.note == "250 samples, 250 training rows and 60 held-out rows"
 
 
@@ -177,9 +181,9 @@ def test_bad_tables_are_found_out(rng):
     assert found["detection"].value > 0.7
     assert found["shape"].value > 0.9
     assert {"a", "b"} == set(found.details["pairs"][0][:2]) or found[
-        "trend"
+        "trend error"
     ].value > 0.1
-    assert found["utility"].value < found["utility"].floor - 0.15
+    assert found["utility"].value < found["utility"].reference - 0.15
     assert 0.2 < found["rules kept"].value < 0.6
     assert "break a rule" in found.verdict
     assert "REAL VALUES of id" in found.verdict

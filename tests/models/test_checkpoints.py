@@ -30,8 +30,10 @@ KINDS = [
 
 def fit(folder, kind="vectors", listeners=(), every=0, **changes):
     make, data = PARTS[kind]
-    kept = dict(checkpoint_dir=folder, checkpoint_every=every)
-    return make().set_params(**changes).fit(*data, **kept, listeners=listeners)
+    flow = make().set_params(**changes)
+    return flow.fit(
+        *data, checkpoint_dir=folder, checkpoint_every=every, listeners=listeners
+    )
 
 
 class Killed(Exception):
@@ -40,11 +42,11 @@ class Killed(Exception):
 
 def stopped(folder, after=2, kind="vectors", **more):
     """A fit that was killed, a step after its checkpoint."""
-    heard = []
+    events = []
 
     def kill(event):
-        heard.append(event)
-        if len(heard) > after:
+        events.append(event)
+        if len(events) > after:
             raise Killed
 
     with pytest.raises(Killed):
@@ -68,10 +70,9 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(kind, tmp_path, f
 def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
     stopped(tmp_path / "a", random_state=None)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    a, b = (
-        saved(fit(tmp_path / name, random_state=None), particles=True) for name in "ab"
-    )
-    assert a == b
+    first = fit(tmp_path / "a", random_state=None)
+    second = fit(tmp_path / "b", random_state=None)
+    assert saved(first, particles=True) == saved(second, particles=True)
 
 
 def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
@@ -88,12 +89,11 @@ def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
     with pytest.raises(Killed):
         fit(tmp_path / "part", "grey", (skip, kill))
     fit(tmp_path / "part", "grey", (skip, resumed.append))
-    of = ("steps_done", "steps_total", "stage_index", "step")
-    heard = [
-        [[getattr(e, name) for name in of] for e in events]
-        for events in (whole, resumed)
-    ]
-    assert heard[0][-len(resumed) :] == heard[1]
+
+    def positions(events):
+        return [(e.steps_done, e.steps_total, e.stage_index, e.step) for e in events]
+
+    assert positions(whole)[-len(resumed) :] == positions(resumed)
 
 
 def test_checkpoints_are_written_from_time_to_time_only(tmp_path):

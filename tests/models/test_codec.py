@@ -96,14 +96,14 @@ DTYPES = {
 def array_kinds(draw):
     """A dataclass with an array, and a strategy of its objects."""
     dtype = draw(st.sampled_from(sorted(DTYPES, key=str)))
-    packed = draw(st.sampled_from(["", "planes"]))
+    differences = 0
     if np.issubdtype(dtype, np.integer):
-        packed = draw(st.sampled_from(["", "planes", "delta"]))
+        differences = draw(st.sampled_from([0, 1]))
     rank = draw(st.integers(1, 3))
     shapes = st.tuples(*[st.integers(0, 3)] * rank)
     values = shapes.flatmap(lambda shape: arrays(dtype, shape))
     dims = " ".join("abc"[:rank])
-    about = Array(dims, DTYPES[dtype], finite=False, packed=packed)
+    about = Array(dims, DTYPES[dtype], finite=False, differences=differences)
     container = np.ndarray
     if draw(st.booleans()):
         container = Tensor
@@ -207,7 +207,7 @@ class Counted:
 @dataclass(frozen=True)
 class Maps:
     knots: Annotated[Tensor, Array("h k", (torch.float32, torch.float64))]
-    neighbours: Annotated[np.ndarray, Array("h", torch.int64, ge=0, packed="delta")]
+    neighbours: Annotated[np.ndarray, Array("h", torch.int64, ge=0, differences=1)]
     n: int
     theta: Annotated[Tensor, Array("h d", torch.float64)] | None = None
     note: str = field(default="", metadata={"saved": False})
@@ -224,9 +224,7 @@ class Model:
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: (
-        Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
-    )
+    pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, differences=3)] | None
 
 
 def maps(k, rng):

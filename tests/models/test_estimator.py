@@ -1,10 +1,12 @@
-"""What all estimators share: fit, plan, sample, score, save, listeners. For every kind of model."""
+"""What all estimators share: fit, plan, sample, score, save, listeners."""
 
 import dataclasses
 import inspect
 import itertools
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -36,6 +38,7 @@ from sliceflow import (
     ImageFlow,
     PictureOptions,
     SlicedWassersteinFlow,
+    VectorOptions,
     frames,
     metrics,
     transports,
@@ -55,8 +58,14 @@ def kind(request):
 # Conventions
 
 
-@parametrize_with_checks([vectors(0, n_particles=30, n_steps=1, keep_rows=True)])
+@parametrize_with_checks([vectors(0, n_particles=30, n_steps=1)])
 def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([SlicedWassersteinFlow()])
+def test_scikit_learn_conventions_at_the_defaults(estimator, check):
     check(estimator)
 
 
@@ -73,9 +82,9 @@ def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator)
         "options",
         "preset",
     } <= set(parameters)
-    given = {name: object() for name in parameters}
-    made = estimator(**given)
-    assert all(getattr(made, name) is value for name, value in given.items())
+    values = {name: object() for name in parameters}
+    flow = estimator(**values)
+    assert all(getattr(flow, name) is value for name, value in values.items())
 
 
 def test_a_fit_changes_neither_parameters_nor_data(kind):
@@ -134,20 +143,20 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
 ):
     flow = fitted(kind)
     _, data = PARTS[kind]
-    y = None if len(data) == 1 else data[1][:9]
-    many = np.asarray(flow.sample(9, y, random_state=1), float)
-    few = np.asarray(flow.sample(4, y if y is None else y[:4], random_state=1), float)
-    near = (
-        1 if many.max() > 2 and data[0].dtype == np.uint8 else 1e-5
-    )  # other shapes round otherwise
+
+    def sample(n):
+        y = data[1][:n] if len(data) > 1 else None
+        return np.asarray(flow.sample(n, y=y, random_state=1), float)
+
+    many = sample(9)
+    tolerance = 1e-5  # arrays of other shapes are rounded otherwise
+    if many.max() > 2 and data[0].dtype == np.uint8:
+        tolerance = 1
     if kind not in ("local", "mixed"):
-        assert np.abs(many[:4] - few).max() <= near
+        assert np.abs(many[:4] - sample(4)).max() <= tolerance
     for space in ("vectors", "pictures"):
-        monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted._CHUNK", 2)
-    assert (
-        np.abs(np.asarray(flow.sample(9, y, random_state=1), float) - many).max()
-        <= near
-    )
+        monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted.SAMPLES_PER_PASS", 2)
+    assert np.abs(sample(9) - many).max() <= tolerance
 
 
 # Plans
@@ -166,6 +175,7 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
         assert not isinstance(value, transports.Auto)
     lines = str(plan).splitlines()
     assert lines[0].split() == ["method", *plan.method.split()]
+    assert plan._repr_html_().count("<tr>") == len(lines)
     assert [line.split()[0] for line in lines][1] == "data"
     assert (
         plan.settings()
@@ -189,7 +199,8 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
 @pytest.mark.parametrize("kind", ["labels", "grey labels"])
 def test_planning_changes_nothing(kind, state):
     make, data = PARTS[kind]
-    flow, other = (make().set_params(random_state=state(7)) for _ in range(2))
+    flow = make().set_params(random_state=state(7))
+    other = make().set_params(random_state=state(7))
     plan = flow.plan(*data)
     assert not [
         name for name in vars(flow) if name.endswith("_") or name.startswith("_")
@@ -233,7 +244,7 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
-def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
+def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     make, data = PARTS[kind]
     heard = []
     flow = make().set_params(verbose=1).fit(*data, listeners=heard.append)
@@ -243,14 +254,36 @@ def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
     assert [event.step for event in heard] == flow.history_["step"]
     stages = {event.stage_index: event.stage for event in heard}
     assert list(stages) == list(range(len(stages)))
-    printed = capsys.readouterr().err
-    assert printed.count("sliced distance") == min(10, flow.n_iter_)
-    assert (
-        f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
-        in printed
-    )
+    logged = caplog.messages
+    assert len(logged) == min(10, flow.n_iter_)
+    last = f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
+    assert last in logged[-1]
+    assert {(r.name, r.levelname) for r in caplog.records} == {("sliceflow", "INFO")}
     make().fit(*data)
-    assert capsys.readouterr() == ("", "")
+    assert caplog.messages == logged
+
+
+SILENT = """
+import logging, numpy as np, sliceflow
+if {handler}:
+    logging.basicConfig(filename={path!r}, level="INFO", format="mine: %(message)s")
+for _ in range(2):
+    flow = sliceflow.SlicedWassersteinFlow(n_particles=10, n_steps=1, verbose=1)
+    flow.fit(np.zeros((20, 2)))
+"""
+
+
+def test_what_is_logged_goes_to_stderr_unless_there_is_a_handler(tmp_path):
+    path = tmp_path / "log"
+    for handler in (False, True):
+        script = SILENT.format(handler=handler, path=str(path))
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == ""
+        n_lines = done.stderr.count("sliceflow: step 3/3, stage axis, sliced distance")
+        assert n_lines == (0 if handler else 2)  # one of each fit
+    assert path.read_text().count("mine: step 3/3, stage axis, sliced distance") == 2
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "grey"])
@@ -443,20 +476,25 @@ def test_the_score_is_minus_the_sliced_distance_in_the_units_of_the_flow(fitted)
     seed = Seed(3).child("score")
     rng = np.random.default_rng(1)
     rows = rng.normal(1, 2, (300, 3))
+
+    def standardised(x):
+        return (x - X.mean(0)) / X.std(0)
+
     drawn = fitted("vectors").sample(2100, random_state=seed)
-    wanted = metrics.sliced_wasserstein(
-        *((x - X.mean(0)) / X.std(0) for x in (drawn, rows))
-    )
-    assert fitted("vectors").score(rows) == pytest.approx(-wanted, rel=0.05)
+    distance = metrics.sliced_wasserstein(standardised(drawn), standardised(rows))
+    assert fitted("vectors").score(rows) == pytest.approx(-distance, rel=0.05)
+
+    def encoded(pixels):  # 17 values, in [−1, 1]
+        return (pixels.reshape(-1, 20) + 0.5) / 8.5 - 1
+
     drawn = fitted("grey").sample(2000, random_state=seed)
-    drawn, given = ((x.reshape(-1, 20) + 0.5) / 8.5 - 1 for x in (drawn, PICTURES))
-    wanted = metrics.sliced_wasserstein(drawn, given)
-    assert fitted("grey").score(PICTURES) == pytest.approx(-wanted, rel=0.1)
-    frame = vectors(0).fit(pd.DataFrame(X, columns=list("abc")))
-    assert frame.score(pd.DataFrame(rows, columns=list("abc"))) == vectors(0).fit(
-        X
-    ).score(rows)
-    assert frame.set_params(random_state=4).score(frame.sample(9)) < 0
+    distance = metrics.sliced_wasserstein(encoded(drawn), encoded(PICTURES))
+    assert fitted("grey").score(PICTURES) == pytest.approx(-distance, rel=0.1)
+
+    plain = vectors(0).fit(X)
+    named = vectors(0).fit(pd.DataFrame(X, columns=list("abc")))
+    assert named.score(pd.DataFrame(rows, columns=list("abc"))) == plain.score(rows)
+    assert named.set_params(random_state=4).score(named.sample(9)) < 0
 
 
 def test_wrong_labels_score_lower():
@@ -465,8 +503,8 @@ def test_wrong_labels_score_lower():
     for flow in (vectors(n_steps=20), vectors(n_steps=20, amplifier=math.inf)):
         flow.fit(x, y)
         assert flow.score(x, 1 - y) < 3 * flow.score(x, y)
-        left = y == 0  # shares of classes do not matter with labels
-        assert flow.score(x[left], y[left]) > 3 * flow.score(x[left])
+        is_first = y == 0  # shares of classes do not matter with labels
+        assert flow.score(x[is_first], y[is_first]) > 3 * flow.score(x[is_first])
     joint = vectors(condition="joint", n_steps=20).fit(x, x[:, :1])
     assert joint.score(x, np.roll(x[:, :1], 1, axis=0)) < 1.5 * joint.score(x, x[:, :1])
     light = (PICTURES // 2 + 8 * EVEN_AND_ODD[:, None, None]).astype(np.uint8)
@@ -483,6 +521,23 @@ def test_searches_choose_by_the_score():
         pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise"
     )
     assert np.all(scores < 0)
+
+
+def test_searches_reach_into_the_options():
+    x = mixture(60, 3)
+    flow = vectors(0, n_steps=1, options=None)
+    defaults = flow.get_params()
+    assert defaults["options__smoothing"] == "auto"
+    assert "options__smoothing" not in flow.get_params(deep=False)
+    grid = GridSearchCV(flow, {"options__smoothing": [0, 0.5]}, cv=2)
+    found = grid.fit(x).best_estimator_.options
+    assert found.smoothing == grid.best_params_["options__smoothing"]
+    assert flow.options is None
+    flow.set_params(options__n_knots=8).set_params(options__taper=1.0, n_steps=2)
+    assert flow.options == VectorOptions(n_knots=8, taper=1.0)
+    assert (flow.n_steps, clone(flow).options) == (2, flow.options)
+    with pytest.raises(ValueError, match="Invalid parameter 'options__no'"):
+        flow.set_params(options__no=1)
 
 
 def test_what_cannot_be_scored_is_refused(fitted):

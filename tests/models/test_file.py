@@ -20,7 +20,7 @@ from torch import Tensor
 import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compact import ModelStep, at_bends
+from sliceflow.engine.compact import ModelStep, compress_grid
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -62,7 +62,7 @@ def steps(n=8):
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
     low = torch.full((5,), -1.0).double()
     whole = GridMap(low, -low, bent)
-    tables = [KnotMap(knots, values), whole, at_bends(whole, 9, 1.0)]
+    tables = [KnotMap(knots, values), whole, compress_grid(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
     return tuple(
         ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n)
@@ -74,7 +74,7 @@ def small(**changes):
         stage=["flow"] * 8,
         step=list(range(8)),
         distance=[0.5] * 7 + [np.nan],
-        moving=[1.0] * 8,
+        active_fraction=[1.0] * 8,
     )
     fields = dict(
         seed=Seed(7, ("frame", 3)),
@@ -378,7 +378,7 @@ def test_memory_can_be_limited(path):
 
 def test_headers_have_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "MAX_HEADER_SIZE", 100)
-    with pytest.raises(ValueError, match="are there very many or very long labels"):
+    with pytest.raises(ValueError, match="use fewer or shorter labels"):
         save(tmp_path / "x", small())
 
 

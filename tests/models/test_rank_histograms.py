@@ -15,7 +15,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Histogram, Interpolated, Sorted
-from sliceflow.models.ranks import Ranks, SharedHistogram, across_ranks
+from sliceflow.models.rank_transports import SharedHistogram, across_ranks
+from sliceflow.models.ranks import Ranks
 
 
 class Threads:
@@ -26,10 +27,10 @@ class Threads:
         self._barrier = threading.Barrier(size)
         self._parts = []
 
-    def _combined(self, part, how):
+    def _combined(self, part, reduce):
         self._parts.append(part)
         self._barrier.wait()
-        out = how(torch.stack(list(self._parts)))
+        out = reduce(torch.stack(list(self._parts)))
         if self._barrier.wait() == 0:
             self._parts.clear()
         self._barrier.wait()
@@ -67,51 +68,49 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
             z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
         )
 
-    for found in ranks.run(fit):
+    for shared in ranks.run(fit):
         for name in ("lo", "hi", "values"):
-            assert torch.equal(getattr(found.map, name), getattr(alone.map, name))
+            assert torch.equal(getattr(shared.map, name), getattr(alone.map, name))
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
     y_q = torch.tensor([0, 0, 1, 1])
     y_p = torch.zeros(4, dtype=torch.int64)
-    here, away = (
-        weighted_batches(y_q, y_p, torch.arange(*ends), "cpu")
-        for ends in ((0, 2), (2, 4))
-    )
-    assert here == Batches(weights=here.weights)
-    assert away.weights.tolist() == [0.0]
+    with_particles = weighted_batches(y_q, y_p, torch.arange(0, 2), "cpu")
+    without = weighted_batches(y_q, y_p, torch.arange(2, 4), "cpu")
+    assert with_particles == Batches(weights=with_particles.weights)
+    assert without.weights.tolist() == [0.0]
     ranks = Threads(2)
     z_p = Seed(0).normal(1, 4)
     z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
 
     def fit(r):
-        batch = (here, away)[r].batch(0)
-        data = z_q[:, 2 * r : 2 * r + 2]
-        data = data if batch.data is None else data[:, batch.data]
-        return SharedHistogram(Histogram(8), ranks).fit(
-            z_p[:, 2 * r : 2 * r + 2], data, batch
-        )
+        batch = (with_particles, without)[r].batch(0)
+        columns = slice(2 * r, 2 * r + 2)
+        data = z_q[:, columns]
+        if batch.data is not None:
+            data = data[:, batch.data]
+        return SharedHistogram(Histogram(8), ranks).fit(z_p[:, columns], data, batch)
 
-    for found in ranks.run(fit):
-        assert float(found.map.values.max()) < 7
+    for fit_of_rank in ranks.run(fit):
+        assert float(fit_of_rank.map.values.max()) < 7
 
 
 def test_one_rank_is_a_plain_fit_and_several_count():
     stages = [
         Stage("a", Orthogonal(), 2, Shrunk(Histogram(32), 1.0, (0.1,))),
-        Stage("b", Axis(), 2, Sorted(), exact=True),
+        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
     ]
     flow = Flow(stages, Seed(0))
     assert across_ranks(flow, Ranks()) is flow
     several = Threads(2)
-    first, last = (stage.transport for stage in across_ranks(flow, several).stages)
-    assert first == replace(
+    first, last = across_ranks(flow, several).stages
+    assert first.transport == replace(
         stages[0].transport,
         transport=SharedHistogram(Histogram(32), several),
         sum_over_ranks=several.sum,
     )
-    assert last.histogram.n_bins == 4096
+    assert last.transport.histogram.n_bins == 4096
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
             across_ranks(

@@ -1,4 +1,4 @@
-"""Ranks: any number of them gives what one process gives, and none of them dies unnoticed."""
+"""Ranks: any number of them gives what one process gives, and none dies unnoticed."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ranks as fits
 import sliceflow
 from models import vectors
-from sliceflow.models.identity import same_on_all
+from sliceflow.models.identity import require_same_parameters
 from sliceflow.models.ranks import LostRankError, Ranks, joined
 
 LOOP = {
@@ -29,26 +29,26 @@ def torchrun(n, *words):
     if sys.platform not in LOOP:
         pytest.skip("torchrun needs libuv, which torch does not bring on Windows")
     source = str(Path(sliceflow.__file__).parent.parent)
-    own = {
+    variables = os.environ | {
         "PYTHONPATH": source,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": LOOP[sys.platform],
     }
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     command = [sys.executable, *ranks, fits.__file__, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+    return subprocess.run(command, capture_output=True, text=True, env=variables)
 
 
-def same(found, wanted):
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        ours = np.asarray(found[name])
-        value = np.asarray(value)
-        assert ours.shape == value.shape, name
+def same(results, expected):
+    assert set(results) == set(expected)
+    for name in expected:
+        result = np.asarray(results[name])
+        value = np.asarray(expected[name])
+        assert result.shape == value.shape, name
         if value.dtype.kind == "f":
-            assert np.abs(ours - value).max() <= 1e-5, name
+            assert np.abs(result - value).max() <= 1e-5, name
         else:
-            assert np.array_equal(ours, value), name
+            assert np.array_equal(result, value), name
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ def test_any_number_of_ranks_goes_on_where_others_stopped(two):
 )
 def test_ranks_that_do_not_fit_together_are_an_error_on_each(name, text, two):
     for rank, other in ((0, 1), (1, 0)):
-        said = (two / f"{name} {rank}.txt").read_text()
-        assert text.format(rank=rank, other=other, wide=3 + other) in said
+        message = (two / f"{name} {rank}.txt").read_text()
+        assert text.format(rank=rank, other=other, wide=3 + other) in message
     assert not (two / f"{name}.npz").exists()
 
 
@@ -149,7 +149,7 @@ def test_shares_are_all_there_is_and_nearly_equal(total, size):
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)
     assert np.array_equal(
-        np.concatenate([Ranks(r, size).mine(rows) for r in range(size)]), rows
+        np.concatenate([Ranks(r, size).local_share(rows) for r in range(size)]), rows
     )
 
 
@@ -163,22 +163,22 @@ def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
     with pytest.raises(
         ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"
     ):
-        answering(monkeypatch, (0, "rows")).shard(5)
-    shard = answering(monkeypatch, (3, "rows")).shard(5)
+        answering(monkeypatch, (0, "rows")).gather_shard(5)
+    shard = answering(monkeypatch, (3, "rows")).gather_shard(5)
     assert (shard.first, shard.count, shard.total) == (0, 5, 8)
     ranks = answering(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     with pytest.raises(
-        ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"
+        ValueError, match=r"^b=3 on rank 2 but 2 on rank 0; give all ranks the same"
     ):
-        ranks.agree({"a": "1", "b": "2"})
+        ranks.require_equal({"a": "1", "b": "2"})
 
 
 def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     facts = []
-    monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
+    monkeypatch.setattr(Ranks, "require_equal", lambda self, of: facts.append(of))
 
     def agree(**changes):
-        same_on_all(
+        require_same_parameters(
             Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu")
         )
 

@@ -1,7 +1,8 @@
-"""Rows that come and go: a model that forgot rows is the model that never saw them, byte for byte."""
+"""Rows that come and go: a model that forgot rows never saw them, byte for byte."""
 
 import functools
 import math
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 
 import sliceflow
 from models import interrupt, pictures, saved, vectors
-from sliceflow.models.rows import join_labels, row_keys
+from sliceflow.models.estimator import NoRowsError
+from sliceflow.models.rows import RowConditions, join_labels, row_keys
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.rows import PictureRows
+from sliceflow.spaces.vectors.rows import VectorRows
 
 RNG = np.random.default_rng(0)
 N = 14  # rows to choose from
@@ -31,12 +36,13 @@ TUPLES[:] = [("a", c) if c else True for c in NUMBERS.tolist()]
 ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labels
 COLUMNS = RNG.normal(size=(N, 2)).round(1)
 MIXED = np.array([*zip(NAMES.tolist(), COLUMNS[:, 0], strict=True)], dtype=object)
-FLAT = functools.partial(vectors, 0)  # without axis steps, which take most of the time
+# Files have the rows, too. Without axis steps, which take most of the time.
+FLAT = functools.partial(vectors, 0, keep_rows=True)
 
 
 @dataclass
 class Rows:
-    """Rows of one kind: the estimator, all of X and y, and what makes the user's X of an array."""
+    """Rows of one kind: the estimator, all of X and y, and the form of the user's X."""
 
     make: Any
     X: np.ndarray
@@ -46,20 +52,20 @@ class Rows:
 
     def at(self, numbers):
         x = self.form(self.X[numbers])
-        y = self.y
-        if y is not None:
-            y = (
-                np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]
-            )  # short texts
-        return (x,) if y is None else (x, y)
+        if self.y is None:
+            return (x,)
+        y = self.y[numbers]
+        if y.dtype.kind == "U":
+            y = np.array(y.tolist())  # as short as these texts are
+        return x, y
 
 
-small = dict(schedule="1[1] 4[3]", n_particles=20)
+small = dict(schedule="1[1] 4[3]", n_particles=20, keep_rows=True)
 KINDS = {
     "vectors": Rows(FLAT, POINTS),
     "float32": Rows(FLAT, POINTS.astype(np.float32)),
     "tensors": Rows(FLAT, POINTS, NUMBERS, torch.from_numpy),
-    "axis steps": Rows(vectors, POINTS, NUMBERS),
+    "axis steps": Rows(lambda: vectors(keep_rows=True), POINTS, NUMBERS),
     "DataFrames": Rows(
         FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])
     ),
@@ -97,27 +103,25 @@ KINDS = {
 
 @st.composite
 def histories(draw, least, alike):
-    """Numbers of rows that come (True) and go (False), and those that are left."""
+    """Numbers of rows that come (True) and go (False), and those that remain."""
     steps = []
-    left = []
+    remaining = []
     for _ in range(draw(st.integers(1, 5))):
-        if len(left) > least and draw(st.booleans()):
-            sizes = dict(min_size=1, max_size=len(left) - least, unique=True)
-            gone = [
-                left[i]
-                for i in draw(st.lists(st.sampled_from(range(len(left))), **sizes))
-            ]
-            steps.append((False, gone))
-            for number in gone:  # of equal rows the last goes
-                same = [
-                    i for i, other in enumerate(left) if alike(other) == alike(number)
-                ]
-                del left[same[-1]]
+        if len(remaining) > least and draw(st.booleans()):
+            places = st.sampled_from(range(len(remaining)))
+            most = len(remaining) - least
+            chosen = draw(st.lists(places, min_size=1, max_size=most, unique=True))
+            removed = [remaining[place] for place in chosen]
+            steps.append((False, removed))
+            for number in removed:  # of equal rows the last goes
+                keys = [alike(other) for other in remaining]
+                last = max(i for i, key in enumerate(keys) if key == alike(number))
+                del remaining[last]
         else:
             new = draw(st.lists(st.integers(0, N - 1), min_size=least, max_size=8))
             steps.append((True, new))
-            left = left + new
-    return steps, left
+            remaining = remaining + new
+    return steps, remaining
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,14 +129,18 @@ def histories(draw, least, alike):
 @settings(max_examples=3)
 def test_what_went_was_never_there(kind, data):
     rows = KINDS[kind]
-    alike = (lambda number: 2 if number == 3 else number) if rows.y is None else int
-    steps, left = data.draw(histories(rows.least, alike))
+
+    def alike(number):
+        """Rows 2 and 3 are equal, but for their labels."""
+        return 2 if number == 3 and rows.y is None else number
+
+    steps, remaining = data.draw(histories(rows.least, alike))
     flow = rows.make()
     for i, (comes, numbers) in enumerate(steps):
         last = i == len(steps) - 1
         change = flow.partial_fit if comes else flow.forget
         change(*rows.at(numbers), refresh=last or data.draw(st.booleans()))
-    never = rows.make().partial_fit(*rows.at(left))
+    never = rows.make().partial_fit(*rows.at(remaining))
     assert saved(flow) == saved(never)
 
 
@@ -142,14 +150,12 @@ def test_a_file_forgets_as_the_model_does(kind, tmp_path):
     flow = rows.make().partial_fit(*rows.at(np.arange(N)))
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu")
-    gone = [5, 2, 0]
     new = [1, 12]
-    left = np.setdiff1d(
-        np.arange(N), [5, 3 if rows.y is None else 2, 0]
-    )  # 2 and 3 are equal
+    last_equal = 3 if rows.y is None else 2  # rows 2 and 3 are equal, but for labels
+    remaining = np.setdiff1d(np.arange(N), [5, last_equal, 0])
     for model in (flow, loaded):
-        model.forget(*rows.at(gone)).partial_fit(*rows.at(new))
-    never = rows.make().partial_fit(*rows.at([*left, *new]))
+        model.forget(*rows.at([5, 2, 0])).partial_fit(*rows.at(new))
+    never = rows.make().partial_fit(*rows.at([*remaining, *new]))
     assert saved(loaded) == saved(flow) == saved(never)
 
 
@@ -190,7 +196,7 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
     twice = rows.at([1, 1])
     for wrong in (unknown, twice):
         with pytest.raises(
-            ValueError, match=r"row 1 of X is not in the model, or X has it more often"
+            ValueError, match=r"^row 1: it is not in the model, or X has it more often"
         ):
             flow.forget(*wrong)
     with pytest.raises(ValueError, match="would forget all 9 rows"):
@@ -213,27 +219,49 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
 
 def test_a_row_goes_only_with_its_own_label():
     flow = FLAT().partial_fit(POINTS[[0, 0, 1]], np.array([1, True, "1"], dtype=object))
-    with pytest.raises(ValueError, match="row 0 of X is not in the model"):
+    with pytest.raises(ValueError, match="row 0: it is not in the model"):
         flow.forget(POINTS[:1], ["1"])
     flow.forget(POINTS[:1], np.array([1], dtype=object))
     assert flow._model.rows.y.tolist() == [True, "1"]
 
 
-def test_a_model_without_rows_says_what_helps(tmp_path):
+def test_before_a_fit_there_are_no_rows():
     for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
         flow = make()
         for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
             with pytest.raises(
-                ValueError, match="no rows yet; call fit or partial_fit first"
+                NoRowsError, match="no rows yet; call fit or partial_fit first"
             ):
                 call()
-        flow.fit(X).save(tmp_path / "model")
-        for model in (flow, sliceflow.load(tmp_path / "model")):
+
+
+@pytest.mark.parametrize("kind", ["tensors", "local columns", "grey labels", "colour"])
+def test_an_estimator_has_its_rows_after_any_fit(kind):
+    rows = KINDS[kind]
+    flow = rows.make().set_params(keep_rows=False).fit(*rows.at(np.arange(9)))
+    flow.partial_fit(*rows.at([10, 11])).forget(*rows.at([0, 10]))
+    remaining = [*range(1, 9), 11]
+    once = rows.make().set_params(keep_rows=False).fit(*rows.at(remaining))
+    assert saved(flow) == saved(once)
+    assert saved(flow.refresh()) == saved(once)
+
+
+def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
+        flow = make().set_params(keep_rows=False).fit(X)
+        flow.save(tmp_path / "model")
+        for model in (
+            sliceflow.load(tmp_path / "model"),
+            pickle.loads(pickle.dumps(flow)),
+        ):
             for change in (model.partial_fit, model.forget):
                 with pytest.raises(
-                    ValueError, match=r"not keep its rows.*fit it with keep_rows=True"
+                    NoRowsError, match=r"does not have its rows.*with keep_rows=True$"
                 ):
                     change(X[:3])
+        keeping = make().fit(X)
+        again = pickle.loads(pickle.dumps(keeping))
+        assert saved(again.forget(X[:1])) == saved(keeping.forget(X[:1]))
 
 
 # Rows that wait
@@ -265,9 +293,8 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
 
 
 def test_columns_by_name_wait_in_one_order():
-    first, second = (
-        pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba")
-    )
+    first = pd.DataFrame(POINTS[:4], columns=["a", "b"])
+    second = pd.DataFrame(POINTS[:4], columns=["b", "a"])
     flow = FLAT().partial_fit(first, refresh=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="feature names"):
@@ -328,11 +355,10 @@ def test_labels_of_another_type_leave_no_trace():
 
 
 def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
-    for of, rows in (
+    for make, rows in (
         (FLAT, POINTS.copy()),
         (functools.partial(pictures, **small), GREY.copy()),
     ):
-        make = functools.partial(of, keep_rows=True)
         models = [make().partial_fit(rows), make().fit(rows)]
         waiting = make().partial_fit(rows, refresh=False)
         files = {saved(model) for model in models}
@@ -360,3 +386,15 @@ def test_keys_tell_rows_apart_and_not_types():
     assert row_keys(zero, np.array([1])) != row_keys(zero, np.array(["1"]))
     assert row_keys(zero, np.array([1])) == row_keys(zero, np.array([1.0]))
     assert row_keys(zero, np.array([True])) != row_keys(zero, np.array([1]))
+
+
+def test_rows_of_a_file_have_one_condition_each():
+    conditions = RowConditions.infer(np.array(["a", "b"]), 2)
+    VectorRows(POINTS[:2], conditions).check()
+    with pytest.raises(ValueError, match="there are 2 y for 3 rows"):
+        VectorRows(POINTS[:3], conditions).check()
+    with pytest.raises(ValueError, match="there are 1 names for 2 columns"):
+        VectorRows(POINTS, names=("a",)).check()
+    pixels = GREY[:3, None]
+    with pytest.raises(ValueError, match="there are 2 labels for 3 rows"):
+        PictureRows(Layout.infer(GREY, 17), pixels, conditions).check()

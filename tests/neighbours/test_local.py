@@ -186,6 +186,15 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
 SOUND = LocalSampler.fit(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
 
 
+def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():
+    y0 = [[0.0, 0.0, 0.0]]
+    other = SOUND.with_k(20).with_bandwidth(0.5)
+    anew = LocalSampler(SOUND.x, SOUND.y, other.settings)
+    assert (other.settings.k, other.settings.bandwidth) == (20, 0.5)
+    samples, _ = other.sample(y0, 5, Seed(0))
+    assert torch.equal(samples, anew.sample(y0, 5, Seed(0))[0])
+
+
 @pytest.mark.parametrize(
     "changes",
     [

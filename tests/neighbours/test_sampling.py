@@ -9,7 +9,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.sampling import (
-    gaussian_transport,
+    bures_wasserstein_map,
     local_noise,
     sample_neighbourhoods,
 )
@@ -29,7 +29,7 @@ def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
     b = Seed(seed).child("b").normal(d, d)
     source = a @ a.T + 0.1 * torch.eye(d)
     target = b @ b.T
-    found = gaussian_transport(source, target)
+    found = bures_wasserstein_map(source, target)
     assert torch.allclose(found, found.T, atol=1e-8)
     reached = found @ source @ found.T
     assert torch.allclose(reached, target, atol=1e-7 * float(target.abs().max()))

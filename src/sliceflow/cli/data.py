@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from sliceflow.cli.settings import (
     DATASET_NAMES,
     PICTURES,
     TABLE,
+    Part,
     Settings,
     parse_kinds,
 )
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.spaces.pictures.parameters import Quality
 
 # With fewer rows all are fitted: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
@@ -231,10 +233,12 @@ def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
     """The estimator of pictures."""
     from sliceflow import ImageFlow
 
-    quality: str | int = settings.quality
+    quality: Quality | int
     if settings.quality.isascii() and settings.quality.isdigit():
         quality = int(settings.quality)
-    observed: str | np.ndarray | None = settings.observed
+    else:
+        quality = cast("Quality", settings.quality)  # `ImageFlow` checks it
+    observed: Part | np.ndarray | None = settings.observed
     if settings.mask is not None:
         height, width = data.x.shape[1:3]
         observed = read_mask(settings.mask, height, width)

@@ -20,8 +20,9 @@ from sliceflow.cli.grids import (
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import check_new, load_model
 from sliceflow.cli.settings import Part, parse_kinds
-from sliceflow.errors import DataError, HintedError, ParameterError, from_tensor
+from sliceflow.errors import DataError, HintedError, ParameterError
 from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.validation import from_tensor
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow

@@ -1,4 +1,4 @@
-"""What follows a fit: samples, their measures with a floor beside each, the report."""
+"""What follows a fit: samples, their measures beside those of real rows, the report."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def measure_fit(
     A table was fitted to all its rows. So its measures are those of a second fit, as
     fine as the first, without the held-out rows.
     """
-    if train.full_table is None or test is None:
+    from sliceflow import TableFlow
+
+    if train.full_table is None or test is None or not isinstance(model, TableFlow):
         return measure(settings, train, test, samples, output)
     n_held_out = len(test.x)
     output.say(
@@ -247,7 +249,7 @@ def _not_measured(n_held_out: int) -> Result:
     )
     if n_held_out == 0:
         note += " (sliceflow fit --holdout, for 100 rows or more)"
-    return Result({"numbers": [], "details": {}, "verdict": "", "note": note}, note)
+    return Result({"metrics": [], "details": {}, "verdict": "", "note": note}, note)
 
 
 def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:

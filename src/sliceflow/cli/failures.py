@@ -132,9 +132,14 @@ def _file_error(error: OSError) -> CommandError:
 
 def _wrong_value(flag: str, error: ParameterError) -> UsageError:
     """A parameter that a flag has set."""
-    fact = f"--{flag.replace('_', '-')} {error.value} {error.fact}"
+    value = error.value
+    if isinstance(value, dict):  # kinds of columns, as --column takes them
+        value = ", ".join(f"{name}={kind}" for name, kind in value.items())
+    fact = f"--{flag.replace('_', '-')} {value} {error.fact}"
     if flag == "device":
         return UsageError(fact, "pass --device cpu")
+    if flag in ("column", "constraint") and error.hint:  # it is about the table
+        return UsageError(fact, error.hint)
     return UsageError(fact, "--help shows what each flag takes")
 
 

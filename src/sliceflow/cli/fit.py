@@ -98,7 +98,7 @@ def _join_ranks(device: str) -> AbstractContextManager[Ranks | None]:
 
 def _is_first(ranks: Ranks | None) -> bool:
     """Whether this process prints and writes: the only one, or the first of several."""
-    return ranks is None or ranks.first
+    return ranks is None or ranks.is_main
 
 
 def _resume(
@@ -165,8 +165,8 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
             raise UsageError(fact, "run sliceflow fit without torchrun")
-        rows = ranks.mine(rows)
-        labels = None if labels is None else ranks.mine(labels)
+        rows = ranks.local_share(rows)
+        labels = None if labels is None else ranks.local_share(labels)
     output.say("planning the fit")
     from sliceflow.models.flow_estimator import FlowEstimator  # imports torch
 
@@ -266,12 +266,13 @@ def _describe_run(job: _Job) -> JsonObject:
 
 def _describe_fit(job: _Job) -> JsonObject:
     """What config.json also says when the fit has ended."""
+    from sliceflow import TableFlow
     from sliceflow.devices import resolve_device
 
     out = {"finished": _now(), "seconds": time.perf_counter() - job.started_at}
-    if job.settings.kind == TABLE:
-        return out | {"device": "cpu", "classes": []}
     model = job.estimator
+    if isinstance(model, TableFlow):
+        return out | {"device": "cpu", "classes": []}
     return out | {
         "device": str(resolve_device(job.settings.device)),
         "steps": model.n_iter_,

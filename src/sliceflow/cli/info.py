@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from sliceflow.cli.run_folder import Model
 
 # Packages that are always installed.
-CORE_PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
+CORE_PACKAGES = (
+    "torch",
+    "numpy",
+    "scikit-learn",
+    "safetensors",
+    "msgspec",
+    "zstandard",
+    "numba",
+)
 # Packages of each extra.
 _EXTRAS = {
     "images": ("Pillow",),
@@ -64,7 +72,7 @@ def _describe_run(run: Path) -> JsonObject:
     if run.is_dir() and (run / "evaluation.json").exists():
         measures = RunFolder(run).read_json("evaluation.json")
         out["verdict"] = measures["verdict"] or measures["note"]
-        out["measures"] = {row["name"]: row["value"] for row in measures["numbers"]}
+        out["measures"] = {row["name"]: row["value"] for row in measures["metrics"]}
     out |= _describe_model(model)
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")

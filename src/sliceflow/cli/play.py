@@ -179,7 +179,7 @@ def describe_columns(frame: Any) -> list[JsonObject]:
     distinct_rows = np.flatnonzero(~frame.duplicated().to_numpy())
     for column in cells.read_frame(frame).columns:
         try:
-            described.append(columns.infer_schema(column, distinct_rows).describe())
+            described.append(columns.infer_column(column, distinct_rows).describe())
         except ValueError as error:
             note = fact_in_file(error) if isinstance(error, DataError) else str(error)
             described.append(

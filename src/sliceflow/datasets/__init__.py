@@ -18,7 +18,8 @@ from sliceflow.datasets.errors import (
     MissingSetError,
     MixedSizesError,
 )
-from sliceflow.errors import ParameterError, is_int, require
+from sliceflow.errors import ParameterError
+from sliceflow.validation import is_int, require
 
 __all__ = [
     "BrokenPictureError",
@@ -31,8 +32,9 @@ __all__ = [
 ]
 
 _NAMES = ("digits", *sets.SETS)
-# The side of CelebA's faces unless the user says another.
+# The side of CelebA's faces unless the user says another: the usual one in papers.
 _FACE_SIZE = 64
+# Of scikit-learn's 1797 digits, this many are the test set.
 _DIGITS_TEST_SIZE = 500
 # Pixel values of arrays by their type: as many as it has, but no more than a byte has.
 _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
@@ -140,7 +142,9 @@ def _load_named(
         return _load_digits(split)
     files = sets.find(name, root, sets.SETS[name].files[split])
     if name == "celeba":
-        faces = folders.read_faces(files, split, size or _FACE_SIZE, skip_broken)
+        if size is None:
+            size = _FACE_SIZE
+        faces = folders.read_faces(files, split, size, skip_broken)
         return Pictures(faces, None, 256, name)
     if name == "cifar10":
         images, labels = cifar.read(files)

@@ -27,7 +27,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures in an .npy or .npz file, and the labels if it has any."""
     with reading(path):
-        arrays = _read_npy(path) if path.suffix == ".npy" else _read_npz(path)
+        if path.suffix == ".npy":
+            arrays = _read_npy(path)
+        else:
+            arrays = _read_npz(path)
     labels = None
     for key in ("labels", "y"):
         if key in arrays:
@@ -58,11 +61,13 @@ def _pictures_among(arrays: dict[str, np.ndarray], path: Path) -> np.ndarray:
 
 
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
+    """The array of an .npy file, as if it was named `images`."""
     with path.open("rb") as stream:
         return {"images": _read_array(stream, path.stat().st_size)}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by their names."""
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():

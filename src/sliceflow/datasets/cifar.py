@@ -129,4 +129,7 @@ def _as_array(record: _Record) -> np.ndarray:
         raw = raw.args[0]
     if isinstance(raw, str):  # Python 3 may write bytes as latin1 text
         raw = raw.encode("latin1")
-    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if is_fortran else "C")
+    array = np.frombuffer(raw, np.uint8)
+    if is_fortran:
+        return array.reshape(shape, order="F")
+    return array.reshape(shape)

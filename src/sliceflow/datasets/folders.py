@@ -160,7 +160,9 @@ def upright(file: Path) -> Image:
             raise ValueError(
                 f"its pixels ({image.mode}) have more than 256 levels; make it 8-bit"
             )
-        mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+        mode = "RGB"
+        if image.mode in ("1", "L", "LA"):
+            mode = "L"
         if image.has_transparency_data:
             white = pillow.new("RGBA", image.size, "white")
             image = pillow.alpha_composite(white, image.convert("RGBA"))

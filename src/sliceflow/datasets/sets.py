@@ -64,7 +64,9 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
     variable = os.environ.get("SLICEFLOW_DATA")
     if variable:
         return Path(variable).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    if not cache:
+        cache = "~/.cache"
     return Path(cache, "sliceflow").expanduser()
 
 

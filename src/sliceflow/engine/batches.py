@@ -27,12 +27,11 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-# How often each batch of labelled particles meets other data before the first ones come
-# again. Every round stores the numbers of its columns.
+# So many times a batch of labelled particles is paired with different data, before the
+# pairs repeat. Every round stores the indices of its columns, so more take more memory.
 _ROUNDS = 4
 # Batches of more columns than this have a multiple of `_ALIGNMENT` columns, because a
-# GPU reads aligned addresses faster. For small ones, too many columns would be left
-# out.
+# GPU reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
 
@@ -212,7 +211,7 @@ def even_parts(
             end = in_class.start + size * (b + 1) // n_parts
             ranges.append(torch.arange(first, end, device=device))
         columns.append(torch.cat(ranges))
-        sizes = (len(numbers) for numbers in ranges)
+        sizes = (len(class_columns) for class_columns in ranges)
         slices_of_parts.append(ClassSlices(tuple(accumulate(sizes, initial=0))))
     return columns, slices_of_parts
 

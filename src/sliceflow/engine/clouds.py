@@ -81,6 +81,34 @@ class Cloud:
         return Cloud(self.x[:, columns], y, class_slices)
 
 
+@dataclass(frozen=True)
+class ClassOrder:
+    """Columns sorted by class, and the way back to the order that they had before.
+
+    Within a class, columns keep their order.
+    """
+
+    codes: Tensor  # (n,) class numbers, sorted
+    order: Tensor  # (n,) sorted column i is column order[i] of before
+    inverse: Tensor  # (n,) column i of before is sorted column inverse[i]
+    class_slices: ClassSlices
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, n_classes: int) -> ClassOrder:
+        """The order that sorts columns with these class numbers (n,)."""
+        sorted_codes, order = codes.sort(stable=True)
+        class_slices = ClassSlices.from_codes(sorted_codes, n_classes)
+        return cls(sorted_codes, order, order.argsort(), class_slices)
+
+    def sort(self, x: Tensor) -> Cloud:
+        """Columns x (d, n) in the order of their classes, as a cloud."""
+        return Cloud(x[:, self.order], self.codes, self.class_slices)
+
+    def unsort(self, x: Tensor) -> Tensor:
+        """Sorted columns (d, n) in the order that they had before."""
+        return x[:, self.inverse]
+
+
 def sort_by_class(
     codes: Tensor, n_classes: int
 ) -> tuple[Tensor, Tensor, Tensor, ClassSlices]:

@@ -3,8 +3,8 @@
 Sorted maps become averages over cells of particles (`thin_knots`). Maps on a grid keep
 some of its edges (`thin_grid`), or become a `CompactMap`: the displacement
 D(z) = T(z) − z is piecewise linear through a few knots, which are where the map bends
-(`at_bends`), and is rounded to whole steps. To move particles, a `CompactMap` is turned
-into a grid again.
+(`compress_grid`), and is rounded to whole steps. To move particles, a `CompactMap` is
+turned into a grid again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.fields import FLOATS, Array, Between, Count
 
-# Knots of a compact map: its two ends, and as many as a byte can count.
+# Knots of a compact map: its two ends, and as many more as one byte can count.
 MAX_KNOTS = 257
-# Bins of a compact map: the number of an edge fits into 16 bits.
+# Bins of a compact map: the index of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
-# Rounding steps in the reach of a map. Far below the noise of any map, and
-# displacements up to four times the reach still fit into an int16.
-_STEPS_IN_REACH = kernels.MAX_LEVEL // 4
-# How far products of stored directions may be from those of orthonormal ones.
+# Displacements are stored as int16, as multiples of a rounding step. So many steps make
+# up the largest displacement that is expected: 8,191, far finer than the noise of any
+# map. Displacements four times as large can still be stored.
+_STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_SHIFT // 4
+# How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
+# float32. Directions of a damaged file are much worse.
 _ORTHONORMAL_TOL = 1e-3
-# Jumps between atoms that a model resolves in each map, with three knots each.
+# Jumps between atoms that a model stores of each map, with three knots each: enough for
+# 65 atoms. More of them only make files larger.
 MAX_JUMPS = 64
-# An atom is a value that at least one in so many particles moves to.
+# An atom is a value that at least one in so many particles moves to. Rarer values are
+# treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Maps that classes share, or of sorted particles, have this many times as many knots:
-# they bend more often.
+# Maps that classes share, and those of sorted particles, get this many times as many
+# knots, because they bend more often: a shared map bends within every class. It trades
+# the size of a model for detail.
 _MORE_KNOTS_IF_SHARED = 8
-# Beyond this many times the width of a map's range, everything moves to its end.
+# Particles farther from a map's range than this many times its width move to the end of
+# the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
 _FAR_BEYOND = 16
 
 
@@ -50,29 +56,30 @@ class CompactMap:
     """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
 
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
-    ``levels[:, k] · 2**exponent``, both (h, K). D is linear between knots. The first
-    knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the grid's values.
+    ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots.
+    The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
+    grid's values.
 
-    Maps that move nothing can be left out: then `numbers` (h,) are the row numbers of
-    the maps that are stored, among `n_all`. Otherwise `numbers` is None.
+    Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
+    maps among all `n_all` maps. If none are left out, `map_indices` is None.
     """
 
-    lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
-    edges: Annotated[Tensor, Array("h k", torch.int32, packed="delta")]
-    levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
+    lo: Annotated[Tensor, Array("h", torch.float64)]
+    hi: Annotated[Tensor, Array("h", torch.float64)]
+    edges: Annotated[Tensor, Array("h k", torch.int32, differences=1)]
+    quantized_shifts: Annotated[Tensor, Array("h k", torch.int16, differences=1)]
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
-    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, packed="delta")] | None = (
-        None
-    )
+    map_indices: (
+        Annotated[Tensor, Array("h", torch.int64, ge=0, differences=1)] | None
+    ) = None
     n_all: Count = 0
 
     def check(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         self._check_edges()
-        self._check_numbers()
+        self._check_map_indices()
         self._check_range()
 
     def _check_edges(self) -> None:
@@ -88,13 +95,13 @@ class CompactMap:
                 f"compact maps have knots that do not ascend from 0 to {self.n_bins}"
             )
 
-    def _check_numbers(self) -> None:
-        if self.numbers is None or len(self.numbers) == 0:
+    def _check_map_indices(self) -> None:
+        if self.map_indices is None or len(self.map_indices) == 0:
             return
-        ascend = bool((self.numbers[:-1] < self.numbers[1:]).all())
-        if not ascend or int(self.numbers[-1]) >= self.n_all:
+        ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
+        if not ascend or int(self.map_indices[-1]) >= self.n_all:
             raise ValueError(
-                f"compact maps have numbers that do not ascend below {self.n_all}"
+                f"compact maps have indices that do not ascend below {self.n_all}"
             )
 
     def _check_range(self) -> None:
@@ -103,73 +110,73 @@ class CompactMap:
         farthest = 0.0
         if len(self.lo):
             farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
-        farthest += 2.0 ** (self.exponent + 15)  # levels are below 2¹⁵
+        farthest += 2.0 ** (self.exponent + 15)  # shifts are below 2¹⁵ steps
         if not farthest < torch.finfo(self.dtype).max / 4:
             raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
     @property
     def n_maps(self) -> int:
-        """The number of maps, also of those that are left out."""
-        return len(self.lo) if self.numbers is None else self.n_all
+        """The number of maps, including the identity maps that are left out."""
+        return len(self.lo) if self.map_indices is None else self.n_all
 
     def to_grid(self) -> GridMap:
         """The same maps on their whole grid, made to ascend.
 
         The bits are the same on every device.
         """
-        maps = self.with_still_maps()
-        values = kernels.for_tensor(maps.lo).through_knots(
+        maps = self.with_identity_maps()
+        values = kernels.for_tensor(maps.lo).expand_map(
             maps.lo,
             maps.hi,
             maps.edges,
-            maps.levels,
+            maps.quantized_shifts,
             self.n_bins,
             self.exponent,
             self.dtype,
         )
         return GridMap(maps.lo, maps.hi, values)
 
-    def with_still_maps(self) -> CompactMap:
-        """The same with all maps. This does not wait for a GPU."""
-        if self.numbers is None:
+    def with_identity_maps(self) -> CompactMap:
+        """The same with the identity maps added. This does not wait for a GPU."""
+        if self.map_indices is None:
             return self
-        numbers = self.numbers
+        map_indices = self.map_indices
 
         def zeros_elsewhere(stored: Tensor) -> Tensor:
             all_rows = stored.new_zeros(self.n_all, *stored.shape[1:])
-            return all_rows.index_copy_(0, numbers, stored)
+            return all_rows.index_copy_(0, map_indices, stored)
 
         return replace(
             self,
             lo=zeros_elsewhere(self.lo),
             hi=zeros_elsewhere(self.hi),
             edges=zeros_elsewhere(self.edges),
-            levels=zeros_elsewhere(self.levels),
-            numbers=None,
+            quantized_shifts=zeros_elsewhere(self.quantized_shifts),
+            map_indices=None,
             n_all=0,
-        ).with_standard_still_maps()
+        ).with_standard_identity_maps()
 
-    def without_still_maps(self) -> CompactMap:
-        """The same without the maps that move nothing."""
-        if self.numbers is not None:
+    def without_identity_maps(self) -> CompactMap:
+        """The same without the identity maps."""
+        if self.map_indices is not None:
             return self
-        moving = self.levels.any(1).nonzero()[:, 0]
+        moving = self.quantized_shifts.any(1).nonzero()[:, 0]
         return replace(
             self,
             lo=self.lo[moving],
             hi=self.hi[moving],
             edges=self.edges[moving],
-            levels=self.levels[moving],
-            numbers=moving,
+            quantized_shifts=self.quantized_shifts[moving],
+            map_indices=moving,
             n_all=len(self.lo),
         )
 
-    def with_standard_still_maps(self) -> CompactMap:
-        """The same, where maps that move nothing have the range [−1, 1] and even knots.
+    def with_standard_identity_maps(self) -> CompactMap:
+        """The same, where identity maps have the range [−1, 1] and evenly spaced knots.
 
-        So they need not be stored, and come back as they were.
+        So they need not be stored: `with_identity_maps` makes the same ones.
         """
-        moving = self.levels.any(1)
+        moving = self.quantized_shifts.any(1)
         n_knots = self.edges.shape[1]
         even = torch.arange(n_knots, device=self.edges.device)
         even = (even * self.n_bins // (n_knots - 1)).to(self.edges.dtype)
@@ -204,10 +211,10 @@ class ModelStep:
         if not bool((deviation < _ORTHONORMAL_TOL).all()):
             raise ValueError("the fitted directions of a step are not orthonormal")
 
-    def without_still_maps(self) -> ModelStep:
-        """The same without the maps that move nothing, if they can be left out."""
+    def without_identity_maps(self) -> ModelStep:
+        """The same without the identity maps, if the maps are compact."""
         if isinstance(self.map, CompactMap):
-            return replace(self, map=self.map.without_still_maps())
+            return replace(self, map=self.map.without_identity_maps())
         return self
 
     def expanded(self) -> TransportMap:
@@ -220,7 +227,7 @@ class ModelStep:
 def thin(
     transport_map: TransportMap,
     n_knots: int,
-    reach: float | None,
+    max_displacement: float | None,
     shared: bool,
     tails: bool = False,
 ) -> TransportMap | CompactMap:
@@ -231,22 +238,25 @@ def thin(
     transport_map : the maps as they were fitted
     n_knots : knots of each map. Maps that classes share, and those of sorted particles,
         get eight times as many
-    reach : how far a value can move. If it is unknown, None, knots are spaced evenly
+    max_displacement : an upper bound on how far a value moves. If it is unknown, None,
+        knots are spaced evenly
     shared : whether classes share the maps
     tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
     if isinstance(transport_map, KnotMap):
-        if reach is not None and not tails:
+        if max_displacement is not None and not tails:
             n_knots *= _MORE_KNOTS_IF_SHARED
         return _thin_sorted(transport_map, n_knots, tails)
-    if reach is None:
+    if max_displacement is None:
         return thin_grid(transport_map, n_knots)
     if shared:
         n_knots *= _MORE_KNOTS_IF_SHARED
     n_bins = transport_map.values.shape[1] - 1
     if n_knots >= n_bins:
         return thin_grid(transport_map, n_knots)
-    return at_bends(transport_map, min(max(2, n_knots), MAX_KNOTS), reach)
+    return compress_grid(
+        transport_map, min(max(2, n_knots), MAX_KNOTS), max_displacement
+    )
 
 
 def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
@@ -260,7 +270,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
         n_knots *= _MORE_KNOTS_IF_SHARED
     if n_knots >= n_bins:
         return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, levels, range
+    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, shifts, range
 
 
 def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
@@ -271,29 +281,31 @@ def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
     while n_bins % stride != 0 or n_bins // stride > n_knots:
         stride += 1
     if grid.counts is not None:
-        steady_tails = kernels.for_tensor(values).steady_tails
-        values = steady_tails(grid.lo, grid.hi, values, grid.counts)
+        flatten_tails = kernels.for_tensor(values).flatten_tails
+        values = flatten_tails(grid.lo, grid.hi, values, grid.counts)
     return GridMap(grid.lo, grid.hi, values[:, ::stride].contiguous())
 
 
-def at_bends(grid: GridMap, n_knots: int, reach: float) -> CompactMap:
+def compress_grid(grid: GridMap, n_knots: int, max_displacement: float) -> CompactMap:
     """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p,
     the mean square of this error is least if the density of the knots is proportional
     to (p·D″²)^⅕. The lines are then fitted to all particles between them. Displacements
-    are rounded to about 8,000 steps in `reach`.
+    are rounded to about 8,000 steps in `max_displacement`.
     """
     n_bins = grid.values.shape[1] - 1
     counts = grid.counts
     if counts is None:
         counts = torch.ones((len(grid.lo), n_bins), device=grid.lo.device)
-    exponent = math.frexp(reach / _STEPS_IN_REACH)[1]
-    lo, hi, edges, levels = kernels.for_tensor(grid.values).at_bends(
+    exponent = math.frexp(max_displacement / _STEPS_IN_MAX_DISPLACEMENT)[1]
+    lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_map(
         grid.lo, grid.hi, grid.values, counts, n_knots, exponent
     )
-    compact = CompactMap(lo, hi, edges, levels, n_bins, exponent, grid.values.dtype)
-    return compact.with_standard_still_maps()
+    compact = CompactMap(
+        lo, hi, edges, quantized_shifts, n_bins, exponent, grid.values.dtype
+    )
+    return compact.with_standard_identity_maps()
 
 
 def _thin_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
@@ -311,7 +323,7 @@ def _thin_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
 def thin_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
     """Average over `n_knots` cells with equal numbers of particles.
 
-    The sampling noise of single particles would push fresh ones away.
+    A map through every particle would follow the sampling noise of single ones.
 
     With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
     the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and

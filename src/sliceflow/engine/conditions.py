@@ -19,20 +19,27 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
+from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
-# The fewest particles of a fit: maps of fewer are poor for fresh particles.
+# The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
+# they were not fitted to; more cost time.
 MIN_PARTICLES = 2_000
-# The fewest particles of each class, if classes share their maps,
+# The fewest particles of each class, if classes share their maps. A large fit of M
+# particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
+# particles at each end, must not be most of a rare class.
 _MIN_OF_SHARED_CLASS = 200
-# and if each class has its own maps.
+_MIN_ROOTS_OF_SHARED_CLASS = 2
+# The fewest particles of each class that has its own maps, which no other class helps
+# to estimate. It trades the noise of rare classes for time.
 _MIN_OF_OWN_CLASS = 1_000
-# Classes get fewer if all of them together would need more than twice this number, or
-# twice the particles that the fit has anyway.
+# With many classes these minima would cost too much. They are lowered so that the
+# particles of all classes are at most twice this number, or twice those of the fit.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
-# Particles of a fit by default, rounded up to a multiple of the number of rows.
+# Particles of a fit by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
 # Labels listed in a message.
 _MAX_LISTED_LABELS = 12
@@ -41,7 +48,9 @@ _MAX_LISTED_LABELS = 12
 _WEIGHT_UNIT = 2.0**-40
 
 
-def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
+def add_condition_shift(
+    z: Tensor, theta: Tensor | None, codes: Tensor | None
+) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class number stands for a one-hot y: its offset is one column of theta. Without a
@@ -51,8 +60,7 @@ def shifted(z: Tensor, theta: Tensor | None, codes: Tensor | None) -> Tensor:
         return z
     if codes.dim() == 2:
         return torch.addmm(z, theta, codes.T.to(z.dtype))
-    out: Tensor = kernels.for_tensor(z).add_class_offsets(z, theta, codes)
-    return out
+    return kernels.for_tensor(z).add_class_offsets(z, theta, codes)
 
 
 @dataclass(frozen=True)
@@ -240,7 +248,7 @@ class MixedCondition:
 Condition = LabelCondition | ContinuousCondition | MixedCondition
 
 
-def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
+def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     """The kind of condition that the y of `fit` describes.
 
     One dimension is labels, two are continuous columns, or some of each.
@@ -265,8 +273,8 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     return ContinuousCondition.fit_to(_finite(array))
 
 
-def repeated(condition: Condition, y: Any, n: int) -> Any:
-    """y for n samples: one condition is repeated n times, anything else is left."""
+def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
+    """y for n samples: a single condition is repeated n times, an array stays."""
     y = unmasked(y, "y")
     if isinstance(condition, LabelCondition):
         if not _is_one_label(y, condition):
@@ -303,11 +311,12 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
-def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """M rows of the data whose conditions the particles take, shuffled.
+def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+    """M rows of the data, stratified by class and shuffled: indices (M,).
 
-    They are in the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `least` if M allows it.
+    The particles take the conditions of these rows. They are in the data's proportions:
+    class c gets M·N_c/N particles, rounded by largest remainders, and at least `least`
+    if M allows it.
     """
     n = len(codes)
     if codes.dim() == 2:
@@ -340,9 +349,9 @@ def extra_codes(
 ) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few.
 
-    Maps of few particles are poor for fresh ones. So a fit has at least
+    Maps of few particles are too noisy for offline samples. So a fit has at least
     `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
-    class has its own maps, `per_class`, it has at least 1,000.
+    class has its own maps, `per_class`, it has at least 1,000 of every class.
     """
     m = len(codes_p)
     n = len(codes_q)
@@ -354,7 +363,10 @@ def extra_codes(
     if per_class:
         least = _MIN_OF_OWN_CLASS
     else:
-        least = max(_MIN_OF_SHARED_CLASS, math.ceil(2 * math.sqrt(n_particles)))
+        least = max(
+            _MIN_OF_SHARED_CLASS,
+            math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles)),
+        )
     enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
     least = min(least, enough_for_all // n_classes)
     wanted = torch.zeros_like(class_sizes)
@@ -372,7 +384,7 @@ def row_groups(
     """Numbers (N,) of data and (M,) of particles that are equal where conditions are.
 
     They are None if conditions cannot be compared, because data and particles have
-    other sets of distinct continuous y.
+    different sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes

@@ -1,30 +1,40 @@
 """Events and their listeners: how to watch and stop a running flow.
 
 A listener is any callable that takes an `Event`. If it returns True, the current stage
-ends. Fits that are no flows have events of their own, with what `ProgressEvent` says. A
-listener's method ``close``, if any, is called when the run ends, even with an error.
+ends. Models that are not fitted by a flow, such as tables, send events of their own
+classes, which have at least the members of `ProgressEvent`. If a listener has a method
+``close``, it is called when the run ends, even with an error.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from sliceflow.errors import require
+from sliceflow.validation import require
 
-__all__ = ["Event", "History", "Listener", "Listeners", "Progress", "ProgressEvent"]
+__all__ = [
+    "Event",
+    "EventListener",
+    "History",
+    "Listener",
+    "Listeners",
+    "Progress",
+    "ProgressEvent",
+]
 
 
 LOGGER = logging.getLogger("sliceflow")
 
-# Lines of `Progress` for a fit: a description waits for a GPU, so there are few.
+# Lines of `Progress` for a fit. Each one waits for the GPU to read the distance; ten
+# are enough to see how fast a fit is.
 N_PROGRESS_LINES = 10
 
 
@@ -43,15 +53,15 @@ class Event:
     distance: Tensor
     seconds: float  # since the start of the fit
     particles: Tensor  # (d, M); they belong to the flow: do not write to them
-    # The share of maps that move anything; None without shrinkage.
-    moving: Tensor | None = None
+    # The fraction of maps that are not the identity; None without shrinkage.
+    active_fraction: Tensor | None = None
     stage_steps: int = 0  # the most steps that the stage may have
 
     def describe(self) -> str:
         """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
         text = f"stage {self.stage}, sliced distance {float(self.distance):.4g}"
-        if self.moving is not None:
-            text += f", {float(self.moving):.0%} of the maps move"
+        if self.active_fraction is not None:
+            text += f", {float(self.active_fraction):.0%} of the maps move"
         return text
 
 
@@ -72,9 +82,20 @@ class ProgressEvent(Protocol):
         ...
 
 
-Listener = Callable[[Any], bool | None]  # of an `Event`, or the event of another fit
+EventT = TypeVar("EventT", bound=ProgressEvent)
+EventT_contra = TypeVar("EventT_contra", bound=ProgressEvent, contravariant=True)
+
+
+class EventListener(Protocol[EventT_contra]):
+    """A callable that takes the events of one kind of fit; True ends the stage."""
+
+    def __call__(self, event: EventT_contra, /) -> bool | None: ...
+
+
+# What users pass: the kind of fit decides which events it gets.
+Listener = EventListener[Any]
 Listeners = Listener | Iterable[Listener] | None
-_HISTORY_COLUMNS = ("stage", "step", "distance", "moving", "seconds")
+_HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
 
 
 @dataclass
@@ -88,20 +109,27 @@ class History:
     before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        record = (event.stage, event.step, event.distance, event.moving, event.seconds)
+        record = (
+            event.stage,
+            event.step,
+            event.distance,
+            event.active_fraction,
+            event.seconds,
+        )
         self.events.append(record)
 
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``.
 
-        They are `stage`, `step`, `distance`, `moving` and `seconds`. `moving` is the
-        share of maps that move anything: 1 without shrinkage.
+        They are `stage`, `step`, `distance`, `active_fraction` and `seconds`.
+        `active_fraction` is the fraction of maps that are not the identity: 1 without
+        shrinkage.
         """
         columns: dict[str, list[Any]] = {}
         for i, name in enumerate(_HISTORY_COLUMNS):
             columns[name] = [record[i] for record in self.events]
         columns["distance"] = _read_together(columns["distance"])
-        columns["moving"] = _read_together(columns["moving"])
+        columns["active_fraction"] = _read_together(columns["active_fraction"])
         return {
             name: [*self.before.get(name, []), *values]
             for name, values in columns.items()
@@ -152,8 +180,8 @@ def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
     return several
 
 
-def notify(listeners: Sequence[Listener], event: ProgressEvent) -> bool:
-    """Call all listeners; whether any of them ends the stage."""
+def notify(listeners: Sequence[EventListener[EventT]], event: EventT) -> bool:
+    """Call all listeners; return whether any of them ends the stage."""
     answers = [listener(event) for listener in listeners]
     return any(answers)
 

@@ -1,8 +1,17 @@
 """The algorithm: move particles onto data step by step, and replay the steps.
 
-This is Algorithm 1 of Du et al. (ICML 2023) with exchangeable parts: the stages with
-their frames, transports and subspaces, the target, and the condition. `simulate` is the
-method; read it first.
+This is Algorithm 1 of the paper with exchangeable parts: the stages with their frames,
+transports and subspaces, the target, and the condition. `simulate` is the method; read
+it first.
+
+    C. Du, T. Li, T. Pang, S. Yan, M. Lin: Nonparametric Generative Modeling with
+    Conditional Sliced-Wasserstein Flows. ICML 2023.
+
+The entropy term, which is noise in every step, is that of
+
+    A. Liutkus, U. Şimşekli, S. Majewski, A. Durmus, F.-R. Stöter: Sliced-Wasserstein
+    Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
+    ICML 2019.
 
 The engine stores particles and data as columns, (d, n). Projections (h, n) then have
 the values of each direction side by side in memory, which makes sorting and counting
@@ -21,21 +30,26 @@ from torch import Tensor
 from sliceflow.engine.batches import Target, divide
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import CompactMap, ModelStep, thin
-from sliceflow.engine.events import Event, Listener, notify, now
-from sliceflow.engine.frames import AnyFrame, Frame, freeing_rotation_pools
+from sliceflow.engine.events import Event, EventListener, notify, now
+from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import FittedMap, TransportMap
 
-# Bytes for the projections of one chunk of particles: bounds the memory of a step.
+# Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
+# step. Smaller chunks start more kernels.
 PROJECTION_BYTES = 1 << 28
-# A stage has converged if at most this share of its maps still moves anything.
+# A stage has converged if at most this fraction of its maps is not the identity. A
+# larger one ends stages sooner, with less detail; a smaller one runs steps in which
+# next to nothing moves.
 CONVERGENCE_TOL = 0.05
-# Convergence is checked every so many steps: reading the share waits for a GPU.
+# Convergence is checked every so many steps, because reading the fraction makes the CPU
+# wait for the GPU. A stage is at most three steps longer than with a check every step.
 CONVERGENCE_CHECK_EVERY = 4
-# Random numbers drawn at a time for the particles: bounds the memory.
+# Random numbers drawn at a time for the particles: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26
-# The fewest particles moved or drawn at a time, however large each of them is.
+# The fewest particles moved or drawn at a time, however large each of them is: the
+# work of a chunk must outweigh its start.
 _MIN_CHUNK = 256
 
 
@@ -44,9 +58,9 @@ def simulate(
     flow: Flow,
     particles: Cloud,
     target: Target,
-    noise: Noise,
+    noise: ParticleNoise,
     *,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
     n_stages: int | None = None,
 ) -> list[ModelStep]:
@@ -54,7 +68,7 @@ def simulate(
 
     The model is the list of steps, which `replay` applies to other particles. Only
     ``particles.x`` is written to: conditions never move. A stage ends early if a
-    listener returns True, or if hardly any map moves anything.
+    listener returns True, or if nearly all of its maps are the identity.
 
     Parameters
     ----------
@@ -64,23 +78,37 @@ def simulate(
     noise : the random numbers of the entropy term
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
-        they were then; it is updated after every step
+        they were then. `FlowState.advance` updates it after every step, and decides
+        whether the stage goes on
     n_stages : stop after this many stages; None runs all of them
     """
     if state is None:
         state = FlowState()
-    for step in flow.iter_steps(particles, state, n_stages):
-        data, batch = target.at(step)
-        frame = step.frame(data)
-        z_p = frame.project(step.particles, batch.particles)
-        z_q = frame.project(data, batch.data)
-        fit = step.stage.transport.fit(z_p, z_q, batch)
-        if batch.particles is None:  # the projections of all particles are known
-            step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
-        else:
-            step.move(frame, fit.map, noise)
-        state.model += step.stored(frame, fit.map)
-        state.advance(step, fit, listeners)
+    state.started_at = now() - state.seconds
+    stages = flow.iter_stages(particles, state.stage_index, n_stages)
+    for stage_index, stage_particles in stages:
+        state.enter_stage(stage_index, stage_particles, particles)
+        while state.step_in_stage < flow.stages[stage_index].n_steps:
+            step = Step(
+                flow=flow,
+                stage_index=stage_index,
+                index=state.step_in_stage,
+                steps_before=state.steps_done,
+                particles=stage_particles,
+                particles_before_stage=particles,
+            )
+            data, batch = target.at(step)
+            frame = step.frame(data)
+            z_p = frame.project(step.particles, batch.particles)
+            z_q = frame.project(data, batch.data)
+            fit = step.stage.transport.fit(z_p, z_q, batch)
+            if batch.particles is None:  # the projections of all particles are known
+                step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
+            else:
+                step.move(frame, fit.map, noise)
+            state.model += step.stored(frame, fit.map)
+            state.advance(step, fit, listeners)
+        state.leave_stage()
     return state.model
 
 
@@ -88,7 +116,7 @@ def replay(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: Noise,
+    noise: ParticleNoise,
     after_step: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """Move other particles, in place, by the steps of a model.
@@ -99,15 +127,15 @@ def replay(
     for model_step in model:
         steps_of_stage.setdefault(model_step.stage, []).append(model_step)
     steps_before = 0
-    for stage_index, moved in flow.iter_stages(particles):
+    for stage_index, stage_particles in flow.iter_stages(particles):
         for model_step in steps_of_stage.get(stage_index, []):
             step = Step(
                 flow=flow,
                 stage_index=stage_index,
                 index=model_step.step,
                 steps_before=steps_before,
-                particles=moved,
-                all_coordinates=particles,
+                particles=stage_particles,
+                particles_before_stage=particles,
             )
             frame = step.frame(theta=model_step.theta)
             step.move(frame, model_step.expanded(), noise)
@@ -121,7 +149,7 @@ class Flow:
 
     stages: Sequence[Stage]  # the schedule
     seed: Seed  # root of the frames' seeds
-    n_conditions: int = 0  # l, the width of the condition; 0 for none
+    condition_dim: int = 0  # l, the width of the condition; 0 for none
     # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
     # each class has its own maps.
     amplifier: float = 10.0
@@ -132,7 +160,7 @@ class Flow:
     @property
     def conditional(self) -> bool:
         """Whether the condition has any effect."""
-        return self.n_conditions > 0 and self.amplifier > 0
+        return self.condition_dim > 0 and self.amplifier > 0
 
     @property
     def per_class(self) -> bool:
@@ -143,7 +171,7 @@ class Flow:
     def n_shared(self) -> int:
         """The width of the condition if all conditions share the maps, else 0."""
         if self.conditional and not self.per_class:
-            return self.n_conditions
+            return self.condition_dim
         return 0
 
     def target(self, particles: Cloud, data: Cloud, stage_index: int = 0) -> Target:
@@ -167,7 +195,12 @@ class Flow:
     ) -> Iterator[tuple[int, Cloud]]:
         """The index of each stage from `first` on, and the particles in its subspace.
 
-        The caller moves these. Their change is added to `particles` afterwards.
+        In the whole space these are `particles` themselves. In any other subspace they
+        are a copy of the particles' coordinates there. The body of the caller's loop
+        moves them in place; `particles` stay as they were. When the caller asks for the
+        next stage, this generator goes on after its `yield`: it adds the change of the
+        coordinates to ``particles.x``. So a loop that is left early changes nothing in
+        the whole space.
         """
         if end is None:
             end = len(self.stages)
@@ -177,34 +210,10 @@ class Flow:
             if before is particles.x:  # the whole space
                 yield stage_index, particles
             else:
-                moved = replace(particles, x=before.clone())
-                yield stage_index, moved
-                particles.x += subspace.extend(moved.x - before)
+                stage_particles = replace(particles, x=before.clone())
+                yield stage_index, stage_particles
+                particles.x += subspace.extend(stage_particles.x - before)
             subspace.finish(particles.x)
-
-    def iter_steps(
-        self, particles: Cloud, state: FlowState, n_stages: int | None = None
-    ) -> Iterator[Step]:
-        """The steps that are left. The caller counts them by `state.advance`."""
-        state.started_at = now() - state.seconds
-        for stage_index, moved in self.iter_stages(
-            particles, state.stage_index, n_stages
-        ):
-            if state.coordinates is not None:  # resumes in the middle of this stage
-                moved.x.copy_(state.coordinates)
-            state.coordinates = None if moved is particles else moved.x
-            while state.step_in_stage < self.stages[stage_index].n_steps:
-                yield Step(
-                    flow=self,
-                    stage_index=stage_index,
-                    index=state.step_in_stage,
-                    steps_before=state.steps_done,
-                    particles=moved,
-                    all_coordinates=particles,
-                )
-            state.stage_index = stage_index + 1
-            state.step_in_stage = 0
-            state.coordinates = None
 
 
 @dataclass(frozen=True)
@@ -216,14 +225,16 @@ class Step:
     index: int  # of the step in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
-    all_coordinates: Cloud  # in the whole space, as they were before the stage
+    particles_before_stage: Cloud  # in the whole space, as they were before the stage
 
     @property
     def stage(self) -> Stage:
         """The stage of the step."""
         return self.flow.stages[self.stage_index]
 
-    def frame(self, data: Cloud | None = None, theta: Tensor | None = None) -> AnyFrame:
+    def frame(
+        self, data: Cloud | None = None, theta: Tensor | None = None
+    ) -> FrameLike:
         """The directions of the step.
 
         They are `theta` (h, d) if a model has stored them. Otherwise they are drawn
@@ -233,11 +244,11 @@ class Step:
         x = self.particles.x
         if theta is not None:
             return Frame(theta.to(x), None)
-        branch = self.stage.branch
-        if not branch:
-            branch = ("frame", self.stage_index)
-        return self.stage.frame.draw(
-            self.flow.seed.child(*branch),
+        frame_seed_path = self.stage.frame_seed_path
+        if not frame_seed_path:
+            frame_seed_path = ("frame", self.stage_index)
+        return self.stage.frame_kind.draw(
+            self.flow.seed.child(*frame_seed_path),
             self.index,
             x,
             self.flow.n_shared,
@@ -246,9 +257,9 @@ class Step:
 
     def move(
         self,
-        frame: AnyFrame,
+        frame: FrameLike,
         transport_map: TransportMap,
-        noise: Noise,
+        noise: ParticleNoise,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -265,7 +276,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy > 0 and not self.stage.exact:
+        if self.flow.entropy > 0 and not self.stage.matches_marginals:
             self._add_noise(noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -273,7 +284,7 @@ class Step:
         return z.device.type == "cpu" and z.nbytes <= self.flow.budget
 
     def _move_in_chunks(
-        self, frame: AnyFrame, transport_map: TransportMap, step_size: float
+        self, frame: FrameLike, transport_map: TransportMap, step_size: float
     ) -> None:
         """Project and move so many particles at a time that memory suffices."""
         d, n = self.particles.x.shape
@@ -283,7 +294,7 @@ class Step:
             part = self.particles.part(slice(first, first + chunk))
             frame.move(part, transport_map, step_size)
 
-    def _add_noise(self, noise: Noise, step_size: float) -> None:
+    def _add_noise(self, noise: ParticleNoise, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
@@ -291,7 +302,7 @@ class Step:
         noise.child("entropy", self.stage_index, self.index).fill(epsilon)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
-    def stored(self, frame: AnyFrame, transport_map: TransportMap) -> list[ModelStep]:
+    def stored(self, frame: FrameLike, transport_map: TransportMap) -> list[ModelStep]:
         """What a model stores of the step: nothing, or its maps with fewer knots."""
         stage = self.stage
         if stage.n_knots == 0:
@@ -301,16 +312,16 @@ class Step:
             stored_map = thin(
                 transport_map,
                 stage.n_knots,
-                reach=stage.reach,
+                max_displacement=stage.max_displacement,
                 shared=self.flow.n_shared > 0,
-                tails=stage.exact,
+                tails=stage.matches_marginals,
             )
         return [ModelStep(self.stage_index, self.index, stored_map, frame.stored)]
 
     def positions(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.all_coordinates.x
-        if self.particles is self.all_coordinates:
+        x = self.particles_before_stage.x
+        if self.particles is self.particles_before_stage:
             return x.clone()
         subspace = self.stage.subspace
         return x + subspace.extend(self.particles.x - subspace.restrict(x))
@@ -326,16 +337,42 @@ class FlowState:
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
     model: list[ModelStep] = field(default_factory=list)
-    # The particles in the subspace of the stage; None if that is the whole space.
+    # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
+    # is the whole space. During a stage this is the tensor that the steps move.
     coordinates: Tensor | None = None
     after_step: Callable[[], None] = lambda: None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
-    def advance(
-        self, step: Step, fit: FittedMap, listeners: Sequence[Listener]
+    def enter_stage(
+        self, stage_index: int, stage_particles: Cloud, particles: Cloud
     ) -> None:
-        """Count a step and notify the listeners; end a stage that is finished."""
-        self.stage_index = step.stage_index
+        """Begin a stage, or resume it: then set the particles to where they were.
+
+        `stage_particles` are the particles in the subspace of the stage, and
+        `particles` in the whole space; see `Flow.iter_stages`.
+        """
+        self.stage_index = stage_index
+        if self.coordinates is not None:  # an earlier simulation ended in this stage
+            stage_particles.x.copy_(self.coordinates)
+        self.coordinates = None
+        if stage_particles is not particles:
+            self.coordinates = stage_particles.x
+
+    def leave_stage(self) -> None:
+        """Go on to the first step of the next stage."""
+        self.stage_index += 1
+        self.step_in_stage = 0
+        self.coordinates = None
+
+    def advance(
+        self, step: Step, fit: FittedMap, listeners: Sequence[EventListener[Event]]
+    ) -> None:
+        """Count a step and notify the listeners.
+
+        `step_in_stage` becomes the next step of the stage. It becomes the number of its
+        steps, which ends the stage, if the stage has converged or a listener returned
+        True.
+        """
         self.step_in_stage = step.index + 1
         self.steps_done += 1
         self.seconds = now() - self.started_at
@@ -355,7 +392,7 @@ class FlowState:
             distance=fit.cost.mean().sqrt(),
             seconds=self.seconds,
             particles=step.particles.x,
-            moving=fit.moving,
+            active_fraction=fit.active_fraction,
             stage_steps=step.stage.n_steps,
         )
         if notify(listeners, event) or converged:
@@ -364,25 +401,29 @@ class FlowState:
         self.after_step()
 
     def _has_converged(self, fit: FittedMap) -> bool:
-        """Whether hardly any map moves anything, if it is time to check that."""
-        if fit.moving is None or self.step_in_stage % CONVERGENCE_CHECK_EVERY != 0:
+        """Whether nearly all maps are the identity, if it is time to check that."""
+        if (
+            fit.active_fraction is None
+            or self.step_in_stage % CONVERGENCE_CHECK_EVERY != 0
+        ):
             return False
-        return float(fit.moving) <= CONVERGENCE_TOL
+        return float(fit.active_fraction) <= CONVERGENCE_TOL
 
 
 @dataclass(frozen=True)
-class Noise:
-    """The particles' random numbers: particle j uses row `first + j`.
+class ParticleNoise:
+    """Random numbers for particles: where they start, and the noise of the steps.
 
-    So a particle's numbers do not depend on the number of particles or on its chunk.
+    Particle j uses row ``first + j`` of the streams below `seed`. So its numbers depend
+    neither on how many particles there are, nor on which chunk or rank it belongs to.
     """
 
     seed: Seed
-    first: int = 0
+    first: int = 0  # the index of the first particle among all of a run
 
-    def child(self, *names: str | int) -> Noise:
+    def child(self, *names: str | int) -> ParticleNoise:
         """The numbers of the same particles at another node of the seed tree."""
-        return Noise(self.seed.child(*names), self.first)
+        return ParticleNoise(self.seed.child(*names), self.first)
 
     def fill(self, x: Tensor) -> Tensor:
         """Fill x (d, n) with N(0, I) and return it."""

@@ -1,10 +1,10 @@
-"""Frames: the directions of one step, with projection, lift and Parseval constant.
+"""Frames: the directions of one step, with projection, lift and frame bound.
 
-A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if
-ΘᵀΘ = c·I. ``lift`` divides by c, so that a step of size 1 solves all directions at
-once: ``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is
-exact. For H random unit vectors c = H/d holds only on average, and dividing by it is
-the paper's factor η/H with η = d.
+A frame's directions are the rows of Θ (h, d). A frame is *tight* with the frame bound c
+if ΘᵀΘ = c·I; with c = 1 it is a Parseval frame. ``lift`` divides by c, so that a step
+of size 1 solves all directions at once: ``x += lift(T(project(x)) − project(x))``. For
+an orthogonal Θ, c = 1 and this is exact. H random unit vectors are tight only on
+average, with c = H/d; dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description.
 Its ``draw`` makes the frame of one step from a seed, with the same bits on every
@@ -24,19 +24,19 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.conditions import shifted
+from sliceflow.engine.conditions import add_condition_shift
 from sliceflow.engine.random import Seed
-from sliceflow.errors import is_int, require
+from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Indices
     from sliceflow.engine.transports import TransportMap
 
 __all__ = [
-    "AnyFrame",
     "Axis",
     "Frame",
     "FrameKind",
+    "FrameLike",
     "MaxSliced",
     "Orthogonal",
     "Random",
@@ -45,7 +45,8 @@ __all__ = [
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.
 _MAX_FRESH_DIMENSION = 16
-# Rotations in a pool.
+# Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
+# pool takes more memory and QR decompositions, and makes rotations more independent.
 _POOL_SIZE = 8
 # Steps whose random numbers are drawn together, because drawing for a single step costs
 # more than the rest of a small step. Row `step` of a stream belongs to that step, so
@@ -53,12 +54,14 @@ _POOL_SIZE = 8
 _STEPS_PER_DRAW = 32
 # Numbers in the rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22
-# Bytes of pools and of rotations that stay cached.
+# Bytes of pools and of rotations that stay cached between steps: bounds the memory.
 _POOL_CACHE_BYTES = 1 << 27
 _ROTATION_CACHE_BYTES = 1 << 26
-# Particles and data that max-sliced directions are fitted to.
+# Particles and data that max-sliced directions are fitted to, new ones in every step.
+# More take longer in each iteration, and make the directions less noisy.
 _MAX_SLICED_SAMPLES = 1000
-# Length of one step of the ascent to max-sliced directions.
+# Length of one step of the ascent to max-sliced directions, which are unit vectors.
+# Longer steps overshoot; shorter ones need more iterations.
 _ASCENT_STEP = 0.5
 
 
@@ -70,7 +73,7 @@ class Frame:
     theta: Tensor | None
     # (h, l) directions in the space of the condition, if the frame has any.
     theta_y: Tensor | None
-    parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
+    frame_bound: float = 1.0  # c, where ΘᵀΘ = c·I, exactly or on average
     # Directions (h, d) that a model must store, because they cannot be drawn again.
     stored: Tensor | None = None
 
@@ -89,13 +92,13 @@ class Frame:
         """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
         cloud = cloud.part(columns)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return shifted(z, self.theta_y, cloud.y)
+        return add_condition_shift(z, self.theta_y, cloud.y)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
         if self.theta is None:
             return dz
-        return torch.mm(self.theta.T / self.parseval, dz)
+        return torch.mm(self.theta.T / self.frame_bound, dz)
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z)/c in place, with z from `project`."""
@@ -103,7 +106,7 @@ class Frame:
         cloud.x.add_(self.lift(dz), alpha=step_size)
 
 
-class AnyFrame(Protocol):
+class FrameLike(Protocol):
     """What the engine needs of the frame of a step; `Frame` explains the members."""
 
     @property
@@ -126,13 +129,13 @@ class FrameKind(Protocol):
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> AnyFrame:
+    ) -> FrameLike:
         """The frame of step number `step` of a stage, which has its own `seed`.
 
         It is on the device and in the dtype of the particles x (d, M). A condition has
-        the width `n_conditions`; 0 is none. Most kinds look at nothing else; some are
+        the width `condition_dim`; 0 is none. Most kinds look at nothing else; some are
         fitted to x and to the `data` (d, N).
         """
         ...
@@ -150,16 +153,16 @@ def _requested_directions(kind: FrameKind, d: int) -> int:
     return int(getattr(kind, "n_directions", d))
 
 
-def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
+def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
     """Peak memory to draw one frame."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
-        return rotation_bytes(d, itemsize) + 40 * d * n_conditions
+        return rotation_bytes(d, itemsize) + 40 * d * condition_dim
     h = _requested_directions(kind, d)
     # Drawn, joined, normalised and signed in float64; rounded twice.
     bytes_per_number = 4 * 8 + 2 * itemsize
-    return h * (d + n_conditions) * bytes_per_number
+    return h * (d + condition_dim) * bytes_per_number
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ class Random:
     Examples
     --------
     >>> frame = Random(n_directions=500).draw(Seed(0), 0, torch.randn(3, 10))
-    >>> frame.theta.shape, frame.parseval
+    >>> frame.theta.shape, frame.frame_bound
     (torch.Size([500, 3]), 166.66666666666666)
     """
 
@@ -193,7 +196,7 @@ class Random:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -201,16 +204,16 @@ class Random:
         h = self.n_directions
         d = len(x)
         normal_x = seed.child("x").normal(h, d)
-        normal_y = seed.child("y").normal(h, n_conditions)
+        normal_y = seed.child("y").normal(h, condition_dim)
         joint = torch.cat((normal_x, normal_y), dim=1)
         joint = torch.nn.functional.normalize(joint, dim=1).to(x.device, x.dtype)
-        theta_y = joint[:, d:] if n_conditions else None
-        return Frame(joint[:, :d], theta_y, parseval=h / d)
+        theta_y = joint[:, d:] if condition_dim else None
+        return Frame(joint[:, :d], theta_y, frame_bound=h / d)
 
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """A random rotation of R^d: d orthonormal directions, Parseval with c = 1.
+    """A random rotation of R^d: d orthonormal directions, a tight frame with c = 1.
 
     This is the default.
 
@@ -227,14 +230,14 @@ class Orthogonal:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
         d = len(x)
         theta = rotation(seed, step, d, x.device, x.dtype)
         theta_y = condition_directions(
-            seed.child(step), d, n_conditions, x.device, x.dtype
+            seed.child(step), d, condition_dim, x.device, x.dtype
         )
         return Frame(theta, theta_y)
 
@@ -244,16 +247,21 @@ class MaxSliced:
     """Orthonormal directions along which particles and data differ most.
 
     This is not in the paper. From a random rotation, K directions climb to a large Σ
-    W₂²(θ·x, θ·y) over θ, as in SINF (Dai and Seljak 2021); K = 1 is the max-sliced
-    distance (Deshpande et al. 2019). With the sorted projections aᵢ = θ·xᵢ and bᵢ =
-    θ·yᵢ of n = 1,000 particles and data, the gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A
-    step does the work of several random ones, and costs more. A model stores the
-    directions.
+    W₂²(θ·x, θ·y) over θ, as in SINF [1]_; K = 1 is the max-sliced distance [2]_. With
+    the sorted projections aᵢ = θ·xᵢ and bᵢ = θ·yᵢ of n = 1,000 particles and data, the
+    gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A step does the work of several random ones,
+    and costs more. A model stores the directions.
 
     Parameters
     ----------
     n_directions : K, but at most half of the columns: all of them would be any rotation
     n_iterations : steps of the ascent
+
+    References
+    ----------
+    .. [1] B. Dai, U. Seljak: Sliced Iterative Normalizing Flows. ICML 2021.
+    .. [2] I. Deshpande et al.: Max-Sliced Wasserstein Distance and its use for GANs.
+       CVPR 2019.
 
     Examples
     --------
@@ -282,7 +290,7 @@ class MaxSliced:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -332,7 +340,7 @@ class Axis:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step; see `FrameKind`."""
@@ -350,18 +358,18 @@ def _require_positive_int(name: str, value: int) -> None:
 def condition_directions(
     seed: Seed,
     h: int,
-    n_conditions: int,
+    condition_dim: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor | None:
-    """(h, l) directions of the condition, or None if l = `n_conditions` is 0.
+    """(h, l) directions of the condition, or None if l = `condition_dim` is 0.
 
     They are independent Laplace numbers, as in the authors' code, with E|θ_y|² = 1.
     Their dtype is at least float32.
     """
-    if n_conditions == 0:
+    if condition_dim == 0:
         return None
-    theta = seed.child("y").laplace(h, n_conditions, device)
+    theta = seed.child("y").laplace(h, condition_dim, device)
     return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
@@ -381,22 +389,23 @@ def rotation(
     """
     if side is None:
         side = d
-    n_steps = _rotations_per_draw(d)
-    first = step // n_steps * n_steps
-    return _rotation_block(seed, first, d, side, device, dtype)[step - first]
+    steps = steps_drawn_together(step, d)
+    block = _rotation_block(seed, steps, d, side, device, dtype)
+    return block[step - steps.start]
 
 
 @cached(_ROTATION_CACHE_BYTES)
 def _rotation_block(
     seed: Seed,
-    first: int,
+    steps: range,
     d: int,
     side: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of some steps of a stage from step `first` on: (n, side, side)."""
-    n_steps = _rotations_per_draw(d)
+    """The rotations of some steps of a stage: (number of steps, side, side)."""
+    first = steps.start
+    n_steps = len(steps)
     if d <= _MAX_FRESH_DIMENSION:
         normal = seed.child("x").normal(n_steps * d, d, start=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
@@ -408,6 +417,16 @@ def _rotation_block(
     signs = torch.sign(uniform - 0.5)
     rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
     return zero_padded(rotations.to(dtype), side)
+
+
+def steps_drawn_together(step: int, d: int) -> range:
+    """The steps of a stage, `step` among them, whose rotations are drawn together.
+
+    The rotation of a step does not depend on the others: this only saves time.
+    """
+    n_steps = _rotations_per_draw(d)
+    first = step // n_steps * n_steps
+    return range(first, first + n_steps)
 
 
 def _rotations_per_draw(d: int) -> int:

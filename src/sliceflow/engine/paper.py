@@ -4,7 +4,8 @@
 the paper. `tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step
 by step. What still differs:
 
-- η is the dimension of a level of the pyramid, and at most H, as in the authors' script.
+- η is the dimension of a level of the pyramid, and at most H, as in the authors'
+  script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
 - Particles have classes in exactly the data's proportions; the paper draws them at
   random.
@@ -61,7 +62,7 @@ def with_preset(
     defaults: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Parameters in which `settings` of a preset replace those that are at their default.
+    """Parameters in which `settings` of a preset replace those left at their default.
 
     `parameters` and `defaults` are those of an estimator, by name, with `options` that
     are not None. A setting that is not a parameter is a field of the options.

@@ -166,9 +166,8 @@ class Seed:
     ) -> Tensor:
         """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on `start + i` alone."""
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
-        words: Tensor = kernels.for_device(device).philox(
-            start * quads, rows * quads, self.key, device
-        )
+        kernel = kernels.for_device(device)
+        words = kernel.philox(start * quads, rows * quads, self.key, device)
         return words.view(rows, _WORDS_PER_COUNTER * quads)
 
     def _numbers(

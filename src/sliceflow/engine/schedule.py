@@ -37,7 +37,7 @@ class Stage:
     """`n_steps` steps with one kind of frame, one transport, and in one subspace."""
 
     name: str
-    frame: FrameKind
+    frame_kind: FrameKind
     n_steps: int
     transport: Transport = _DEFAULT_TRANSPORT
     step_size: float = 1.0
@@ -46,15 +46,15 @@ class Stage:
     # Knots of each map that a model stores; 0 stores no model, None all knots.
     n_knots: int | None = 512
     # An upper bound on how far one step can move a value. If it is known, stored maps
-    # have their knots where they bend; see `compact`.
-    reach: float | None = None
-    # The steps make the distribution of each column exact: no noise is added, maps are
-    # not shrunk, and stored maps keep their tails.
-    exact: bool = False
+    # have their knots where they bend; see `compact.thin`.
+    max_displacement: float | None = None
+    # The steps give every column exactly the distribution of the data: no noise is
+    # added, maps are not shrunk, and stored maps keep their tails.
+    matches_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
     # Where the seeds of the frames are, below the seed of the flow. An empty path
     # stands for ("frame", index of the stage).
-    branch: tuple[str | int, ...] = ()
+    frame_seed_path: tuple[str | int, ...] = ()
 
     def step_size_at(self, step: int) -> float:
         """The size of step number 0 to n_steps − 1."""

@@ -35,7 +35,7 @@ def _no_ranks(sums: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A transport whose maps are shrunk towards standing still, each by its own noise.
+    """A transport whose maps are shrunk towards the identity, each by its own noise.
 
     A map that is fitted to m particles and n data of the same distribution still moves
     particles: by about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance
@@ -44,7 +44,8 @@ class Shrunk:
 
         max(0, 1 − κ·σ²·(1/m + 1/n)/c),
 
-    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) stand still.
+    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) become the
+    identity.
 
     Where classes have maps of their own, m, n and σ² are those of the class. Where a
     finite ξ spreads classes along a map, noise adds up over the classes: σ² is then the
@@ -88,14 +89,14 @@ class Shrunk:
                 f"makes maps of type {kind}, without the variance of their particles",
                 "set shrinkage=0, or use transport='auto'",
             )
-        return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
+        return fit._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
 
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
-    """The flow with shrunk maps, except in the stages that make columns exact."""
+    """The flow with shrunk maps, except in the stages that match marginals."""
     stages: list[Stage] = []
     for stage in flow.stages:
-        if stage.exact:
+        if stage.matches_marginals:
             stages.append(stage)
         else:
             shrunk = Shrunk(stage.transport, strength, rates, flow.n_shared)
@@ -219,8 +220,7 @@ def _shrink_knots(
     cost = fit.cost.double()
     if variance is None:
         variance = _knot_variance(knot_map)
-    noise = rate.repeat_interleave(len(cost) // len(rate)) * variance.double()
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    factor = kernels.for_tensor(cost).shrink_factor(cost, rate, variance)
     weight = factor[:, None].to(knot_map.values.dtype)
     values = torch.lerp(knot_map.knots, knot_map.values, weight)
     dz = fit.dz

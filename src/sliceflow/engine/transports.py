@@ -18,8 +18,8 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_COLUMNS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.errors import is_int, require
 from sliceflow.fields import FLOATS, Array
+from sliceflow.validation import is_int, require
 
 __all__ = [
     "AlignedHistogram",
@@ -41,8 +41,9 @@ _MAX_SORTED_VALUES = 1 << 30
 # Loaded knots may descend by this share of the largest: averages of equal numbers may
 # differ in the last digit.
 _ROUNDING_SLACK = 1e-5
-# Particles and data that a histogram counts in one step. Fewer are faster and a little
-# worse.
+# Particles and data that a histogram counts in one step. Fewer are faster and worse:
+# 16,384 columns a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
+# to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
 
 
@@ -56,8 +57,8 @@ class FittedMap(NamedTuple):
     # The displacements (h, M) of the particles, if they are known more exactly than by
     # the map.
     dz: Tensor | None = None
-    # The share of maps that move anything, if some may stand still.
-    moving: Tensor | None = None
+    # The fraction of maps that are not the identity, if shrinkage can make them so.
+    active_fraction: Tensor | None = None
 
 
 class Counts(NamedTuple):
@@ -117,19 +118,11 @@ class KnotMap:
         T is linear between knots and a rigid shift beyond the ends. If the cloud has
         class slices, the columns of each class move by the maps of that class.
         """
-        displace_knots = kernels.for_tensor(z).displace_knots
+        displace = kernels.for_tensor(z).displace_knots
         if cloud is None or cloud.class_slices is None:
-            shared: Tensor = displace_knots(z, self.knots, self.values)
-            return shared
-        h = len(z)
-        dz = torch.empty_like(z)
-        for c, columns in enumerate(cloud.class_slices.slices):
-            rows = slice(c * h, (c + 1) * h)
-            if columns.start < columns.stop:
-                dz[:, columns] = displace_knots(
-                    z[:, columns], self.knots[rows], self.values[rows]
-                )
-        return dz
+            return displace(z, self.knots, self.values)
+        maps = (self.knots, self.values)
+        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
 
     def split_classes(self) -> list[KnotMap | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
@@ -199,16 +192,11 @@ class GridMap:
 
         If the cloud has class slices, each class moves by its own maps.
         """
-        kernel = kernels.for_tensor(z)
-        class_slices = None if cloud is None else cloud.class_slices
-        dz: Tensor
-        if class_slices is None or len(class_slices) == 1:
-            dz = kernel.displace_grid(z, self.lo, self.hi, self.values)
-        else:
-            dz = kernel.displace_classes(
-                z, self.lo, self.hi, self.values, class_slices.starts
-            )
-        return dz
+        displace = kernels.for_tensor(z).displace_grid
+        if cloud is None or cloud.class_slices is None:
+            return displace(z, self.lo, self.hi, self.values)
+        maps = (self.lo, self.hi, self.values)
+        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
 
 
 TransportMap = KnotMap | GridMap
@@ -370,17 +358,26 @@ class Interpolated(Sorted):
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
-        # The map bends only at the levels of particles and data. F_p has no values
-        # above the level of the last particle.
-        bends_q = level_q.clamp(max=float(level_p[0, -1]))
-        bends_p = level_p.expand(len(bends_q), -1)
-        levels = torch.cat((bends_p, bends_q), 1).sort(1).values
-        if weights is None:  # the same levels for all directions: each one once
-            is_new = torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
-            levels = levels[:, is_new]
+        levels = _knot_levels(level_p, level_q, distinct=weights is None)
         knots = _interpolate(levels, level_p, sorted_p)
         values = _interpolate(levels, level_q, sorted_q)
         return KnotMap(knots, values), cost, dz
+
+
+def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
+    """The levels at which a map has knots: those of particles and data, ascending.
+
+    `level_p` is (1, M), `level_q` (1, N), or (h, N) if the data have weights. T bends
+    nowhere else. F_p has no values above the level of the last particle. With
+    `distinct`, which needs levels (1, N), each level is returned once.
+    """
+    reached_q = level_q.clamp(max=float(level_p[0, -1]))
+    all_p = level_p.expand(len(reached_q), -1)
+    levels = torch.cat((all_p, reached_q), 1).sort(1).values
+    if not distinct:
+        return levels
+    is_new = torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
+    return levels[:, is_new]
 
 
 def _ranks(z: Tensor) -> Tensor:
@@ -392,7 +389,8 @@ def _interpolate(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Linear interpolation of y (h, n), given at x (h, n), at `points` (h, m).
 
     x ascends; beyond its ends the result is constant. `points` and x may have a single
-    row for all h.
+    row for all h, which saves most of the memory. The kernels interpolate in float64;
+    this one does so in the type of y, because it works on M + N points per direction.
     """
     rows = max(len(points), len(x))
     last = x.shape[1] - 1
@@ -468,8 +466,10 @@ class Histogram:
         slices_p, slices_q = batch.class_slices
         counts_p = self.count(z_p, class_slices=slices_p)
         counts_q = self.count(z_q, class_slices=slices_q)
-        still = {*slices_p.empty, *slices_q.empty}
-        return self.between(counts_p, counts_q, z_p.dtype, still, len(slices_p))
+        without_points = {*slices_p.empty, *slices_q.empty}
+        return self.between(
+            counts_p, counts_q, z_p.dtype, without_points, len(slices_p)
+        )
 
     def count(
         self,
@@ -493,22 +493,21 @@ class Histogram:
         p: Counts,
         q: Counts,
         dtype: torch.dtype,
-        still_classes: Collection[int] = (),
+        identity_classes: Collection[int] = (),
         n_classes: int = 1,
     ) -> FittedMap:
         """The maps from counted particles p to counted data q, with values of `dtype`.
 
-        Classes that have no particles or no data stand still: their maps are the
-        identity.
+        `identity_classes` have no particles or no data: their maps are the identity.
         """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = p
-        if still_classes:
+        if identity_classes:
             counts = counts.clone()
             lo = lo.clone()
             hi = hi.clone()
         h = len(cost) // n_classes
-        for c in still_classes:
+        for c in identity_classes:
             rows = slice(c * h, (c + 1) * h)
             counts[rows] = 1
             # A range of positive width: beyond it, the shift is that of its ends, 0.
@@ -544,8 +543,8 @@ class AlignedHistogram(Histogram):
         parts = []
         for columns in class_slices.slices:
             is_empty = columns.start == columns.stop
-            # An empty class has no range; it takes that of another column, and counts
-            # 0.
+            # An empty class has no range: it takes that of another column, and all of
+            # its counts are 0.
             values = z[:, :1] if is_empty else z[:, columns]
             lo, hi = self.bin_range(*kernel.value_range(values))
             counts = kernel.count(values, lo, hi, self.n_bins, weights)
@@ -564,7 +563,18 @@ class AlignedHistogram(Histogram):
 
 @dataclass(frozen=True)
 class Auto:
-    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`."""
+    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`.
+
+    Sorting is exact, and fast enough for few points. Counting takes two passes over
+    memory for any number of them. `Auto` has more bins than `Histogram` by default: it
+    is for vectors, which have few directions, so that finer maps cost little. Pictures
+    have thousands of directions, whose maps would fill the memory.
+
+    Parameters
+    ----------
+    threshold : a larger one is exact for more points, and slower
+    n_bins, max_samples : those of `Histogram`
+    """
 
     threshold: int = 5_000
     n_bins: int = 1024

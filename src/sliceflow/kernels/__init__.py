@@ -1,38 +1,190 @@
-"""The passes over memory that make up a step, for each device: a registry.
+"""The numerical loops of a step, for each device: a registry.
 
-`reference` has and documents every kernel in plain torch. `cpu` (numba) and `triton`
-(NVIDIA GPUs) have faster versions of some, under the same names. Kernels take
-projections as (h, n) tensors, one row per direction. In float64 every device computes
-what the reference does, up to the order of sums.
+`Kernels` lists them with their types. `reference` implements and documents all of them
+in plain torch. `cpu` (numba) and `triton` (NVIDIA GPUs) have faster versions of some,
+under the same names. Kernels take projections as (h, n) tensors, one row per direction.
+In float64 every device computes what the reference does, up to the order of sums.
 """
 
 from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType, SimpleNamespace
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from sliceflow.kernels import reference
+from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.reference import MAX_LEVEL
+from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
 
-__all__ = ["MAX_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
+__all__ = [
+    "MAX_QUANTIZED_SHIFT",
+    "Geometry",
+    "Kernels",
+    "complete",
+    "displace_by_class",
+    "for_device",
+    "for_tensor",
+]
+
+
+class Kernels(Protocol):
+    """All kernels of one device; `reference` says what each of them returns."""
+
+    # Random numbers
+
+    def philox(
+        self, first: int, n: int, key: tuple[int, int], device: torch.device | str
+    ) -> Tensor: ...
+
+    def box_muller(self, words: Tensor) -> Tensor: ...
+
+    # Sorted samples
+
+    def sort_rows(self, z: Tensor) -> Tensor: ...
+
+    def argsort_rows(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def match(self, z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor: ...
+
+    def displace_knots(self, z: Tensor, knots: Tensor, values: Tensor) -> Tensor: ...
+
+    # Histograms
+
+    def value_range(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def count(
+        self,
+        z: Tensor,
+        lo: Tensor,
+        hi: Tensor,
+        n_bins: int,
+        weights: Tensor | None = None,
+    ) -> Tensor: ...
+
+    def histogram(
+        self,
+        z: Tensor,
+        n_bins: int,
+        weights: Tensor | None = None,
+        starts: Sequence[int] = (),
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def compose(
+        self,
+        counts_p: Tensor,
+        lo_p: Tensor,
+        hi_p: Tensor,
+        counts_q: Tensor,
+        lo_q: Tensor,
+        hi_q: Tensor,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def shrink(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        values: Tensor,
+        counts: Tensor,
+        cost: Tensor,
+        rate: Tensor,
+        variance: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def shrink_factor(self, cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor: ...
+
+    def displace_grid(
+        self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
+    ) -> Tensor: ...
+
+    # Stored maps
+
+    def flatten_tails(
+        self, lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor
+    ) -> Tensor: ...
+
+    def compress_map(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        values: Tensor,
+        counts: Tensor,
+        n_knots: int,
+        exponent: int,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+    def expand_map(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        edges: Tensor,
+        quantized_shifts: Tensor,
+        n_bins: int,
+        exponent: int,
+        dtype: torch.dtype,
+    ) -> Tensor: ...
+
+    # Classes and distances
+
+    def add_class_offsets(
+        self, z: Tensor, offsets: Tensor, codes: Tensor
+    ) -> Tensor: ...
+
+    def nearest_distance(
+        self, x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
+    ) -> Tensor: ...
+
+    # Pictures in tiles
+
+    def padded_size(self, k: int) -> int: ...
+
+    def project_tiles(
+        self,
+        x: Tensor,
+        theta: Tensor,
+        geometry: Geometry,
+        columns: Tensor | None = None,
+        offsets: Tensor | None = None,
+        codes: Tensor | None = None,
+    ) -> Tensor: ...
+
+    def lift_tiles(self, dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor: ...
+
+    def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
+        self,
+        x: Tensor,
+        theta: Tensor,
+        geometry: Geometry,
+        lo: Tensor,
+        hi: Tensor,
+        values: Tensor,
+        size: float,
+        offsets: Tensor | None = None,
+        codes: Tensor | None = None,
+        starts: Sequence[int] | None = None,
+    ) -> None: ...
+
+
+# A module can implement a Protocol: type checkers compare every signature here.
+_REFERENCE: Kernels = reference
 
 
 @cache
-def complete(module: ModuleType) -> SimpleNamespace:
+def complete(module: ModuleType) -> Kernels:
     """All kernels: those of `module`, and the reference's where it has none."""
     kernels = {}
     for name in reference.__all__:
-        kernels[name] = getattr(module, name, getattr(reference, name))
-    return SimpleNamespace(**kernels)
+        kernels[name] = getattr(module, name, getattr(_REFERENCE, name))
+    return cast(Kernels, SimpleNamespace(**kernels))
 
 
-def for_device(device: torch.device | str) -> SimpleNamespace:
+def for_device(device: torch.device | str) -> Kernels:
     """The fastest kernels for `device`."""
     kind = torch.device(device).type
     if kind == "cpu":
@@ -42,13 +194,13 @@ def for_device(device: torch.device | str) -> SimpleNamespace:
     return complete(reference)
 
 
-def for_tensor(z: Tensor) -> SimpleNamespace:
+def for_tensor(z: Tensor) -> Kernels:
     """The fastest kernels for the device of `z`."""
     return for_device(z.device)
 
 
 @cache
-def _load(module: str, device: str, library: str) -> SimpleNamespace:
+def _load(module: str, device: str, library: str) -> Kernels:
     """The kernels of a module; the reference's, with one warning, if it cannot be used.
 
     `device` and `library` are names for the warning.

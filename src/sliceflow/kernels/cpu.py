@@ -204,7 +204,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
 
 
 @_jit_without_nan
-def _closest(x, own_row, out, columns, max_gap):
+def _nearest_distance(x, own_row, out, columns, max_gap):
     """`columns` (d, n) are the transposed rows; own_row is −1 to exclude none."""
     distance = np.empty(columns.shape[1], columns.dtype)
     for i in range(x.shape[0]):
@@ -221,7 +221,7 @@ def _closest(x, own_row, out, columns, max_gap):
         out[i] = least
 
 
-def closest(
+def nearest_distance(
     x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
 ) -> Tensor:
     out = x.new_empty(len(x))
@@ -229,7 +229,7 @@ def closest(
     if exclude_self:
         own_row = torch.arange(len(x))
     arrays = [_array(x), _array(own_row), out.numpy()]
-    over_rows(_closest, arrays, _array(rows.T), _array(max_gap))
+    over_rows(_nearest_distance, arrays, _array(rows.T), _array(max_gap))
     return out
 
 
@@ -535,7 +535,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-displace_classes = partial(reference.displace_classes, displace=displace_grid)
 project_tiles = partial(reference.project_tiles, add=add_class_offsets)
 move_tiles = partial(
     reference.move_tiles, project=project_tiles, displace=displace_grid

@@ -20,30 +20,31 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import Geometry
 
 __all__ = [  # every kernel
     "add_class_offsets",
     "argsort_rows",
-    "at_bends",
     "box_muller",
-    "closest",
     "compose",
+    "compress_map",
     "count",
-    "displace_classes",
     "displace_grid",
     "displace_knots",
+    "expand_map",
+    "flatten_tails",
     "histogram",
-    "lanes",
     "lift_tiles",
     "match",
     "move_tiles",
+    "nearest_distance",
+    "padded_size",
     "philox",
     "project_tiles",
     "shrink",
+    "shrink_factor",
     "sort_rows",
-    "steady_tails",
-    "through_knots",
     "value_range",
 ]
 
@@ -51,19 +52,29 @@ __all__ = [  # every kernel
 # far below an atom's mass.
 LEVEL_EPSILON = 1e-8
 # A gap of the data is jumped over if it is this many times as wide as both gaps beside
-# it.
+# it. Where the data are dense, gaps are about exponentially distributed, and one in 45
+# is that wide by chance: 2·(1/9 − 1/10). Jumping over so narrow a gap changes little. A
+# larger ratio would leave particles between classes that stand near each other.
 GAP_RATIO = 8.0
-# The largest level of a stored displacement: it is an int16.
-MAX_LEVEL = (1 << 15) - 1
-# Iterations of Jacobi's method for the displacements at knots. Each halves the error.
+# The largest stored displacement, in steps of rounding: it is an int16.
+MAX_QUANTIZED_SHIFT = (1 << 15) - 1
+# Beyond this many times √M particles from either end, a stored map of M particles is a
+# rigid shift. Maps are noisy there: the mass below the k-th smallest of M values varies
+# by about 1/√k of itself. A larger share cuts off real tails, a smaller one stores
+# noise.
+TAIL_SHARE_OF_ROOT = 0.25
+# Iterations of Jacobi's method for the displacements at knots. Each halves the error,
+# so that 2⁻⁸ of it is left. More would only cost time: maps have noise of their own.
 JACOBI_ITERATIONS = 8
-# Weights are counted as whole multiples of 2⁻³⁰: integers have the same sum in any
-# order.
+# Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
+# any order.
 _WEIGHT_UNITS = 2**30
 # A stored map keeps some knots where it does not bend: this share of the mean density
-# of knots is added everywhere, and a little more, so that a straight map has any.
-_EVEN_SHARE_OF_KNOTS = 0.05
-_MIN_KNOT_DENSITY = 1e-12
+# of knots is added everywhere. A larger share spends knots on straight parts; without
+# any, a long part with slight bends would have none.
+EVEN_SHARE_OF_KNOTS = 0.05
+# A straight map has no density at all; this makes its knots even.
+MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
 
 
@@ -262,8 +273,7 @@ def count(
     position = (z.double() - lo[:, None]) * rate[:, None]
     bins = position.nan_to_num(0.0).clamp(0, n_bins - 1).long()
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
-    # Integers, because a GPU adds in any order and should give the same bits every
-    # time.
+    # A GPU adds in any order. Integers make the sum the same every time.
     if weights is None:
         units = torch.ones(z.shape[1], dtype=torch.int64, device=z.device)
         return counts.scatter_add_(1, bins, units.expand_as(z)).double()
@@ -328,7 +338,6 @@ def compose(
     values : (h, B + 1), ascending in each row
     cost : (h,), the mean of (T(z) − z)² over particles spread evenly in their bins
     """
-    h, n_bins = counts_p.shape
     pad = torch.nn.functional.pad
     is_empty = counts_p == 0
     empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
@@ -338,24 +347,59 @@ def compose(
     level = level + torch.where(empty_left, LEVEL_EPSILON, -LEVEL_EPSILON)
     level = torch.where((hi_p > lo_p)[:, None], level.clamp(0, 1), 0.5)
     values = _quantile(level, counts_q, lo_q, hi_q)
+    values = _linear_over_runs(values, empty_left & empty_right)
+    return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
 
-    # Edges inside a run are interpolated between the two ends of the run.
-    edge = torch.arange(n_bins + 1, device=counts_p.device).expand(h, -1)
-    inside = empty_left & empty_right & (edge > 0)
+
+def _linear_over_runs(values: Tensor, in_run: Tensor) -> Tensor:
+    """Values (h, B + 1) at edges, made linear over runs of empty bins.
+
+    `in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
+    interpolated between the two ends of their run. Edge 0 always is an end.
+    """
+    h, n_edges = values.shape
+    edge = torch.arange(n_edges, device=values.device).expand(h, -1)
+    inside = in_run & (edge > 0)
     before = torch.where(inside, 0, edge).cummax(1).values
-    after = torch.where(inside, n_bins, edge).flip(1).cummin(1).values.flip(1)
+    after = torch.where(inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
     run_length = (after - before).clamp(min=1)
     run_start = torch.gather(values, 1, before)
     run_end = torch.gather(values, 1, after)
     share = (edge - before).double() / run_length
-    values = torch.where(inside, run_start + share * (run_end - run_start), values)
+    return torch.where(inside, run_start + share * (run_end - run_start), values)
 
-    bin_width = (hi_p - lo_p) / n_bins
-    displacement = values - (lo_p[:, None] + edge * bin_width[:, None])
+
+def _mean_squared_displacement(
+    values: Tensor, counts: Tensor, lo: Tensor, hi: Tensor
+) -> Tensor:
+    """The mean (h,) of (T(z) − z)² over particles spread evenly in their bins.
+
+    `values` (h, B + 1) are T at the edges of the bins of [lo, hi], both (h,), and
+    `counts` (h, B) the particles in each bin. A displacement that grows linearly from a
+    to b over a bin has the mean square (a² + ab + b²)/3 there.
+    """
+    n_bins = counts.shape[1]
+    edge = torch.arange(n_bins + 1, device=values.device)
+    bin_width = (hi - lo) / n_bins
+    displacement = values - (lo[:, None] + edge * bin_width[:, None])
     left = displacement[:, :-1]
     right = displacement[:, 1:]
-    mean_square = (left * left + left * right + right * right) / 3  # over each bin
-    return values, (counts_p * mean_square).sum(1) / counts_p.sum(1)
+    mean_square = (left * left + left * right + right * right) / 3
+    return (counts * mean_square).sum(1) / counts.sum(1)
+
+
+def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
+    """f = max(0, 1 − r·σ²/c) for each of h maps, float64 (h,); 0 if c = 0.
+
+    Parameters
+    ----------
+    cost : c (h,), the mean squared displacement of each map
+    rate : r (C,) of C equal parts of the rows
+    variance : σ² (h,)
+    """
+    rows_per_rate = len(cost) // len(rate)
+    noise = rate.double().repeat_interleave(rows_per_rate) * variance.double()
+    return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
 
 
 def shrink(
@@ -369,13 +413,12 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    The factor is f = max(0, 1 − r·σ²/c), and 0 if c = 0.
+    The factor f is that of `shrink_factor`.
 
     Parameters
     ----------
-    lo, hi, values, counts : the maps (h, B + 1) on [lo, hi], both (h,), and the
-    particles
-        (h, B) in each bin
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
     cost : c (h,), the mean squared displacement of each map
     rate : r (C,) of C equal parts of the rows
     variance : σ² (h,); by default that of particles in the middles of their bins
@@ -385,10 +428,9 @@ def shrink(
     values : (h, B + 1), of the shrunk maps
     factor : f (h,)
     """
-    h, n_bins = counts.shape
+    n_bins = counts.shape[1]
     lo = lo.double()
     hi = hi.double()
-    cost = cost.double()
     edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
     if variance is None:
         # Not by a product of matrices, whose bits depend on the number of threads.
@@ -398,8 +440,7 @@ def shrink(
         mean = (p * middle).sum(1) / total
         square = (p * middle.square()).sum(1) / total - mean.square()
         variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
-    noise = rate.double().repeat_interleave(h // len(rate)) * variance
-    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    factor = shrink_factor(cost, rate, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
     shrunk = torch.lerp(positions, values.double(), factor[:, None])
     return shrunk.to(values.dtype), factor.to(values.dtype)
@@ -422,28 +463,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return (image - zd).to(z.dtype)
 
 
-def displace_classes(
-    z: Tensor,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    starts: Sequence[int],
-    displace: Callable[..., Tensor] = displace_grid,
-) -> Tensor:
-    """`displace_grid` of each slice of the columns of z (h, n) by its own maps.
-
-    lo and hi are (C·h,), values (C·h, B + 1). `displace` is the kernel to use.
-    """
-    h = len(z)
-    dz = torch.empty_like(z)
-    for c, (first, end) in enumerate(pairwise(starts)):
-        rows = slice(c * h, (c + 1) * h)
-        if first < end:
-            part = z[:, first:end]
-            dz[:, first:end] = displace(part, lo[rows], hi[rows], values[rows])
-    return dz
-
-
 def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
     """Bins per unit of z, 0 where the range is empty or too small to divide by."""
     rate = n_bins / (hi - lo)
@@ -462,11 +481,12 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
 # Stored maps
 
 
-def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
-    Beyond the ¼√M-th particle from either end T is noise. All are shifted there by the
-    displacement of that particle, but not out of the data's range. The maps are
+    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`) T is noise. All
+    are shifted there by the displacement of that particle, but not out of the data's
+    range. The maps are
     `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B) particles in each
     bin.
     """
@@ -474,11 +494,10 @@ def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tens
     # Particles below each edge.
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))
     total = below[:, -1:]
-    tail = total.sqrt() / 4
+    tail = total.sqrt() * TAIL_SHARE_OF_ROOT
     level = torch.cat((tail, total - tail), 1)
-    bins = (
-        torch.searchsorted(below, level) - 1
-    )  # the two bins that hold those particles
+    # The two bins that hold those particles.
+    bins = torch.searchsorted(below, level) - 1
     below_bin = below.gather(1, bins)
     inside = (level - below_bin) / (below.gather(1, bins + 1) - below_bin)
 
@@ -492,7 +511,7 @@ def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tens
     return steady.to(values.dtype)
 
 
-def at_bends(
+def compress_map(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Maps on a grid by `n_knots` knots each, which are where the maps bend.
@@ -506,22 +525,24 @@ def at_bends(
     -------
     lo, hi : float64 (h,), rounded to eighths of a step of 2**exponent
     edges : int32 (h, K), the edge of the grid at which each knot is; the first is 0,
-    the
-        last B
-    levels : int16 (h, K), the displacement of each knot in steps of 2**exponent
+        the last B
+    quantized_shifts : int16 (h, K), the displacement of each knot in steps of
+        2**exponent
     """
     n_bins = values.shape[1] - 1
     step = math.ldexp(1.0, exponent)
-    values = steady_tails(lo, hi, values, counts).double()
+    values = flatten_tails(lo, hi, values, counts).double()
     unit = step / 8
     lo = (lo.double() / unit).round() * unit
     hi = (hi.double() / unit).round() * unit
     edge = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
     shift = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
     edges = _knot_edges(shift, counts, n_knots)
-    levels = _fit_knots(shift, counts.double(), edges) / step
-    levels = levels.round().clamp(-MAX_LEVEL, MAX_LEVEL)
-    return lo, hi, edges.int(), levels.to(torch.int16)
+    quantized_shifts = _fit_knots(shift, counts.double(), edges) / step
+    quantized_shifts = quantized_shifts.round().clamp(
+        -MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT
+    )
+    return lo, hi, edges.int(), quantized_shifts.to(torch.int16)
 
 
 def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
@@ -533,7 +554,7 @@ def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
     bend = pad(bend_at_edges, (1, 0)) + pad(bend_at_edges, (0, 1))  # of each bin
     density = (counts * bend.square()) ** 0.2
     mean_density = density.mean(1, keepdim=True)
-    density += _EVEN_SHARE_OF_KNOTS * mean_density + _MIN_KNOT_DENSITY
+    density += EVEN_SHARE_OF_KNOTS * mean_density + MIN_KNOT_DENSITY
     below = pad(density.cumsum(1), (1, 0))
     inner = torch.arange(1, n_knots - 1, dtype=torch.float64, device=device)
     share = _divide(inner, n_knots - 1)
@@ -585,22 +606,22 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     return values
 
 
-def through_knots(
+def expand_map(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    levels: Tensor,
+    quantized_shifts: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The maps that `at_bends` returned on their whole grid, made to ascend.
+    """The maps that `compress_map` returned on their whole grid, made to ascend.
 
     The values are (h, B + 1), of `dtype`.
     """
     knot_place = edges.double()
     position = lo[:, None] + _divide(hi - lo, n_bins)[:, None] * knot_place
-    values = position + levels.double() * math.ldexp(1.0, exponent)
+    values = position + quantized_shifts.double() * math.ldexp(1.0, exponent)
     rise = values.diff(dim=1) / knot_place.diff(dim=1)
     rise = torch.nn.functional.pad(rise, (0, 1))  # the last knot is the last edge
     grid = torch.arange(n_bins + 1, dtype=edges.dtype, device=edges.device)
@@ -630,7 +651,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     return z + offsets[:, codes]
 
 
-def closest(
+def nearest_distance(
     x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
 ) -> Tensor:
     """The distance (m,) of each point of x (m, d) to the closest of rows (n, d).
@@ -651,7 +672,7 @@ def closest(
 # Pictures in tiles
 
 
-def lanes(k: int) -> int:
+def padded_size(k: int) -> int:
     """Rows and columns to which a rotation of k directions is padded on this device."""
     return k
 
@@ -671,7 +692,7 @@ def project_tiles(
     ----------
     x : pictures (C·h·w, n)
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
-        the size `lanes`
+        the size `padded_size`
     geometry : how the pictures are cut into tiles
     columns : the numbers of the pictures to project; None is all of them
     offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' classes
@@ -725,12 +746,12 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
     T are the maps `values` on [lo, hi], as for `displace_grid`; with `starts`, each
-    slice of the columns has its own, as for `displace_classes`. `project` and
+    slice of the columns has its own, as for `displace_by_class`. `project` and
     `displace` are the kernels to use.
     """
     z = project(x, theta, geometry, None, offsets, codes)
     if starts is None:
         dz = displace(z, lo, hi, values)
     else:
-        dz = displace_classes(z, lo, hi, values, starts, displace)
+        dz = displace_by_class(displace, z, (lo, hi, values), starts)
     x.add_(lift_tiles(dz, theta, geometry), alpha=size)

@@ -1,8 +1,8 @@
-"""How good samples are: one report, and the numbers in it one by one.
+"""How good samples are: one report, and the metrics in it one by one.
 
 `report` compares samples of any kind with held-out rows. Distances between
 distributions do not detect copies, so `nn_ratio` and `copies` stand beside them, and
-every number has its floor, what real rows score. `fid` needs the extra
+every metric has its reference, what real rows score. `fid` needs the extra
 ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
 
@@ -22,12 +22,12 @@ from sliceflow.metrics.distances import (
     sliced_wasserstein,
     two_sample_accuracy,
 )
-from sliceflow.metrics.reports import Number, Report, report
+from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
 
 __all__ = [
     "Calibration",
-    "Number",
+    "Metric",
     "Report",
     "calibration",
     "copies",

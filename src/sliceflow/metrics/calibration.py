@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
+from sliceflow.validation import from_tensor, require
 
 # Samples whose p-value is below this do not pass: a usual level of significance.
 _MIN_P_VALUE = 0.01
@@ -63,18 +64,22 @@ class Calibration:
             return f"calibrated, as far as {n_conditions} conditions can tell"
         if columns_pass:
             return (
-                "not calibrated: each column by itself is, all together are not (TARP)"
+                "not calibrated: each column by itself is, but the dependence between "
+                "columns is wrong (TARP)"
             )
         worst = int(self.p_values.argmin())
         covered = float(self.coverage(0.9)[worst])
         standard_error = np.sqrt(0.9 * 0.1 / n_conditions)
         if abs(covered - 0.9) <= 2 * standard_error:
-            level = self.levels[:, worst].mean()
-            return f"biased: truths of column {worst} are {level:.0%} up, not 50 %"
-        fault = "overconfident" if covered < 0.9 else "underconfident"
+            level = float(self.levels[:, worst].mean())
+            return _bias_verdict(worst, level)
+        if covered < 0.9:
+            fault = "overconfident"
+        else:
+            fault = "underconfident"
         return (
             f"{fault}: the 90 % interval of column {worst} holds {covered:.0%} of the "
-            "truths"
+            "true values"
         )
 
     @property
@@ -86,8 +91,8 @@ class Calibration:
         rows = (
             ("p-value of ranks, worst column", self._least_p_value, "above 0.01"),
             ("p-value of TARP", self.tarp_p_value, "above 0.01"),
-            ("truths in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
-            ("truths in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
+            ("true values in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
+            ("true values in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
         )
         lines = [self.verdict]
         for name, value, ideal in rows:
@@ -118,7 +123,7 @@ def calibration(
     >>> truth = rng.normal(size=(500, 1))
     >>> samples = rng.normal(size=(500, 100, 1))
     >>> print(calibration(0.5 * samples, truth).verdict)  # too narrow
-    overconfident: the 90 % interval of column 0 holds 58% of the truths
+    overconfident: the 90 % interval of column 0 holds 58% of the true values
     """
     samples = np.asarray(from_tensor(samples), np.float64)
     truth = np.asarray(from_tensor(truth), np.float64)
@@ -177,6 +182,21 @@ def _tarp_ranks(samples: np.ndarray, truth: np.ndarray, seed: int) -> np.ndarray
     sample_distances = np.linalg.norm((samples - points[:, None]) / unit, axis=2)
     truth_distances = np.linalg.norm((truth - points) / unit, axis=1)
     return np.asarray((sample_distances < truth_distances[:, None]).sum(axis=1))
+
+
+def _bias_verdict(column: int, level: float) -> str:
+    """What is wrong if intervals have the right width but not the right place.
+
+    `level` is the mean share of samples below the true value, ideally one half.
+    """
+    if level > 0.5:
+        direction = "low"
+    else:
+        direction = "high"
+    return (
+        f"biased: samples of column {column} are too {direction}: on average "
+        f"{level:.0%} of them are below the true value, not 50 %"
+    )
 
 
 def _p_value(levels: np.ndarray) -> float:

@@ -1,8 +1,8 @@
-"""The numbers of a report: samples of each kind against training and held-out rows.
+"""The metrics of a report: samples of each kind against training and held-out rows.
 
-Every number has two values: that of the samples, and the floor, that of training rows
-in their place. Numbers depend on the counts of rows, so equally many of both are
-compared.
+Every metric has two values: that of the samples, and its reference, which is that of
+training rows in their place. Metrics depend on the counts of rows, so equally many of
+both are compared.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
 from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.rows import as_rows, subsample
-from sliceflow.neighbours.nearness import median_distance_ratio
+from sliceflow.neighbours.distance_ratios import median_distance_ratio
+from sliceflow.validation import require
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32
@@ -35,29 +36,45 @@ _EQUAL_DISTANCE = 1e-9
 
 
 class Score(NamedTuple):
-    """A number for the samples, and for real rows in their place."""
+    """A metric of the samples, and of real rows in their place."""
 
     value: float
-    floor: float
+    reference: float
 
 
-Scores = dict[str, Score]  # by the names of the numbers
+Scores = dict[str, Score]  # by the names of the metrics
 
 
-class TableDetails(TypedDict):
-    """What a report on a table knows beside its numbers."""
+class ClassLabels(NamedTuple):
+    """The class of each row of three sets of rows."""
+
+    samples: np.ndarray  # (n,)
+    train: np.ndarray  # (N,)
+    test: np.ndarray  # (m,)
+
+
+class ColumnPair(NamedTuple):
+    """Two columns of a table, and how they are associated in rows and in samples."""
+
+    first: str
+    second: str
+    real_association: float  # in held-out rows
+    sample_association: float
+
+
+class Details(TypedDict, total=False):
+    """What a report on a table says beside its metrics; empty for other kinds."""
 
     target: str  # the column that `utility` predicts
     columns: dict[str, float]  # the shape of each
-    # (one column, another, association in held-out rows, in samples), the worst first
-    pairs: list[tuple[str, str, float, float]]
+    pairs: list[ColumnPair]  # those whose associations differ most come first
     # of columns that identify a row, the share of real values among the samples
     revealed: dict[str, float]
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is compared, on which device, and who is told about it."""
+class ComparisonBudget:
+    """How many rows are compared, on which device, and who is told about it."""
 
     max_rows: int  # of samples, training rows and held-out rows each
     device: str
@@ -68,31 +85,32 @@ def compare_vectors(
     samples: np.ndarray,
     train: np.ndarray,
     test: np.ndarray,
-    labels: Any,
-    effort: Effort,
+    labels: ClassLabels | None,
+    budget: ComparisonBudget,
 ) -> Scores:
-    """The numbers on vectors, whose columns are divided by their standard deviations.
+    """The metrics of vectors, whose columns are divided by their standard deviations.
 
-    `labels` are None, or the classes of samples, training rows and held-out rows.
+    All rows are (n, d).
     """
     deviation = train.std(axis=0, dtype=np.float64)
     unit = np.where(deviation > 0, deviation, 1)
     samples = samples / unit
     train = train / unit
     test = test / unit
-    held_out = subsample(test, effort.max_rows)
+    held_out = subsample(test, budget.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
         accuracy = distances.two_sample_accuracy(x, held_out, n_trees=_N_TREES)
         return {
             "sliced distance": distances.sliced_wasserstein(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=effort.device),
+            "coverage": distances.coverage(x, held_out, device=budget.device),
             "two-sample accuracy": accuracy,
         }
 
-    scores = _with_floors(measure, samples, train, effort)
-    scores |= _copy_scores(samples, [train], test, effort)
-    scores |= _recognised(samples, train, test, labels, effort)
+    scores = _with_references(measure, samples, train, budget)
+    scores |= _copy_scores(samples, [train], test, budget)
+    if labels is not None:
+        scores["recognised"] = _recognised(samples, train, test, labels, budget)
     return scores
 
 
@@ -100,17 +118,32 @@ def compare_pictures(
     samples: np.ndarray,
     train: np.ndarray,
     test: np.ndarray,
-    labels: Any,
-    effort: Effort,
+    labels: ClassLabels | None,
+    budget: ComparisonBudget,
 ) -> Scores:
-    """The numbers on pictures; mirror images of training pictures count as copies.
+    """The metrics of pictures (n, h, w[, c]).
 
-    `labels` are None, or the classes of samples, training and held-out pictures.
+    Mirror images of training pictures count as copies.
     """
+    scores = _component_scores(samples, train, test, labels, budget)
+    scores |= _copy_scores(samples, [train], test, budget, mirror=True)
+    scores |= _thumbnail_scores(samples, train, test, budget)
+    scores["memorized, halves"] = _memorized_halves(samples, train, test, budget)
+    return scores
+
+
+def _component_scores(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    labels: ClassLabels | None,
+    budget: ComparisonBudget,
+) -> Scores:
+    """The metrics of principal components, which stand for pictures."""
     # In units in which pixels are −1 to 1, as the flow sees them.
-    half_range = max(float(np.ptp(train)), 1e-300) / 2
-    some_train = as_rows(subsample(train, effort.max_rows))
-    mean, axes = distances.principal_axes(some_train, _N_COMPONENTS)
+    half_range = max(float(np.ptp(train)), np.finfo(float).tiny) / 2
+    fitted_rows = as_rows(subsample(train, budget.max_rows))
+    mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
     def components(images: np.ndarray) -> np.ndarray:
         return np.asarray((as_rows(images) - mean) @ axes.T / half_range)
@@ -118,110 +151,164 @@ def compare_pictures(
     sample_components = components(samples)
     train_components = components(train)
     test_components = components(test)
-    held_out = subsample(test_components, effort.max_rows)
+    held_out = subsample(test_components, budget.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
         return {
             "FD-PCA32": distances.frechet_distance(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=effort.device),
+            "coverage": distances.coverage(x, held_out, device=budget.device),
         }
 
-    scores = _with_floors(measure, sample_components, train_components, effort)
-    scores |= _recognised(
-        sample_components, train_components, test_components, labels, effort
-    )
-    scores |= _copy_scores(samples, [train], test, effort, mirror=True)
-    side = min(train.shape[1:3])
-    if side >= 2 * _THUMBNAIL_SIDE:
-        factor = side // _THUMBNAIL_SIDE
-        small = _copy_scores(
-            _thumbnails(samples, factor),
-            [_thumbnails(train, factor)],
-            _thumbnails(test, factor),
-            effort,
-            mirror=True,
+    scores = _with_references(measure, sample_components, train_components, budget)
+    if labels is not None:
+        scores["recognised"] = _recognised(
+            sample_components, train_components, test_components, labels, budget
         )
-        if "copies" in small:
-            scores["copies, thumbnails"] = small["copies"]
-    some_test = subsample(test, effort.max_rows)
-    memorized = copying.memorized_rate(
-        subsample(samples, effort.max_rows),
-        train,
-        some_test,
-        mirror=True,
-        patch=max(1, side // 2),
-        device=effort.device,
-    )
-    scores["memorized, halves"] = Score(memorized, _copies_floor(len(some_test)))
     return scores
 
 
-def compare_tables(
-    samples: Any, train: Any, test: Any, target: object, effort: Effort
-) -> tuple[Scores, TableDetails]:
-    """The numbers on tables, all DataFrames; None as the target takes the last column.
+def _thumbnail_scores(
+    samples: np.ndarray, train: np.ndarray, test: np.ndarray, budget: ComparisonBudget
+) -> Scores:
+    """Copies among thumbnails, which noise does not hide; none of small pictures."""
+    side = min(train.shape[1:3])
+    if side < 2 * _THUMBNAIL_SIDE:
+        return {}
+    factor = side // _THUMBNAIL_SIDE
+    scores = _copy_scores(
+        _thumbnails(samples, factor),
+        [_thumbnails(train, factor)],
+        _thumbnails(test, factor),
+        budget,
+        mirror=True,
+    )
+    if "copies" not in scores:
+        return {}
+    return {"copies, thumbnails": scores["copies"]}
 
-    More precisely, the last column that varies.
+
+def _memorized_halves(
+    samples: np.ndarray, train: np.ndarray, test: np.ndarray, budget: ComparisonBudget
+) -> Score:
+    """The share of patches, of half a side, that match one training picture."""
+    side = min(train.shape[1:3])
+    held_out = subsample(test, budget.max_rows)
+    memorized = copying.memorized_rate(
+        subsample(samples, budget.max_rows),
+        train,
+        held_out,
+        mirror=True,
+        patch=max(1, side // 2),
+        device=budget.device,
+    )
+    return Score(memorized, _copies_reference(len(held_out)))
+
+
+@dataclass(frozen=True)
+class _HeldOutTable:
+    """The held-out rows of a table, with which other rows are compared."""
+
+    rows: np.ndarray  # (n, c)
+    categories: list[bool]  # which columns hold codes
+    target: int  # the column that `utility` predicts
+    # Few rows of many categories look more associated, so this many are compared.
+    n_associated: int
+    associations: np.ndarray  # of all pairs of columns
+
+
+def compare_tables(
+    samples: Any, train: Any, test: Any, target: object, budget: ComparisonBudget
+) -> tuple[Scores, Details]:
+    """The metrics of tables, all DataFrames.
+
+    `target` is the column that `utility` predicts; None takes the last one that varies.
     """
     read = tables.read_tables(samples, train, test)
     names = read.names
     categories = read.categories
-    all_train = read.rows[1]
-    sample_rows = subsample(read.rows[0], effort.max_rows)
-    train_rows = subsample(all_train, effort.max_rows)
-    test_rows = subsample(read.rows[2], effort.max_rows)
+    all_samples, all_train, all_test = read.rows
+    sample_rows = subsample(all_samples, budget.max_rows)
+    train_rows = subsample(all_train, budget.max_rows)
+    test_rows = subsample(all_test, budget.max_rows)
     target_name = _target_name(target, names, train_rows)
-    # Few rows of many categories look more associated: equally many are compared.
-    n_common = min(len(sample_rows), len(train_rows), len(test_rows))
-    pair_indices = np.triu_indices(len(names), 1)
-
-    def shapes(rows: np.ndarray) -> list[float]:
-        return [
-            tables.shape(test_rows[:, c], rows[:, c], is_category)
-            for c, is_category in enumerate(categories)
-        ]
-
-    def associations(rows: np.ndarray) -> np.ndarray:
-        matrix = tables.association(subsample(rows, n_common), categories)
-        return matrix[pair_indices]
-
-    test_associations = associations(test_rows)
+    n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
+    held_out = _HeldOutTable(
+        rows=test_rows,
+        categories=categories,
+        target=names.index(target_name),
+        n_associated=n_associated,
+        associations=_associations(test_rows, categories, n_associated),
+    )
 
     def measure(rows: np.ndarray) -> dict[str, float]:
-        differences = np.abs(test_associations - associations(rows))
-        detection = distances.two_sample_accuracy(
-            rows,
-            test_rows,
-            classifier=tables.boosted_trees(len(rows), categories),
-            scoring="roc_auc",
-        )
-        column = names.index(target_name)
-        return {
-            "detection": detection,
-            "shape": float(np.mean(shapes(rows))),
-            "trend": float(differences.mean()) if len(differences) else 0.0,
-            "utility": tables.utility(rows, test_rows, categories, column),
-        }
+        return _measure_table(rows, held_out)
 
-    def points(rows: np.ndarray) -> np.ndarray:
-        return tables.points(rows, categories, all_train)
-
-    scores = _with_floors(measure, sample_rows, train_rows, effort)
-    n_blocks = math.ceil(len(all_train) / _MAX_POINT_ROWS)
-    train_blocks = (points(block) for block in np.array_split(all_train, n_blocks))
-    scores |= _copy_scores(points(sample_rows), train_blocks, points(test_rows), effort)
+    scores = _with_references(measure, sample_rows, train_rows, budget)
+    scores |= _table_copy_scores(sample_rows, all_train, test_rows, categories, budget)
     scores["rules kept"] = Score(
         tables.rules_kept(train_rows, sample_rows, categories),
         tables.rules_kept(train_rows, test_rows, categories),
     )
-    pairs = _compared_pairs(names, test_associations, associations(sample_rows))
-    details = TableDetails(
+    sample_associations = _associations(sample_rows, categories, n_associated)
+    details = Details(
         target=target_name,
-        columns=dict(zip(names, shapes(sample_rows), strict=True)),
-        pairs=pairs,
+        columns=dict(zip(names, _shapes(sample_rows, held_out), strict=True)),
+        pairs=_compare_pairs(names, held_out.associations, sample_associations),
         revealed=read.revealed,
     )
     return scores, details
+
+
+def _measure_table(rows: np.ndarray, held_out: _HeldOutTable) -> dict[str, float]:
+    """The metrics of rows (n, c) of a table that depend on how many rows there are."""
+    categories = held_out.categories
+    detection = distances.two_sample_accuracy(
+        rows,
+        held_out.rows,
+        classifier=tables.boosted_trees(len(rows), categories),
+        scoring="roc_auc",
+    )
+    associations = _associations(rows, categories, held_out.n_associated)
+    trend_error = 0.0
+    if len(associations) > 0:
+        trend_error = float(np.abs(held_out.associations - associations).mean())
+    return {
+        "detection": detection,
+        "shape": float(np.mean(_shapes(rows, held_out))),
+        "trend error": trend_error,
+        "utility": tables.utility(rows, held_out.rows, categories, held_out.target),
+    }
+
+
+def _shapes(rows: np.ndarray, held_out: _HeldOutTable) -> list[float]:
+    """How well the distribution of each column agrees with that of held-out rows."""
+    return [
+        tables.shape(held_out.rows[:, c], rows[:, c], is_category)
+        for c, is_category in enumerate(held_out.categories)
+    ]
+
+
+def _associations(rows: np.ndarray, categories: Sequence[bool], n: int) -> np.ndarray:
+    """The associations of all pairs of columns, c(c − 1)/2 of them, in n of the rows."""
+    matrix = tables.association(subsample(rows, n), categories)
+    return matrix[np.triu_indices(len(categories), 1)]
+
+
+def _table_copy_scores(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    categories: Sequence[bool],
+    budget: ComparisonBudget,
+) -> Scores:
+    """Copies among all training rows of a table, by the distances of `tables.points`."""
+
+    def points(rows: np.ndarray) -> np.ndarray:
+        return tables.points(rows, categories, train)
+
+    n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
+    train_blocks = (points(block) for block in np.array_split(train, n_blocks))
+    return _copy_scores(points(samples), train_blocks, points(test), budget)
 
 
 def _target_name(target: object, names: Sequence[str], rows: np.ndarray) -> str:
@@ -237,51 +324,53 @@ def _target_name(target: object, names: Sequence[str], rows: np.ndarray) -> str:
     return names[-1]
 
 
-def _compared_pairs(
-    names: Sequence[str], real: np.ndarray, made: np.ndarray
-) -> list[tuple[str, str, float, float]]:
-    """Pairs of columns with their association in real rows and samples, worst first."""
-    first, second = np.triu_indices(len(names), 1)
+def _compare_pairs(
+    names: Sequence[str], real: np.ndarray, sampled: np.ndarray
+) -> list[ColumnPair]:
+    """Pairs of columns with their associations, those that differ most first."""
     pairs = []
-    for i, j, in_real, in_samples in zip(
-        first.tolist(), second.tolist(), real.tolist(), made.tolist(), strict=True
-    ):
-        pairs.append((names[i], names[j], in_real, in_samples))
-    return sorted(pairs, key=lambda pair: -abs(pair[2] - pair[3]))
+    for p, (i, j) in enumerate(combinations(range(len(names)), 2)):
+        pair = ColumnPair(names[i], names[j], float(real[p]), float(sampled[p]))
+        pairs.append(pair)
+    return sorted(pairs, key=_association_difference, reverse=True)
 
 
-def _with_floors(
+def _association_difference(pair: ColumnPair) -> float:
+    return abs(pair.real_association - pair.sample_association)
+
+
+def _with_references(
     measure: Callable[[np.ndarray], dict[str, float]],
     samples: np.ndarray,
     train: np.ndarray,
-    effort: Effort,
+    budget: ComparisonBudget,
 ) -> Scores:
-    """The numbers of samples, and of equally many training rows as floors."""
-    n = min(effort.max_rows, len(samples), len(train))
-    effort.notify(f"measuring {n} samples")
+    """The metrics of samples, and of equally many training rows as references."""
+    n = min(budget.max_rows, len(samples), len(train))
+    budget.notify(f"measuring {n} samples")
     values = measure(subsample(samples, n))
-    effort.notify(f"measuring {n} training rows in their place, for the floor")
-    floors = measure(subsample(train, n, seed=1))
-    effort.notify("searching for copies")
-    return {name: Score(values[name], floors[name]) for name in values}
+    budget.notify(f"measuring {n} training rows in their place, for comparison")
+    references = measure(subsample(train, n, seed=1))
+    budget.notify("searching for copies")
+    return {name: Score(values[name], references[name]) for name in values}
 
 
 def _copy_scores(
     samples: np.ndarray,
     train_blocks: Iterable[np.ndarray],
     test: np.ndarray,
-    effort: Effort,
+    budget: ComparisonBudget,
     mirror: bool = False,
 ) -> Scores:
     """Exact copies, NN ratio and copies, among the training rows of all blocks.
 
     Only exact copies if most held-out rows are equal to a training row.
     """
-    samples = subsample(samples, effort.max_rows)
-    test = subsample(test, effort.max_rows)
+    samples = subsample(samples, budget.max_rows)
+    test = subsample(test, budget.max_rows)
     rows = np.concatenate((samples, test))
     block_distances = [
-        copying.nearest_distances(rows, block, mirror=mirror, device=effort.device)
+        copying.nearest_distances(rows, block, mirror=mirror, device=budget.device)
         for block in train_blocks
     ]
     row_distances = np.min(block_distances, axis=0)
@@ -295,20 +384,20 @@ def _copy_scores(
     }
     if np.median(test_distances) == 0:
         return scores
-    # The floor of the ratio is one half of the held-out rows against the other.
-    other_half = max(float(np.median(test_distances[1::2])), 1e-300)
+    # The reference of the ratio is one half of the held-out rows against the other.
+    other_half = max(float(np.median(test_distances[1::2])), np.finfo(float).tiny)
     scores["NN ratio"] = Score(
         median_distance_ratio(sample_distances, test_distances),
         float(np.median(test_distances[::2]) / other_half),
     )
     scores["copies"] = Score(
         copying.share_of_copies(sample_distances, test_distances),
-        _copies_floor(len(test_distances)),
+        _copies_reference(len(test_distances)),
     )
     return scores
 
 
-def _copies_floor(n: int) -> float:
+def _copies_reference(n: int) -> float:
     """What new real rows score on average as copies, given n held-out rows."""
     return max(copying.IDEAL_COPIES, 1 / (n + 1))
 
@@ -317,32 +406,20 @@ def _recognised(
     samples: np.ndarray,
     train: np.ndarray,
     test: np.ndarray,
-    labels: Any,
-    effort: Effort,
-) -> Scores:
+    labels: ClassLabels,
+    budget: ComparisonBudget,
+) -> Score:
     """The share of rows that the nearest training rows take for their own class."""
-    if labels is None:
-        return {}
     from sklearn.neighbors import KNeighborsClassifier
 
-    sample_labels, train_labels, test_labels = (
-        np.asarray(from_tensor(part)) for part in labels
-    )
-    counts = [len(sample_labels), len(train_labels), len(test_labels)]
-    if counts != [len(samples), len(train), len(test)]:
-        raise DataError(
-            "y must be (of samples, of train, of test), a class for each row"
-        )
-    classifier = KNeighborsClassifier(_N_VOTES).fit(train, train_labels)
+    classifier = KNeighborsClassifier(_N_VOTES).fit(train, labels.train)
 
     def accuracy(rows: np.ndarray, row_labels: np.ndarray) -> float:
-        some_rows = subsample(rows, effort.max_rows)
-        return float(
-            classifier.score(some_rows, subsample(row_labels, effort.max_rows))
-        )
+        scored_rows = subsample(rows, budget.max_rows)
+        scored_labels = subsample(row_labels, budget.max_rows)
+        return float(classifier.score(scored_rows, scored_labels))
 
-    score = Score(accuracy(samples, sample_labels), accuracy(test, test_labels))
-    return {"recognised": score}
+    return Score(accuracy(samples, labels.samples), accuracy(test, labels.test))
 
 
 def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
 from sliceflow.metrics.rows import nearest
-from sliceflow.neighbours.nearness import median_distance_ratio
+from sliceflow.neighbours.distance_ratios import median_distance_ratio
+from sliceflow.validation import from_tensor, require
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
@@ -25,12 +26,14 @@ _N_COMPARED_NEIGHBOURS = 10
 _MAX_WARNED_ROWS = 20_000
 # Fewer particles show nothing.
 _MIN_WARNED_PARTICLES = 100
-# Particles, and rows that they are compared with. 2 % of them are still 20.
+# Particles, and also rows, whose distances are measured: enough of each that a share
+# of 2 % is still 20 of them.
 _N_WARNED_PARTICLES = 1_000
-# Samples copy rows if there are more copies than this many times the floor, which 99
-# and fewer new real rows reach once in 150,
+# Samples copy rows if their share of copies is more than this many times that of new
+# real rows. Of 99 new real rows and fewer, one set in 150 has as many by chance.
 _MAX_COPIES_RATIO = 5
-# or if their NN ratio is below this.
+# Samples also copy rows if their NN ratio is below this: a clear distance from 1, which
+# new real rows score on average.
 _MIN_NN_RATIO = 0.7
 
 
@@ -124,16 +127,16 @@ def memorized_rate(
 ) -> float:
     """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal: so many test rows do. It is `copies` by d₁/d₁₀ instead of d₁, the
+    0.01 is ideal: this share of test rows does. It is `copies` by d₁/d₁₀ instead of d₁, the
     distances to the first and the tenth train row: so it sees copies of rows that are
     far from all others, such as those of high contrast.
 
     Parameters
     ----------
     samples, train, test, mirror, device : as in `nn_ratio`
-    patch : compares patches of pictures, of so many rows and columns, at nine
-        positions, and returns the mean of the nine shares. Half of a side finds
-        pictures made of large pieces of others
+    patch : compares patches of patch×patch pixels at nine positions of the pictures,
+        and returns the mean of the nine shares. Half of a side finds pictures made of
+        large pieces of others
 
     Examples
     --------
@@ -244,18 +247,18 @@ def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
         return ""
     share = share_of_copies(particle_distances, row_distances)
     ratio = median_distance_ratio(particle_distances, row_distances)
-    floor = max(IDEAL_COPIES, 2 / (n + 1))
-    if not shows_copying(share, ratio, floor):
+    reference = max(IDEAL_COPIES, 2 / (n + 1))
+    if not shows_copying(share, ratio, reference):
         return ""
     return f"copies {share:.2f}, NN ratio {ratio:.2f}"
 
 
-def shows_copying(share: float, ratio: float, floor: float = IDEAL_COPIES) -> bool:
+def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -> bool:
     """Whether this share of copies or this NN ratio shows copying.
 
-    `floor` is the share of copies among new real rows.
+    `reference` is the share of copies among new real rows.
     """
-    return share > _MAX_COPIES_RATIO * floor or ratio < _MIN_NN_RATIO
+    return share > _MAX_COPIES_RATIO * reference or ratio < _MIN_NN_RATIO
 
 
 def share_of_copies(sample_distances: np.ndarray, real_distances: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Two samples: sliced and Fréchet distances, coverage, a classifier's test, FID."""
+"""Two samples: sliced and Fréchet distances, coverage, classifier test, FID."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
-from sliceflow.errors import DataError, from_tensor
+from sliceflow.errors import DataError
 from sliceflow.metrics.rows import as_rows, nearest, require_same_width
+from sliceflow.validation import from_tensor
 
 # Directions whose projections are in memory at a time.
 _DIRECTIONS_PER_BLOCK = 64
-# The two-sample test has five folds. From so many rows on it has three: a classifier
-# learns enough from two thirds of them.
+# The two-sample test has five folds. From this many rows on it has three, to save time:
+# a classifier learns enough from two thirds of them.
 _MANY_ROWS = 1_000
-_MIN_ROWS = 5
+_N_FOLDS = 5
+_N_FOLDS_OF_MANY_ROWS = 3
+# Every fold needs a row of each sample.
+_MIN_ROWS = _N_FOLDS
 
 
 def sliced_wasserstein(
@@ -74,7 +78,7 @@ def frechet_distance(a: Any, b: Any) -> float:
 
     **It is biased upwards for few samples**: two samples of n and m rows from the same
     standard Gaussian in d dimensions have a distance of about
-    (1/n + 1/m)·(d + d(d + 1)/4). Compare only at equal counts, and with the floor.
+    (1/n + 1/m)·(d + d(d + 1)/4). Compare only at equal counts, and with real rows.
 
     Examples
     --------
@@ -165,18 +169,25 @@ def two_sample_accuracy(
     n_trees: int = 200,
     seed: int = 0,
 ) -> float:
-    """Cross-validated score of a classifier that tells samples from real rows.
+    """Classifier two-sample test (C2ST): can samples be told from real rows?
 
-    0.5 is ideal. Equally many of both are used (a random subset of the larger), in five
-    shuffled folds; 1,000 or more in three, which find as much. A random forest detects
-    what distances do not: values that never occur, columns that never vary.
+    It is the cross-validated score of a classifier that tells samples from real rows:
+    its accuracy, or what `scoring` names. Accuracy and AUC are 0.5 if it cannot, which
+    is ideal, and 1 if it always can. Equally many of both are used (a random subset of
+    the larger), in five shuffled folds; 1,000 or more in three, which find as much. A
+    random forest detects what distances do not: values that never occur, columns that
+    never vary. See Lopez-Paz and Oquab, ICLR 2017.
 
     Parameters
     ----------
     samples, real : (n, d) and (m, d)
     classifier : any classifier of scikit-learn, instead of a forest with n_trees trees
-    scoring : "accuracy", or another score of scikit-learn such as "roc_auc"
+    scoring : "accuracy", or another score of scikit-learn; "roc_auc" returns the AUC
     seed : of the subset, the folds and the forest
+
+    Returns
+    -------
+    The mean score over the folds
 
     Examples
     --------
@@ -198,7 +209,9 @@ def two_sample_accuracy(
     y = np.repeat([0, 1], n)
     if classifier is None:
         classifier = RandomForestClassifier(n_trees, random_state=seed)
-    n_folds = 3 if n >= _MANY_ROWS else 5
+    n_folds = _N_FOLDS
+    if n >= _MANY_ROWS:
+        n_folds = _N_FOLDS_OF_MANY_ROWS
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
     scores = cross_val_score(classifier, X, y, cv=folds, scoring=scoring)
     return float(scores.mean())
@@ -216,8 +229,8 @@ def fid(
 
     By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``,
     which downloads the network on first use. It depends on the counts: the usual one
-    compares 50,000 samples with all training pictures. Its floor is
-    ``fid(test, train)``.
+    compares 50,000 samples with all training pictures. Real rows
+    score ``fid(test, train)``.
 
     Parameters
     ----------
@@ -243,7 +256,7 @@ def fid(
     options = {}
     if weights is not None:
         options["feature_extractor_weights_path"] = os.fspath(weights)
-    found = calculate_metrics(
+    metrics = calculate_metrics(
         input1=sample_set,
         input2=real_set,
         fid=True,
@@ -252,7 +265,7 @@ def fid(
         verbose=False,
         **options,
     )
-    return float(found["frechet_inception_distance"])
+    return float(metrics["frechet_inception_distance"])
 
 
 def _as_dataset(images: Any, n_pixel_values: int) -> Any:

@@ -1,29 +1,38 @@
-"""One report on samples of any kind: vectors, pictures or tables, with floors."""
+"""One report on samples of any kind: vectors, pictures or tables.
+
+Every metric stands beside its reference, which is what real rows score.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from sliceflow.devices import resolve_device
-from sliceflow.errors import DataError, from_tensor, require
+from sliceflow.errors import DataError
 from sliceflow.metrics import copying
 from sliceflow.metrics.comparisons import (
-    Effort,
+    ClassLabels,
+    ComparisonBudget,
+    Details,
     Scores,
     compare_pictures,
     compare_tables,
     compare_vectors,
 )
 from sliceflow.metrics.rows import as_rows
+from sliceflow.validation import from_tensor, require
 
-_KINDS = ("vectors", "pictures", "tables")
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Kind = Literal["vectors", "pictures", "tables"]
 # Fewer samples, training rows or held-out rows cannot be compared.
 _MIN_ROWS = 10
-# With fewer held-out rows, the verdict says that the numbers are rough.
+# With fewer held-out rows, the verdict says that the metrics are rough.
 _MIN_EXACT_ROWS = 100
 # Rows of each kind that are compared, at most: some seconds on a CPU, and on a GPU.
 _MAX_ROWS_ON_CPU = 2_000
@@ -34,8 +43,12 @@ _CHANCE_MARGIN = 0.05
 _EASY_DETECTION = 0.65
 
 
+# What is ideal for metrics that should be as those of real rows.
+_AS_REAL_ROWS = "real rows"
+
+
 class _Meaning(NamedTuple):
-    """What is ideal for a number, and what it says."""
+    """What is ideal for a metric, and what it says."""
 
     ideal: str
     text: str  # {target} is the column that is predicted
@@ -43,17 +56,21 @@ class _Meaning(NamedTuple):
 
 _MEANINGS = {
     "sliced distance": _Meaning(
-        "floor", "sliced 2-Wasserstein distance to held-out rows"
+        _AS_REAL_ROWS, "sliced 2-Wasserstein distance to held-out rows"
     ),
     "FD-PCA32": _Meaning(
-        "floor", "Fréchet distance to held-out pictures, in 32 principal components"
+        _AS_REAL_ROWS,
+        "Fréchet distance to held-out pictures, in 32 principal components",
     ),
-    "coverage": _Meaning("floor", "share of held-out rows that have a sample near"),
+    "coverage": _Meaning(
+        _AS_REAL_ROWS, "share of held-out rows that have a sample near"
+    ),
     "two-sample accuracy": _Meaning(
         "0.5", "how often a random forest tells samples from held-out rows"
     ),
     "recognised": _Meaning(
-        "floor", "share of samples whose nearest training rows are of the same class"
+        _AS_REAL_ROWS,
+        "share of samples whose nearest training rows are of the same class",
     ),
     "detection": _Meaning(
         "0.5", "AUC of boosted trees that tell samples from held-out rows"
@@ -61,18 +78,18 @@ _MEANINGS = {
     "shape": _Meaning(
         "1", "agreement of each column's distribution, mean over columns"
     ),
-    "trend": _Meaning(
+    "trend error": _Meaning(
         "0", "difference of the association of two columns, mean over pairs"
     ),
     "utility": _Meaning(
-        "floor",
+        _AS_REAL_ROWS,
         "R² or AUC of {target} in held-out rows, by boosted trees that learn from "
         "samples",
     ),
     "rules kept": _Meaning(
         "1", "share of rows that obey every rule that all training rows obey"
     ),
-    "exact copies": _Meaning("floor", "share of rows equal to a training row"),
+    "exact copies": _Meaning(_AS_REAL_ROWS, "share of rows equal to a training row"),
     "NN ratio": _Meaning(
         "1",
         "distance to the nearest training row, over a held-out row's; near 0: copies",
@@ -90,56 +107,56 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Number:
-    """One number of a report."""
+class Metric:
+    """One metric of a report."""
 
     name: str
-    value: float  # for the samples
-    floor: float  # for real rows in their place
+    value: float  # of the samples
+    reference: float  # of real rows in their place
     ideal: str
     meaning: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """Numbers on samples. Made by `report`; `print` shows a verdict and a table.
+    """Metrics of samples. Made by `report`; `print` shows a verdict and a table.
 
     `details` of tables are the "target" of utility; "columns", the shape of each;
     "pairs", (one, other, association in held-out rows, in samples), the worst first;
     "revealed", the share of real values in columns that identify a row.
     """
 
-    kind: str  # "vectors", "pictures" or "tables"
-    numbers: tuple[Number, ...]  # each with its floor
+    kind: Kind
+    metrics: tuple[Metric, ...]
     counts: Mapping[str, int]  # of samples, training rows and held-out rows
     max_rows: int  # of each of these, at most, were compared
-    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    details: Details = field(default_factory=Details, repr=False)
 
-    def __getitem__(self, name: str) -> Number:
+    def __getitem__(self, name: str) -> Metric:
         return self._by_name[name]
 
     @property
-    def _by_name(self) -> dict[str, Number]:
-        return {number.name: number for number in self.numbers}
+    def _by_name(self) -> dict[str, Metric]:
+        return {metric.name: metric for metric in self.metrics}
 
     @property
     def verdict(self) -> str:
         """One sentence: what can be trusted, and what cannot."""
-        numbers = self._by_name
+        metrics = self._by_name
         sentences = []
-        if "copies" in numbers:
+        if "copies" in metrics:
             sentences.append(self._copying_verdict())
         for name in ("two-sample accuracy", "detection"):
-            if name in numbers:
-                sentences.append(_detection_verdict(numbers[name]))
+            if name in metrics:
+                sentences.append(_detection_verdict(metrics[name]))
         if self.kind == "pictures":
-            coverage = numbers["coverage"]
+            coverage = metrics["coverage"]
             sentences.append(
                 f"they cover {coverage.value:.0%} of held-out pictures "
-                f"(real ones {coverage.floor:.0%})"
+                f"(real ones {coverage.reference:.0%})"
             )
-        if "rules kept" in numbers:
-            sentences.append(_rules_verdict(numbers["rules kept"]))
+        if "rules kept" in metrics:
+            sentences.append(_rules_verdict(metrics["rules kept"]))
         revealed = self.details.get("revealed", {})
         revealed_columns = [name for name, share in revealed.items() if share > 0]
         if revealed_columns:
@@ -154,36 +171,33 @@ class Report:
 
     def _copying_verdict(self) -> str:
         """Whether samples are copies, by the worst of the shares of copies."""
-        shares = [n for n in self.numbers if n.name.startswith("copies")]
-        worst = max(shares, key=lambda number: number.value)
+        shares = [m for m in self.metrics if m.name.startswith("copies")]
+        worst = max(shares, key=lambda metric: metric.value)
         ratio = self["NN ratio"].value
-        if copying.shows_copying(worst.value, ratio, worst.floor):
+        if copying.shows_copying(worst.value, ratio, worst.reference):
             verdict = "The samples copy training rows"
         else:
             verdict = "The samples are new, not copies"
         return f"{verdict} ({worst.name} {worst.value:.2g}, NN ratio {ratio:.2g})"
 
     def __str__(self) -> str:
-        header = ("", "samples", "floor", "ideal", "")
-        rows = [header]
-        for n in self.numbers:
-            value = f"{n.value:.3g}"
-            floor = f"{n.floor:.3g}"
-            rows.append((n.name, value, floor, n.ideal, n.meaning))
+        rows = [("", "samples", "real rows", "ideal", "")]
+        for metric in self.metrics:
+            value = f"{metric.value:.3g}"
+            reference = f"{metric.reference:.3g}"
+            rows.append((metric.name, value, reference, metric.ideal, metric.meaning))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.verdict]
-        for name, value, floor, ideal, meaning in rows:
+        for name, value, reference, ideal, meaning in rows:
             cells = (
                 name.ljust(widths[0]),
                 value.rjust(widths[1]),
-                floor.rjust(widths[2]),
+                reference.rjust(widths[2]),
                 ideal.rjust(widths[3]),
                 meaning,
             )
             lines.append("  ".join(cells).rstrip())
-        lines.append(
-            f"{self.note}; floor: what real rows score in place of the samples"
-        )
+        lines.append(f"{self.note}; real rows: what they score in place of the samples")
         return "\n".join(lines)
 
     @property
@@ -200,32 +214,32 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: None where there is no number."""
         out = asdict(self)
-        for number in out["numbers"]:
-            for name in ("value", "floor"):
-                if np.isnan(number[name]):
-                    number[name] = None
-        out["numbers"] = list(out["numbers"])
+        for metric in out["metrics"]:
+            for name in ("value", "reference"):
+                if np.isnan(metric[name]):
+                    metric[name] = None
+        out["metrics"] = list(out["metrics"])
         out["verdict"] = self.verdict
         return out
 
 
-def _detection_verdict(number: Number) -> str:
+def _detection_verdict(metric: Metric) -> str:
     """How easily a classifier tells samples from held-out rows."""
-    if number.value < max(0.5, number.floor) + _CHANCE_MARGIN:
+    if metric.value < max(0.5, metric.reference) + _CHANCE_MARGIN:
         often = "hardly"
-    elif number.value < _EASY_DETECTION:
+    elif metric.value < _EASY_DETECTION:
         often = "sometimes"
     else:
         often = "easily"
     return (
         f"a classifier {often} tells them from held-out rows "
-        f"({number.name} {number.value:.2f}, of real rows {number.floor:.2f})"
+        f"({metric.name} {metric.value:.2f}, of real rows {metric.reference:.2f})"
     )
 
 
-def _rules_verdict(number: Number) -> str:
+def _rules_verdict(metric: Metric) -> str:
     """How many rows break a rule of the training rows."""
-    broken = 1 - number.value
+    broken = 1 - metric.value
     if broken:
         return f"{broken:.1%} of the rows break a rule of the training rows"
     return "every row keeps the rules of the training rows"
@@ -236,15 +250,15 @@ def report(
     train: Any,
     test: Any,
     *,
-    y: Any = None,
-    kind: str = "auto",
+    y: Hashable | Sequence[ArrayLike] | None = None,
+    kind: Kind | Literal["auto"] = "auto",
     device: str = "auto",
     notify: Callable[[str], object] = lambda what: None,
 ) -> Report:
     """Compare samples with held-out rows, and see whether they copy training rows.
 
-    The floor of a number is what training rows score in place of the samples; that of
-    NN ratio is one half of the held-out rows against the other, that of copies and
+    The reference of a metric is what training rows score in place of the samples; that
+    of NN ratio is one half of the held-out rows against the other, that of copies and
     memorized patches what new real rows score on average. Columns of vectors are
     divided by their standard deviations. Mirror images of training pictures count as
     training pictures. Of each kind of rows at most 2,000 are compared, 10,000 on a GPU;
@@ -268,8 +282,9 @@ def report(
     The samples are new, not copies (copies 0.01, NN ratio 1); a classifier hardly \
 tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     """
-    allowed = f"'auto', {', '.join(map(repr, _KINDS))}"
-    require(kind in ("auto", *_KINDS), "kind", kind, allowed)
+    kinds = get_args(Kind)
+    allowed = f"'auto', {', '.join(map(repr, kinds))}"
+    require(kind in ("auto", *kinds), "kind", kind, allowed)
     if kind == "auto":
         kind = _infer_kind(train)
     if kind == "tables":
@@ -286,19 +301,23 @@ tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
         fact = f"there are too few rows, {counts}"
         raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
     device = str(resolve_device(device))
-    max_rows = _MAX_ROWS_ON_CPU if device == "cpu" else _MAX_ROWS_ON_GPU
-    effort = Effort(max_rows, device, notify)
-    details: Mapping[str, Any] = {}
-    if kind == "vectors":
-        scores = compare_vectors(samples, train, test, y, effort)
+    max_rows = _MAX_ROWS_ON_GPU
+    if device == "cpu":
+        max_rows = _MAX_ROWS_ON_CPU
+    budget = ComparisonBudget(max_rows, device, notify)
+    details = Details()
+    if kind == "tables":
+        scores, details = compare_tables(samples, train, test, y, budget)
     elif kind == "pictures":
-        scores = compare_pictures(samples, train, test, y, effort)
+        labels = _as_labels(y, counts)
+        scores = compare_pictures(samples, train, test, labels, budget)
     else:
-        scores, details = compare_tables(samples, train, test, y, effort)
-    return Report(kind, _as_numbers(scores, details), counts, max_rows, details)
+        labels = _as_labels(y, counts)
+        scores = compare_vectors(samples, train, test, labels, budget)
+    return Report(kind, _as_metrics(scores, details), counts, max_rows, details)
 
 
-def _infer_kind(train: Any) -> str:
+def _infer_kind(train: Any) -> Kind:
     """The kind of data: "tables" of DataFrames, "vectors" of rows, else "pictures"."""
     if hasattr(train, "columns"):
         return "tables"
@@ -307,7 +326,7 @@ def _infer_kind(train: Any) -> str:
     return "pictures"
 
 
-def _as_array(x: Any, name: str, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> np.ndarray:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
     as_rows(array, name)  # refuses what are no finite numbers
@@ -318,12 +337,36 @@ def _as_array(x: Any, name: str, kind: str, shape: tuple[int, ...]) -> np.ndarra
     return array
 
 
-def _as_numbers(scores: Scores, details: Mapping[str, Any]) -> tuple[Number, ...]:
-    """The numbers of a report, in the order of their meanings."""
-    numbers = []
+def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
+    """Three arrays of classes from what the user passed; None if there are none."""
+    if y is None:
+        return None
+    fact = "y must be (of samples, of train, of test), a class for each row"
+    if isinstance(y, str) or len(y) != 3:
+        raise DataError(fact)
+    labels = ClassLabels(
+        samples=np.asarray(from_tensor(y[0])),
+        train=np.asarray(from_tensor(y[1])),
+        test=np.asarray(from_tensor(y[2])),
+    )
+    if [len(part) for part in labels] != list(counts.values()):
+        raise DataError(fact)
+    return labels
+
+
+def _as_metrics(scores: Scores, details: Details) -> tuple[Metric, ...]:
+    """The metrics of a report, in the order of their meanings."""
+    target = details.get("target", "")
+    metrics = []
     for name, meaning in _MEANINGS.items():
-        if name in scores:
-            score = scores[name]
-            text = meaning.text.format(**details)
-            numbers.append(Number(name, score.value, score.floor, meaning.ideal, text))
-    return tuple(numbers)
+        if name not in scores:
+            continue
+        metric = Metric(
+            name=name,
+            value=scores[name].value,
+            reference=scores[name].reference,
+            ideal=meaning.ideal,
+            meaning=meaning.text.format(target=target),
+        )
+        metrics.append(metric)
+    return tuple(metrics)

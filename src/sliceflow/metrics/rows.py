@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sliceflow.devices import resolve_device
-from sliceflow.errors import DataError, from_tensor, is_int, require
+from sliceflow.errors import DataError
 from sliceflow.neighbours.search import nearest_rows
+from sliceflow.validation import from_tensor, is_int, require
 
 
 def as_rows(x: Any, name: str = "x") -> np.ndarray:

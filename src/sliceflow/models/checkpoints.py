@@ -1,8 +1,8 @@
-"""Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
+"""Checkpoints: a fit that was killed resumes from the last one, with the same result.
 
-A random number depends only on its place in the seed tree. So a `_SavedState` is all that
-a fit has become. The first rank writes the particles of all ranks; any number of ranks can
-read them.
+Random numbers depend on the seed and on names alone, not on what was drawn before. So a
+fit can go on from the particles after a step: a `_SavedState`. The main rank writes the
+particles of all ranks; any number of ranks can read them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from sliceflow.engine import events
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError, is_real, require
+from sliceflow.errors import HintedError
 from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
 from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
+from sliceflow.validation import is_real, require
 
-_NAME = "fit.checkpoint"
-# Fields that a `FlowState` and a `_SavedState` have in common: where the flow is.
-_POSITION = ("stage_index", "step_in_stage", "steps_done", "steps_skipped", "seconds")
-
-# What ranks wish to do after a step; the largest wish of any rank is done by all.
-_GO_ON = 0
+_FILE_NAME = "fit.checkpoint"
+# What a rank wants after a step. All ranks do the most urgent of these, the largest.
+_CONTINUE = 0
 _WRITE = 1
 _STOP = 2
 
@@ -59,7 +57,7 @@ class FitInterrupted(KeyboardInterrupt):
 class _SavedState:
     """A flow after a step, with the particles of all ranks.
 
-    `coordinates` are those of the particles in the space of the stage; None if the stage
+    `coordinates` are those of the particles in the space of the stage; None if it
     moves the particles themselves.
     """
 
@@ -108,9 +106,9 @@ class Checkpoints:
         self._every = every
         self._identity = identity
         self._ranks = ranks
-        self._path = folder / _NAME
+        self._path = folder / _FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.glob(f".{_NAME}.*.part"):  # of a fit killed in a write
+        for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
         self.resumes = self._path.exists()
         self.seed = self._read().seed if self.resumes else seed
@@ -122,7 +120,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
-        """Restore the last checkpoint, if there is one, and write more while a flow runs.
+        """Restore the last checkpoint, if any, and write more while a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
         removes its checkpoint.
@@ -136,16 +134,16 @@ class Checkpoints:
 
                 def after_step() -> None:
                     nonlocal written_at
-                    wish = _GO_ON
+                    wanted = _CONTINUE
                     if events.now() - written_at >= self._every:
-                        wish = _WRITE
+                        wanted = _WRITE
                     if ctrl_c.is_set():
-                        wish = _STOP
-                    wish = ranks.maximum(wish)  # the clocks of ranks differ
-                    if wish == _STOP:
+                        wanted = _STOP
+                    action = ranks.maximum(wanted)  # the clocks of ranks differ
+                    if action == _STOP:
                         self._write(state, running, history)
-                        raise self._stopped(state)
-                    if wish == _WRITE:
+                        raise self._interrupted(state)
+                    if action == _WRITE:
                         self._write_or_warn(state, running, history)
                         written_at = events.now()
 
@@ -154,28 +152,30 @@ class Checkpoints:
         except LostRankError as error:
             raise self._lost(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
-            raise self._stopped(state)
-        if ranks.first:
+            raise self._interrupted(state)
+        if ranks.is_main:
             self._path.unlink(missing_ok=True)
 
-    def _stopped(self, state: FlowState) -> FitInterrupted:
+    def _interrupted(self, state: FlowState) -> FitInterrupted:
+        """The error after Ctrl-C, which says how to resume the fit."""
         fact = f"the fit was stopped after {state.steps_done} steps"
         same = "the same data, the same parameters"
         folder = f"checkpoint_dir={str(self._folder)!r}"
         return FitInterrupted(fact, f"to resume it, fit again with {same} and {folder}")
 
     def _lost(self, error: LostRankError, state: FlowState) -> LostRankError:
+        """The error after the loss of a rank, which says how to resume the fit."""
         hint = "there is no checkpoint yet: start it again"
         if self._path.exists():
             last = f"the last checkpoint is {self._path}"
             hint = f"{last}: start the same fit again, on any ranks"
         fact = f"{error}. The fit ends after {state.steps_done} steps"
-        return LostRankError(f"{fact}; {hint}")
+        return LostRankError(fact, hint)
 
     def _read(self, device: torch.device | str = "cpu") -> _SavedState:
         """The last checkpoint; an error if it is damaged or of another fit."""
         try:
-            saved: _SavedState = load(self._path, (_SavedState,), device, sys.maxsize)
+            saved = load(self._path, (_SavedState,), device, sys.maxsize)
         except ModelFileError as error:
             hint = "It is the checkpoint of a fit; delete it to start the fit again"
             raise ModelFileError(f"{error}. {hint}") from error
@@ -199,7 +199,7 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
-        """Put the particles, the state and the history where the checkpoint has them."""
+        """Take the particles, the state and the history from the checkpoint."""
         x = running.particles.x
         saved = self._read(x.device)
         first = running.noise.first
@@ -208,8 +208,11 @@ class Checkpoints:
         if saved.coordinates is not None:
             coordinates = torch.from_numpy(saved.coordinates)[:, here]
             state.coordinates = coordinates.contiguous().to(x.device)
-        for name in _POSITION:
-            setattr(state, name, getattr(saved, name))
+        state.stage_index = saved.stage_index
+        state.step_in_stage = saved.step_in_stage
+        state.steps_done = saved.steps_done
+        state.steps_skipped = saved.steps_skipped
+        state.seconds = saved.seconds
         state.model = list(saved.model)
         history.before = saved.history.columns()
 
@@ -232,13 +235,13 @@ class Checkpoints:
         running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
-        """Write a checkpoint. If the first rank cannot, all ranks raise its OSError."""
+        """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
         failure = ""
         x = self._gather(running.particles.x)
         coordinates = None
         if state.coordinates is not None:
             coordinates = self._gather(state.coordinates)
-        if self._ranks.first:
+        if self._ranks.is_main:
             saved = _SavedState(
                 identity=self._identity,
                 seed=self.seed,
@@ -246,7 +249,11 @@ class Checkpoints:
                 history=SavedHistory(**history.as_columns()),
                 x=x,
                 coordinates=coordinates,
-                **{name: getattr(state, name) for name in _POSITION},
+                stage_index=state.stage_index,
+                step_in_stage=state.step_in_stage,
+                steps_done=state.steps_done,
+                steps_skipped=state.steps_skipped,
+                seconds=state.seconds,
             )
             try:
                 save(self._path, saved)
@@ -257,10 +264,13 @@ class Checkpoints:
             raise OSError(failure)
 
     def _gather(self, t: Tensor) -> np.ndarray:
-        """The columns of all ranks for the first one; none for the others."""
+        """The columns of all ranks on the main rank; none on the others."""
         parts = []
         for _, part in self._ranks.columns(t):
-            parts.append(part.cpu() if self._ranks.first else part[:, :0].cpu())
+            needed = part
+            if not self._ranks.is_main:
+                needed = part[:, :0]
+            parts.append(needed.cpu())
         return torch.cat(parts, 1).numpy()
 
 

@@ -1,12 +1,27 @@
 """Dataclasses as a header and arrays, and back, by their type annotations.
 
 The header is MessagePack, written and read by msgspec. It holds everything but arrays;
-those are named by the path of their field, such as ``fitted.steps.3.table.knots``.
+those are named by the path of their field, such as ``fitted.steps.3.map.knots``. For
+example,
 
-Reading trusts nothing. Every dataclass becomes a type of msgspec with the same fields,
-so classes, types and ranges follow from the annotations alone. Arrays are checked by
-their `Array`. At last the method `check` of an object, if its class has one, says by a
-ValueError what cannot be right.
+    @dataclass(frozen=True)
+    class Line:
+        name: str
+        color: Annotated[Shade, Grey | Rgb]  # an object of one of these dataclasses
+        x: Annotated[np.ndarray, Array("n", torch.float64)]
+        y: Annotated[np.ndarray, Array("n", torch.float64)] | None = None
+
+        def check(self) -> None:
+            if self.name == "":
+                raise ValueError("a line has no name")
+
+has the header ``{"class": "Line", "name": …, "color": {"class": "Grey", …}, "x":
+{"class": "array"}, "y": None}``, and one array, "x". `Shade` may be a Protocol.
+
+Nothing that is read is trusted. Every dataclass becomes a type of msgspec with the same
+fields, which checks classes, types and ranges as the annotations say. Arrays are
+checked by their `Array`. When an object is complete, its method `check`, if there is
+one, raises a ValueError if its fields contradict each other.
 """
 
 from __future__ import annotations
@@ -22,6 +37,7 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -36,12 +52,25 @@ from torch import Tensor
 from sliceflow.fields import Array, Label
 from sliceflow.models import packing
 
+T = TypeVar("T")
+
 # A limit for arrays of labels, whose dtype says how much memory each takes: a few bytes
 # of a file could stand for gigabytes. Real labels take some kilobytes.
 MAX_LABEL_BYTES = 1 << 28
 # The digits of whole numbers beyond 64 bits, which come as seeds and labels: converting
 # thousands of them would take long.
 MAX_DIGITS = 1000
+_DTYPES = {
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint64": torch.uint64,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
@@ -62,18 +91,18 @@ def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 def decode(
-    kind: type,
+    kind: type[T],
     header: bytes,
     arrays: Mapping[str, np.ndarray],
     device: torch.device | str = "cpu",
-) -> Any:
+) -> T:
     """The object of the dataclass `kind`, its tensors on `device`.
 
     Raises a ValueError that says what does not fit.
     """
     node = msgspec.msgpack.decode(header, type=_struct(kind))
     reader = _Reader(dict(arrays), device)
-    value = reader.object(node, "")
+    value: T = reader.object(node, "")
     if reader.unread:
         raise ValueError(f"it has arrays that nothing uses: {_short([*reader.unread])}")
     return value
@@ -97,10 +126,9 @@ class _DtypeNode(_Node, tag="dtype"):
 
     def dtype(self) -> torch.dtype:
         """The dtype, or a ValueError."""
-        dtype = getattr(torch, self.name, None)
-        if not isinstance(dtype, torch.dtype):
+        if self.name not in _DTYPES:
             raise ValueError(f"{self.name!r:.60} is not a dtype")
-        return dtype
+        return _DTYPES[self.name]
 
 
 class _LargeIntNode(_Node, tag="int"):
@@ -208,17 +236,23 @@ def _schema(annotation: Any) -> Any:
 
 
 def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
+    """The type for ``Annotated[kind, about]``."""
     if isinstance(about, Array):
         return _ArrayNode
-    if about is Label:
+    if about == Label:
         return _LabelArrayNode
     if isinstance(about, msgspec.Meta):
         return annotation
-    return _schema(about)  # the classes that a file holds of a protocol, `kind`
+    return _schema(about)  # the dataclasses of which a field of type `kind` may be
 
 
 def _union_schema(options: Sequence[Any]) -> Any:
-    """msgspec knows one type of tuples in a union: several become one, of any items."""
+    """The type of a union.
+
+    msgspec allows one type of tuples in it. Several become tuples of any length with
+    items of any of their types: ``tuple[int, float] | tuple[int, float, int]``, which
+    `TableFlow` has, becomes ``tuple[int | float, ...]``.
+    """
     tuples = [option for option in options if get_origin(option) is tuple]
     schemas = [_schema(option) for option in options if option not in tuples]
     if len(tuples) == 1:
@@ -261,12 +295,11 @@ def _options(annotation: Any) -> Sequence[Any]:
 
 
 def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise a ValueError unless the arrays of an object, by field, fit their `Array`."""
+    """Raise a ValueError unless the arrays of an object, by field, fit `Array`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about
-        dtype = getattr(torch, array.dtype.name, None)
-        if dtype not in about.dtypes:
+        if _DTYPES.get(array.dtype.name) not in about.dtypes:
             raise ValueError(
                 f"{name} has dtype {array.dtype}; it must be one of {about.dtypes}"
             )
@@ -308,8 +341,8 @@ def _object_to_node(
     _check_arrays(cls, own_arrays)
     _check_object(value)
     for name, array in own_arrays.items():
-        n_axes = _array_kinds(cls)[name].about.n_difference_axes
-        arrays[_join(path, name)] = packing.pack(array, n_axes)
+        about = _array_kinds(cls)[name].about
+        arrays[_join(path, name)] = packing.pack(array, about.differences)
 
     nodes: dict[str, Any] = {}
     for name, annotation in _saved_fields(cls).items():
@@ -343,17 +376,15 @@ def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
 
 def _holds_labels(annotation: Any) -> bool:
     """Whether a field holds a label, a tuple of labels, or an array of labels."""
+    if annotation == Label:  # itself a union, so not among its options
+        return True
     options = _options(annotation)
-    return (
-        Label in options
-        or tuple[Label, ...] in options
-        or Annotated[np.ndarray, Label] in options
-    )
+    return tuple[Label, ...] in options or Annotated[np.ndarray, Label] in options
 
 
 def _labels_to_node(value: Any, annotation: Any, path: str) -> Any:
     """The node of a field that holds labels."""
-    if Label in _options(annotation):
+    if annotation == Label:
         return _label_to_node(value, path)
     if isinstance(value, tuple | list):
         return [_label_to_node(label, path) for label in value]
@@ -383,6 +414,7 @@ def _scalar_to_node(value: Any, path: str) -> Any:
 
 
 def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
+    """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
     _label_array(node)  # raises a ValueError for what could not be read
@@ -452,7 +484,7 @@ class _Reader:
     def _array(self, path: str, about: Array) -> np.ndarray:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
-        return packing.unpack(self.unread.pop(path), about.n_difference_axes)
+        return packing.unpack(self.unread.pop(path), about.differences)
 
 
 def _label(node: Any) -> Any:

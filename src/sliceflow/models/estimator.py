@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError, require
+from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, SavedHistory, save
+from sliceflow.validation import require
 
 __all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
 
@@ -36,7 +37,7 @@ class NoRowsError(HintedError, ValueError):
 
 @dataclass(frozen=True)
 class PreparedFit(Generic[RowsT, FittedT]):
-    """Rows that were read, and what a fit will do with them; see `Estimator.prepare`."""
+    """Rows that were read, and what a fit will do with them: what `prepare` gives."""
 
     estimator: Estimator[RowsT, FittedT]
     rows: RowsT
@@ -57,14 +58,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
     the types):
 
-    - `_kinds`: the dataclasses of its plan, its fitted state and its rows. A file holds
+    - `_saved_types`: the dataclasses of its fitted state and of its rows. A file holds
       objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
       with `read(X, y)`, which gives the user's `Rows`, checked, and with
-      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be of
-      the kind that the model was fitted to.
+      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be
+      of the kind that the model was fitted to.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store_model(model)` may be extended to set further attributes.
@@ -73,10 +74,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     a file has them only if the fitted state needs them.
     """
 
-    _kinds: tuple[type, type, type]
+    _saved_types: tuple[type[FittedT], type[RowsT]]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
-    _model: Model
+    _model: Model[RowsT, FittedT]
+    plan_: Plan
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
@@ -87,7 +89,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     # Parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name; if `deep`, the fields of `options` as options__NAME."""
+        """The parameters; if `deep`, also the fields of `options`, as options__NAME."""
         parameters: dict[str, Any] = super().get_params(deep=deep)
         if not deep or self._options_type is None:
             return parameters
@@ -101,17 +103,20 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``options__NAME=value`` changes one field of `options`."""
-        nested: dict[str, Any] = {}
+        changes = {}
         if self._options_type is not None:
-            known = {_OPTION + field.name for field in fields(self._options_type)}
-            nested = {name: parameters.pop(name) for name in known & {*parameters}}
+            known = {field.name for field in fields(self._options_type)}
+            for name in [name for name in parameters if name.startswith(_OPTION)]:
+                option = name.removeprefix(_OPTION)
+                if option not in known:
+                    fact = f"Invalid parameter {name!r} for {type(self).__name__}"
+                    raise ValueError(f"{fact}; options have {sorted(known)}")
+                changes[option] = parameters.pop(name)
         super().set_params(**parameters)
-        if nested:
-            assert self._options_type is not None
+        if self._options_type is not None and changes:
             options: Any = self.get_params(deep=False)["options"]
             if options is None:
                 options = self._options_type()
-            changes = {name.removeprefix(_OPTION): nested[name] for name in nested}
             self.options = replace(options, **changes)
         return self
 
@@ -126,28 +131,28 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             what `prepare` returned
         listeners : a callable that takes an event after every step, or a tuple of them
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         if self.verbose:
-            told.append(events.Progress())
+            all_listeners.append(events.Progress())
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
         if prepared is X and (X.estimator is not self or y is not None):
             raise ValueError("X was prepared: fit the estimator that did it, without y")
-        with events.closing(told):
-            result = prepared.planned.run(told)
+        with events.closing(all_listeners):
+            result = prepared.planned.run(all_listeners)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         self._store_model(self._new_model(prepared, result))
         self._warn(result.warning, prepared)
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, FittedT]:
-        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
+        """Read and plan. `fit` takes the result instead of X and y."""
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What ``fit(X, y)`` would do, every "auto" resolved; fits nothing. Print it."""
+        """What ``fit(X, y)`` would do, with every "auto" resolved. Print it."""
         adapter = self._adapter()
         return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
 
@@ -162,8 +167,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """Add rows, then fit all rows again with the same seed.
 
         The result is the model of one fit to all rows in the order in which they came,
-        bit for bit. If anything fails or is interrupted, the model stays as it was. With
-        `refresh` False, the rows only wait for the next refresh.
+        bit for bit. If anything fails or is interrupted, the model stays as it was.
+        With `refresh` False, the rows only wait for the next refresh.
 
         This works after any fit: an estimator has its rows in memory. A file has them
         only with ``keep_rows=True``, and so does a pickle.
@@ -182,7 +187,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         refresh: bool = True,
         listeners: events.Listeners = (),
     ) -> Self:
-        """Remove rows, given with their y as they were fitted, and fit those that remain.
+        """Remove rows, passed with their y as they were fitted, and fit the others.
 
         The result is the model that never saw them, bit for bit. Of equal rows the last
         goes first; an unknown row is an error. If anything fails or is interrupted, the
@@ -205,7 +210,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         refresh: bool,
         listeners: events.Listeners,
     ) -> Self:
-        """Fit these rows with the seed of the model, or store them for a later refresh."""
+        """Fit these rows with the model's seed, or keep them for a later refresh."""
         require(isinstance(refresh, bool), "refresh", refresh, "True or False")
         events.as_listeners(listeners)  # checks them
         if not refresh:
@@ -221,7 +226,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
 
     def _new_model(
         self, prepared: PreparedFit[RowsT, FittedT], result: FitResult[FittedT]
-    ) -> Model:
+    ) -> Model[RowsT, FittedT]:
         """The model of a fit, with rows that nobody else changes."""
         rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         return Model(prepared.seed, result.fitted, result.history, rows)
@@ -244,16 +249,21 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     def _fitted_state(self) -> FittedT:
         """The fitted state; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
-        fitted: FittedT = self._model.fitted
-        return fitted
+        return self._model.fitted
 
-    def _store_model(self, model: Model) -> None:
+    def _store_model(self, model: Model[RowsT, FittedT]) -> None:
         """Replace the fitted attributes by those of a new model."""
         self.__dict__.pop("_pending_rows", None)
         self._model = model
         self.plan_ = model.fitted.plan
         self.history_ = model.history
         self.n_iter_ = max(map(len, model.history.values()))
+
+    def _store_loaded(
+        self, model: Model[RowsT, FittedT], particles: RowsT | None
+    ) -> None:
+        """Store the model of a file. Only flows have `particles`."""
+        self._store_model(model)
 
     def _known_rows(self) -> RowsT | None:
         """The rows of the model, with pending changes; None before the first fit."""
@@ -265,8 +275,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             fact = f"this {type(self).__name__} does not have its rows: its file, or "
             fact += "pickle, was written without keep_rows=True"
             raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
-        rows: RowsT = self._model.rows
-        return rows
+        return self._model.rows
 
     def _needed_rows(self) -> RowsT:
         """The rows of the model, with pending changes; an error if there are none."""
@@ -306,8 +315,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """The rows, if a file or a pickle shall hold them."""
         keep_rows = getattr(self, "keep_rows", False)
         if keep_rows or self._model.fitted.needs_rows:
-            rows: RowsT = self._model.rows
-            return rows
+            return self._model.rows
         return None
 
     def __getstate__(self) -> dict[str, Any]:

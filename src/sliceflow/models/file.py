@@ -13,8 +13,9 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,13 +26,17 @@ from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
 import sliceflow
+from sliceflow.errors import DataError
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
 
+T = TypeVar("T")
+
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 2  # a new number where an older library would misread the file
-HEADER = "header"  # the name of the tensor with all but arrays; no field has this name
+# The name of the tensor with all but arrays. No saved class has an array of this name.
+HEADER = "header"
 # Bytes of a header: Python's objects take some twenty times as many.
 MAX_HEADER_SIZE = 1 << 25
 MEMORY_PER_HEADER_BYTE = 20
@@ -54,6 +59,31 @@ class ModelFileError(ValueError):
     """A file that cannot be used; the message names it and says what is wrong."""
 
 
+# What objects of a file can raise that pass every check of types and shapes and still
+# do not fit together. torch raises RuntimeErrors, and pandas NotImplementedErrors.
+WRONG_CONTENT = (
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever is wrong with the content of a file inside is a `ModelFileError`."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except WRONG_CONTENT as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error
+    except MemoryError as error:
+        raise ModelFileError(f"{os.fspath(path)} does not fit into memory") from error
+
+
 class Preamble(msgspec.Struct):
     """What a file is."""
 
@@ -64,22 +94,23 @@ class Preamble(msgspec.Struct):
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
-    """Write an object of a dataclass. If that fails, an existing file stays as it is."""
+    """Write a dataclass. If that fails, an existing file stays as it is."""
     header, arrays = codec.encode(value)
     if len(header) > MAX_HEADER_SIZE:
-        raise ValueError(
-            f"the header takes {len(header)} bytes, but a file may have "
-            f"{MAX_HEADER_SIZE}; are there very many or very long labels?"
+        fact = f"all but arrays takes {len(header)} bytes"
+        raise DataError(
+            f"{fact}, but a file may have {MAX_HEADER_SIZE}",
+            "use fewer or shorter labels",
         )
     write(path, type(value).__name__, header, arrays)
 
 
 def load(
     path: str | os.PathLike[str],
-    kinds: Sequence[type],
+    kinds: Sequence[type[T]],
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
-) -> Any:
+) -> T:
     """The object that `save` wrote, of one of these dataclasses.
 
     Parameters
@@ -98,24 +129,12 @@ def load(
     name = _path_in_folder(path)
     content = _read_content(name)
     allowance = Allowance(len(content), max_memory)
-    try:
+    with reading(name):
         preamble, header, arrays = parse(content, allowance)
         kind = _find_kind(preamble.kind, kinds)
         value = codec.decode(kind, header, arrays, device)
         if hasattr(value, "sample_bytes"):
             allowance.check_sample(value.sample_bytes())
-    except (RecursionError, ImportError) as error:  # the last of rare dtypes
-        raise ModelFileError(f"{name}: {error}") from error
-    except (RuntimeError, MemoryError) as error:  # of torch, for shapes that cannot be
-        raise ModelFileError(f"{name} does not fit into memory: {error}") from error
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-    ) as error:
-        raise ModelFileError(f"{name}: {error}") from error
     return value
 
 
@@ -221,7 +240,7 @@ def _checksum(preamble: Preamble, frame: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _find_kind(name: str, kinds: Sequence[type]) -> type:
+def _find_kind(name: str, kinds: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
     by_name = {kind.__name__: kind for kind in kinds}
     if name not in by_name:

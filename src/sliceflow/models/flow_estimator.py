@@ -7,6 +7,8 @@ flow's `run`, with its `start` and `target` → `engine.flow.simulate`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
@@ -17,20 +19,24 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError, is_int, require
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
-from sliceflow.models.identity import identity, same_on_all
+from sliceflow.models.identity import identity, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
     FlowAdapter,
+    FlowResult,
     FlowRowsT,
     PlannedFlow,
+    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
+from sliceflow.validation import is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
@@ -43,7 +49,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
     provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlow`, which
-    calls `fitting.run_flow`, and a `FittedFlow`. Its constructor has the parameters
+    calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
     `device`, `keep_rows` and `options`.
     """
 
@@ -81,7 +87,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
-        told = list(events.as_listeners(listeners))
+        all_listeners = list(events.as_listeners(listeners))
         prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
         if prepared is X and (X.estimator is not self or y is not None or ranks):
             raise ValueError(
@@ -89,13 +95,13 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             )
         planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
         ranks = planned.ranks
-        if self.verbose and ranks.first:
-            told.append(events.Progress())
-        listening = told
+        if self.verbose and ranks.is_main:
+            all_listeners.append(events.Progress())
+        synced_listeners = all_listeners
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            ranks.agree({"checkpoint_dir": folder_given})
-            listening = ranks.agreeing(told)
+            ranks.require_equal({"checkpoint_dir": folder_given})
+            synced_listeners = ranks.synchronized(all_listeners)
         checkpoints = None
         if checkpoint_dir is not None:
             known = self._identity(prepared, ranks)
@@ -107,8 +113,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
                     prepared.rows, checkpoints.seed
                 )
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
-        with events.closing(told):
-            result = planned.run(listening, checkpoints)
+        with events.closing(all_listeners):
+            result = planned.run(synced_listeners, checkpoints)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         model = self._new_model(prepared, result)
         self._store_model(model, result.particles, result.y)
@@ -118,24 +124,29 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, FittedFlowT]:
-        """Read and plan. `fit` takes the result in place of X and y; print its `plan`."""
-        if ranks is None or ranks.size == 1:
-            return super().prepare(X, y)
+        """Read and plan. `fit` takes the result instead of X and y."""
+        if ranks is None:
+            ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
-        parameters = self.get_params(deep=False)
-        same_on_all(ranks, type(self).__name__, parameters, adapter.device)
-        if parameters["keep_rows"]:
-            fact = "keeps all rows in one process"
-            hint = "fit without it, or in one process"
-            raise ParameterError("keep_rows", True, fact, hint)
+        if ranks.size > 1:
+            parameters = self.get_params(deep=False)
+            require_same_parameters(
+                ranks, type(self).__name__, parameters, adapter.device
+            )
+            if parameters["keep_rows"]:
+                fact = "keeps all rows in one process"
+                hint = "fit without it, or in one process"
+                raise ParameterError("keep_rows", True, fact, hint)
         rows = adapter.read(X, y)
-        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
+        seed = Seed.from_random_state(self.random_state)
+        if ranks.size > 1:
+            seed = ranks.broadcast(seed)
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def _identity(
         self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
     ) -> dict[str, str]:
-        """What the result depends on; a checkpoint belongs to a fit with an equal one."""
+        """What the result depends on; equal for a fit and its checkpoint."""
         plan = prepared.plan
         return identity(
             type(self).__name__,
@@ -149,13 +160,28 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         self,
         prepared: PreparedFit[FlowRowsT, FittedFlowT],
         result: FitResult[FittedFlowT],
-    ) -> Model:
+    ) -> Model[FlowRowsT, FittedFlowT]:
         """The model of a fit. Of several ranks, none has all rows."""
         if prepared.plan.n_ranks > 1:
             return Model(prepared.seed, result.fitted, result.history, None)
         return super()._new_model(prepared, result)
 
-    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
+    def _store_loaded(
+        self, model: Model[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
+    ) -> None:
+        """Store the model of a file, and the particles if it has them."""
+        if particles is None:
+            self._store_model(model)
+            return
+        X, y = particles.in_users_form(model.fitted.device)
+        self._store_model(model, X, y)
+
+    def _store_model(
+        self,
+        model: Model[FlowRowsT, FittedFlowT],
+        particles: Any = None,
+        y: Any = None,
+    ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
         super()._store_model(model)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
@@ -231,7 +257,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         return X
 
     def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
-        """The encoded conditions of n rows; None if the model, or the user, has none."""
+        """The encoded conditions of n rows; None if the model or the user has none."""
         condition = fitted.condition
         if y is None or condition is None or condition.hidden:
             return None
@@ -257,9 +283,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.proportional(codes, n, seed.child("conditions"))
+            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
             return n, codes[numbers]
-        requested = condition.encode(conditions.repeated(condition, y, n))
+        requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:
             return n, requested
         if n != 1:
@@ -290,7 +316,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             `particle_conditions_`
         """
         self._check_saveable()
-        save(self, path, particles=particles)
+        particle_rows = None
+        if particles:
+            adapter = self._adapter(like_fitted=True)
+            particle_rows = adapter.read(self.particles_, self.particle_conditions_)
+        save(self, path, particle_rows)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
@@ -302,3 +332,29 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
+
+
+def run_flow(
+    running: RunningFlow[FittedFlowT],
+    listeners: Sequence[events.Listener],
+    checkpoints: Checkpoints | None,
+) -> FlowResult[FittedFlowT]:
+    """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+    state = FlowState()
+    history = events.History()
+    all_listeners: list[events.Listener] = [history, *listeners]
+    saving: AbstractContextManager[None] = nullcontext()
+    if checkpoints is not None:
+        saving = checkpoints.running(state, running, history)
+    with saving:
+        simulate(
+            running.flow,
+            running.particles,
+            running.target(),
+            running.noise,
+            listeners=all_listeners,
+            state=state,
+            n_stages=running.n_stages,
+        )
+        result = running.finish(state, all_listeners)
+    return replace(result, history=history.as_columns())

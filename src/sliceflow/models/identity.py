@@ -1,4 +1,8 @@
-"""What a fit is of: its settings and the data. A checkpoint of another fit cannot be resumed."""
+"""What the result of a fit depends on, as short texts.
+
+A checkpoint holds these texts: it can be resumed only by a fit with the same ones. The
+ranks of a fit compare them, too.
+"""
 
 from __future__ import annotations
 
@@ -12,63 +16,100 @@ import torch
 
 import sliceflow
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import SINGLE, Ranks, Shard
+from sliceflow.validation import from_tensor, is_int
+
+# Parameters that have no text of their own: the device and the seed are given apart,
+# and printing changes no result.
+_OTHER_PARAMETERS = ("device", "verbose", "random_state")
+# Sums of hashes are taken modulo this number, so that they fit into 64 bits.
+_MODULUS = 1 << 62
 
 
 def identity(
-    name: str,
+    estimator_name: str,
     settings: Mapping[str, Any],
     device: torch.device,
     seed: Seed | None,
-    **data: str,
+    **digests: str,
 ) -> dict[str, str]:
-    """What a fit depends on, by name. `seed` is None if random; `data` has digests of what is given."""
-    out = {"library": sliceflow.__version__, "estimator": name}
-    out |= {"device": device.type, "random_state": repr(seed)}
+    """Everything that the result of a fit depends on: a text for each, by name.
+
+    Parameters
+    ----------
+    estimator_name : the class of the estimator
+    settings : parameters and what a plan made of them, by name
+    device : the device of the fit; only its type counts
+    seed : the seed of the fit, or None if it is random
+    digests : texts that identify the data, see `digest`
+    """
+    texts = {
+        "library": sliceflow.__version__,
+        "estimator": estimator_name,
+        "device": device.type,
+        "random_state": repr(seed),
+    }
     for name, value in settings.items():
-        value = from_tensor(value)
-        if isinstance(value, np.ndarray):  # its repr omits the middle
-            value = digest(value)
-        elif isinstance(value, np.generic):
-            value = value.item()
-        if name not in ("device", "verbose", "random_state"):
-            out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-    return out | data
+        if name not in _OTHER_PARAMETERS:
+            texts[name] = _setting_as_text(value)
+    return texts | digests
 
 
-def same_on_all(
-    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any
+def _setting_as_text(value: Any) -> str:
+    """A text that is the same in every process for equal settings."""
+    value = from_tensor(value)
+    if isinstance(value, np.ndarray):  # whose repr omits the middle
+        value = digest(value)
+    elif isinstance(value, np.generic):
+        value = value.item()
+    # Objects without a repr of their own show their address in memory.
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def require_same_parameters(
+    ranks: Ranks,
+    estimator_name: str,
+    parameters: Mapping[str, Any],
+    device: torch.device,
 ) -> None:
-    """Raise a ValueError if parameters differ between ranks."""
-    facts = identity(name, parameters, device, None)
-    state = parameters["random_state"]
-    facts["random_state"] = (
-        repr(state) if state is None or is_int(state, 0) else type(state).__name__
-    )
-    ranks.agree(facts)
+    """Raise a `RankMismatchError` if the parameters of an estimator differ by rank.
+
+    Generators given as `random_state` may differ: all ranks take the seed of rank 0.
+    """
+    texts = identity(estimator_name, parameters, device, seed=None)
+    random_state = parameters["random_state"]
+    if random_state is None or is_int(random_state, 0):
+        texts["random_state"] = repr(random_state)
+    else:
+        texts["random_state"] = type(random_state).__name__
+    ranks.require_equal(texts)
 
 
 def digest(
-    array: np.ndarray | None, ranks: Ranks | None = None, shard: Shard | None = None
+    array: np.ndarray | None, ranks: Ranks = SINGLE, shard: Shard | None = None
 ) -> str:
-    """A short text that identifies an array, of which this rank has the rows at its `shard` among `ranks`."""
+    """A short text that identifies an array of rows: dtype, shape and a hash.
+
+    The rows may be spread over `ranks`: then `shard` says which of all rows this rank
+    has. Every row is hashed together with its index, and the hashes are added. So the
+    text does not depend on how rows are spread.
+    """
     if array is None:
         return "None"
-    shard = shard or Shard(0, len(array), len(array))
-    total = 0
-    for i, row in enumerate(
-        array.tolist() if array.dtype == object else array, shard.first
-    ):
-        content = (
-            repr(row).encode("utf-8", "surrogatepass")
-            if array.dtype == object
-            else row.tobytes()
-        )
-        total += int.from_bytes(
-            hashlib.blake2b(b"%d " % i + content, digest_size=7).digest()
-        )
-    whole = int(
-        (ranks or Ranks()).sum(torch.tensor([total % (1 << 62)]))
-    )  # in any order
-    return f"{array.dtype} {(shard.total, *array.shape[1:])} #{whole % (1 << 62):016x}"
+    if shard is None:
+        shard = Shard(0, len(array), len(array))
+    local_sum = 0
+    for index, content in enumerate(_row_contents(array), shard.first):
+        row_hash = hashlib.blake2b(b"%d " % index + content, digest_size=7)
+        local_sum += int.from_bytes(row_hash.digest())
+    total = int(ranks.sum(torch.tensor([local_sum % _MODULUS]))) % _MODULUS
+    shape = (shard.total, *array.shape[1:])
+    return f"{array.dtype} {shape} #{total:016x}"
+
+
+def _row_contents(array: np.ndarray) -> list[bytes]:
+    """The bytes of every row; those of its repr for objects, such as texts."""
+    if array.dtype == object:
+        # Text may have surrogates, which UTF-8 cannot encode otherwise.
+        return [repr(row).encode("utf-8", "surrogatepass") for row in array.tolist()]
+    return [row.tobytes() for row in array]

@@ -17,18 +17,20 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.wording import format_bytes
 
-# Memory that any file may take, however small: it must load on every machine.
+# Memory that a file may take, however small it is. All machines have as much.
 BASE_MEMORY = 320_000_000
-# The same for drawing one sample.
+# Memory that a file may take together with drawing one sample: also on all machines.
 BASE_SAMPLE_MEMORY = 1 << 30
 # Memory allowed in addition, in bytes for every byte of a file. Models of usual fits
 # take 6 to 20, more if columns or pictures hardly vary; a file made to exhaust memory
 # can claim ten thousands.
 MEMORY_PER_FILE_BYTE = 64
 
-# The largest normal number that 32 random bits can give is less.
+# Above all normal numbers of `Seed.normal`: 32 random bits give at most
+# √(2·ln 2³³) = 6.8.
 LARGEST_NORMAL = 8.0
-# The largest component of a direction of the condition.
+# Above all components of a direction of the condition, which are Laplace numbers: 32
+# random bits give at most 32·ln(2)/√2 = 15.7.
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
@@ -59,7 +61,8 @@ class Allowance:
     def _check(self, n_bytes: int, base: int, what: str) -> None:
         if self.max_memory is None:
             limit = base + MEMORY_PER_FILE_BYTE * self.file_size
-            rule = f"a file of {format_bytes(self.file_size)} may take {format_bytes(limit)}"
+            size = format_bytes(self.file_size)
+            rule = f"a file of {size} may take {format_bytes(limit)}"
         else:
             limit = self.max_memory
             rule = f"max_memory is {format_bytes(limit)}"
@@ -79,7 +82,7 @@ def check_steps(
     codes: Tensor | None = None,
     start: float = 1.0,
 ) -> float:
-    """The largest distance from 0 that a particle in d columns can reach by a model.
+    """An upper bound of the distance from 0 that particles reach by a model's steps.
 
     A step moves a particle along every direction by at most twice the largest number in
     its maps, times the step size; and by noise if the flow has an entropy.
@@ -88,7 +91,7 @@ def check_steps(
     ----------
     flow : the flow that the steps belong to
     steps : the steps of the model
-    n_maps : the number of maps that the step k of the stage i must have, of (i, k)
+    n_maps : ``n_maps(i, k)`` is the number of maps that step k of stage i must have
     d : the number of columns
     dtype : the dtype of particles
     codes : the codes of conditions, (n, l) or (n,), if there are any
@@ -101,7 +104,7 @@ def check_steps(
         maps, and `dtype` can hold what they reach.
     """
     _check_order(flow, steps)
-    reach = LARGEST_NORMAL * start
+    max_norm = LARGEST_NORMAL * start
     for step in steps:
         step_maps = _n_maps(step.map)
         expected_maps = n_maps(step.stage, step.step)
@@ -112,17 +115,19 @@ def check_steps(
             )
         step_size = flow.stages[step.stage].step_size
         noise = math.sqrt(2 * flow.entropy * step_size * d)
-        reach += 2 * step_size * _largest_value(step.map) * d + LARGEST_NORMAL * noise
+        max_norm += (
+            2 * step_size * _largest_value(step.map) * d + LARGEST_NORMAL * noise
+        )
 
     shift = _condition_shift(flow, codes)
     limit = torch.finfo(dtype).max / 4
     # Written so that NaN is refused, too.
-    if not (d * reach < limit and shift < limit):
+    if not (d * max_norm < limit and shift < limit):
         raise ValueError(
             "its samples may not stay finite: maps, steps and conditions reach "
-            f"{reach + shift:.1e}, and {dtype} ends at {limit:.1e}"
+            f"{max_norm + shift:.1e}, and {dtype} ends at {limit:.1e}"
         )
-    return reach
+    return max_norm
 
 
 def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
@@ -141,25 +146,26 @@ def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(table: KnotMap | GridMap | CompactMap) -> int:
-    """The number of maps in a table."""
-    if isinstance(table, CompactMap):
-        return table.n_maps
-    return len(table.values)
+def _n_maps(step_map: KnotMap | GridMap | CompactMap) -> int:
+    """The number of one-dimensional maps in those of a step."""
+    if isinstance(step_map, CompactMap):
+        return step_map.n_maps
+    return len(step_map.values)
 
 
-def _largest_value(table: KnotMap | GridMap | CompactMap) -> float:
-    """An upper bound of the magnitude of all numbers in maps."""
-    if isinstance(table, KnotMap):
-        numbers = [table.knots, table.values]
+def _largest_value(step_map: KnotMap | GridMap | CompactMap) -> float:
+    """An upper bound of the magnitude of all numbers in the maps of a step."""
+    if isinstance(step_map, KnotMap):
+        tensors = [step_map.knots, step_map.values]
         largest = 0.0
-    elif isinstance(table, GridMap):
-        numbers = [table.lo, table.hi, table.values]
+    elif isinstance(step_map, GridMap):
+        tensors = [step_map.lo, step_map.hi, step_map.values]
         largest = 0.0
     else:
-        numbers = [table.lo, table.hi]
-        largest = math.ldexp(1.0, table.exponent + 15)  # levels have 16 bits
-    for tensor in numbers:
+        tensors = [step_map.lo, step_map.hi]
+        # Displacements are integers of 16 bits, times 2^exponent.
+        largest = math.ldexp(1.0, step_map.exponent + 15)
+    for tensor in tensors:
         if tensor.numel():
             largest = max(largest, float(tensor.abs().amax()))
     return largest

@@ -1,4 +1,18 @@
-"""The particles of a fit: which conditions they have, and which of them are kept."""
+"""The particles of a fit: which conditions they have, and which of them are kept.
+
+The same particles stand in up to three orders:
+
+user's order   As `particles_` shows them. The kept particles come first. Those that a
+               fit adds for the sake of its maps follow; the user does not see them.
+flow's order   As the flow moves them. It mixes the added particles among the others,
+               because batches and ranks take contiguous parts.
+class order    As the flow moves them if every class has maps of its own: the flow's
+               order, stably sorted by class (`clouds.sort_by_class`).
+
+`positions` lead back: the particle i of the user is the column ``positions[i]`` of the
+flow. If it sorts by class, and `inverse` is the inverse of that permutation, the column
+is ``inverse[positions[i]]``.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +33,19 @@ from sliceflow.models.rows import RowConditions
 class ParticleConditions:
     """The conditions of the particles of all ranks.
 
-    A fit may move more particles than it keeps for the user. The kept ones come first
-    in the user's order.
+    A fit may move more particles than it keeps for the user.
+
+    Attributes
+    ----------
+    y : conditions of the kept particles in the user's order, as the user writes them;
+        None if the user does not know them, as with clusters
+    codes : encoded conditions of all moved particles, in the flow's order
+    positions : the columns (n,) at which the flow has the particles of the user's
+        order; None if both orders are the same
     """
 
-    y: np.ndarray | None  # of the kept particles, as the user wrote it; None if hidden
-    codes: Tensor  # encoded, of all moved particles in the order of the flow
-    # Where the flow has each particle, in the user's order; None: in this order.
+    y: np.ndarray | None
+    codes: Tensor
     positions: Tensor | None = None
 
     @classmethod
@@ -44,11 +64,11 @@ class ParticleConditions:
         `has_model`, more particles are added where maps of few particles would be poor
         for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
-        numbers = conditions.proportional(rows.codes, n_kept, seed, least=1)
+        indices = conditions.stratified_rows(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.condition.hidden:
-            y = rows.y[numbers.numpy()]
-        codes = rows.codes[numbers]
+            y = rows.y[indices.numpy()]
+        codes = rows.codes[indices]
         if not has_model:
             return cls(y, codes)
         if amplifier == 0:
@@ -87,12 +107,12 @@ def select_particles(
 ) -> Tensor:
     """This rank's part of the kept particles, in the user's order.
 
-    x (d, n) is its `share` of all particles, in the order of the flow; `positions` are
-    those of `ParticleConditions`.
+    x (d, n) is its `share` of all particles, in the flow's order or in class order;
+    `positions` lead from the user's order to that one.
     """
     kept_share = ranks.share(n_kept)
     if positions is None and kept_share == share:
         return x
     if positions is None:
         positions = torch.arange(share.total)
-    return ranks.pick(x, positions[kept_share.slice].to(x.device))
+    return ranks.gather_columns(x, positions[kept_share.slice].to(x.device))

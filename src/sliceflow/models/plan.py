@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from sliceflow.devices import require_memory, resolve_device
-from sliceflow.errors import is_bool, is_int, require
+from sliceflow.validation import is_bool, is_int, require
 from sliceflow.wording import format_bytes, format_duration
 
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
@@ -29,7 +29,7 @@ class Plan:
     device: str
     n_ranks: int = 1
     nbytes: int = 0  # memory of the fit on each device, without the input data
-    # About how long the fit takes here, with as many threads as torch has: not in files.
+    # About how long the fit takes here, with the threads of torch: not in files.
     seconds: float = field(default=0.0, compare=False, metadata={"saved": False})
 
     @property
@@ -46,7 +46,7 @@ class Plan:
 
         A checkpoint belongs to a fit with equal settings.
         """
-        names = [of.name for of in fields(self) if of.name not in _CIRCUMSTANCES]
+        names = [f.name for f in fields(self) if f.name not in _CIRCUMSTANCES]
         return {name: getattr(self, name) for name in names}
 
     def estimate(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
@@ -61,8 +61,8 @@ class Plan:
     def with_cost(self, nbytes: int, seconds: float, what: str, hint: str) -> Self:
         """The plan with what it costs.
 
-        Raises a `NotEnoughMemoryError`, which says `what` takes too much and the `hint`,
-        if the device cannot hold the fit.
+        Raises a `NotEnoughMemoryError`, which says `what` takes too much and the
+        `hint`, if the device cannot hold the fit.
         """
         require_memory(nbytes, resolve_device(self.device), what, hint)
         return replace(self, nbytes=nbytes, seconds=seconds)

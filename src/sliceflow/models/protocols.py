@@ -1,9 +1,9 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit goes through five verbs. An adapter can `read` the user's X and y into rows, and
-`plan` what a fit of them does. A planned flow can `start`: its particles stand where the
-flow begins. The running flow has a `target`, the data that particles move onto, and can
-`finish` when they have arrived: it gives the fitted state and the batched samples.
+`plan` what a fit of them does. A planned flow can `start`: its particles stand where
+the flow begins. The running flow has a `target`, the data that particles move onto, and
+can `finish` when they have arrived: it gives the fitted state and the batched samples.
 
 Estimators that move no particles, such as that of tables, need only `read` and `plan`;
 what they planned runs by itself.
@@ -23,7 +23,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import Condition
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, Noise
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
@@ -40,8 +40,8 @@ class Rows(Protocol):
     def append(self, others: Self) -> Self:
         """These rows and then the others."""
 
-    def take(self, numbers: np.ndarray) -> Self:
-        """The rows with these numbers, in this order: a copy."""
+    def take(self, indices: np.ndarray) -> Self:
+        """A copy of the rows with these indices, in this order."""
 
     def keys(self) -> Sequence[Hashable]:
         """A key of each row and its y; keys are equal for equal rows only."""
@@ -131,7 +131,7 @@ class RunningFlow(Protocol[FittedFlowT]):
         """This rank's particles, which move."""
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> ParticleNoise:
         """The particles' random numbers; the first ones here have number `first`."""
 
     def target(self) -> Target:

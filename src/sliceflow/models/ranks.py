@@ -1,8 +1,10 @@
 """One fit on many devices and machines, by `torch.distributed`.
 
-Every rank holds its own particles and rows, and draws the same frames from the seed. Only the maps need
-all ranks: their ranges and then their counts are summed (`SharedHistogram`), two messages per step.
-`torchrun` starts the ranks, `joined` connects them, and ``fit(…, ranks=ranks)`` does the rest.
+A rank is one process of the fit. Every rank has its own particles and rows, and draws
+the same frames from the seed. Only the maps depend on all ranks: these exchange the
+ranges of their projections and then their counts (`SharedHistogram`), two messages in
+each step. `torchrun` starts the ranks, `joined` connects them, and
+``fit(…, ranks=ranks)`` does the rest.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sliceflow import kernels
 from sliceflow.dataframes import as_frame, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
-from sliceflow.engine.events import Listener, notify
-from sliceflow.engine.flow import Flow
-from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Counts, FittedMap, Histogram, Transport
+from sliceflow.engine.events import Listener, ProgressEvent, notify
+from sliceflow.errors import DataError, HintedError, ParameterError
 
-__all__ = ["LostRankError", "Ranks", "joined", "under_torchrun"]
+__all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
 
-_FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
+# Bins of a step that must match the marginals of the data (`Stage.matches_marginals`). One process
+# sorts there; ranks count, in 16 times as many bins as other histograms have by
+# default. It is a round number: a step sends 8 bytes for every bin and direction.
+EXACT_STEP_BINS = 4096
+# `Ranks.mean` adds up so many values at a time: 8 MB of float64.
+VALUES_PER_CHUNK = 1 << 20
+
+
+class LostRankError(HintedError, RuntimeError):
+    """Another rank no longer answers, or the job was ended from outside."""
+
+
+class RankMismatchError(HintedError, ValueError):
+    """Ranks of one fit have different parameters, or different kinds of data."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows of this rank among the `total` of all ranks: `count` of them, starting at `first`."""
+    """A contiguous part of the rows of all ranks, which one rank has.
+
+    Attributes
+    ----------
+    first : the index of its first row among the rows of all ranks
+    count : the number of its rows
+    total : the number of rows of all ranks
+    """
 
     first: int
     count: int
@@ -46,68 +63,79 @@ class Shard:
 
     @property
     def slice(self) -> slice:
-        """The numbers of these rows among all."""
+        """The indices of these rows among those of all ranks."""
         return slice(self.first, self.first + self.count)
 
-    def times(self, n: int) -> Shard:
-        """The same if every row stands n times, one after the other."""
+    def repeated(self, n: int) -> Shard:
+        """The same part if every row is repeated n times, one after the other."""
         return Shard(n * self.first, n * self.count, n * self.total)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of one fit, seen from one of them. All ranks must call every method that sends."""
+    """The processes of one fit, seen from one of them.
+
+    Methods that send messages must be called by all ranks, in the same order. With one
+    rank they send nothing.
+
+    Parameters
+    ----------
+    rank : the number of this process, from 0 to size − 1
+    size : the number of processes
+    """
 
     rank: int = 0
     size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this rank is the one that prints and writes files."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
     def share(self, total: int) -> Shard:
-        """This rank's equal share of `total` rows, which are contiguous."""
-        first, end = (r * total // self.size for r in (self.rank, self.rank + 1))
+        """This rank's part if `total` rows are divided equally among all ranks."""
+        first = self.rank * total // self.size
+        end = (self.rank + 1) * total // self.size
         return Shard(first, end - first, total)
 
-    def mine(self, rows: Any) -> Any:
-        """This rank's share of rows that every rank was given."""
+    def local_share(self, rows: Any) -> Any:
+        """This rank's equal part of rows that every rank has been given completely."""
         return rows[self.share(len(rows)).slice]
 
-    def shard(self, count: int, what: str = "rows") -> Shard:
-        """Place of this rank's `count` rows among those of all ranks, which must all have `what`."""
-        answers = self.all_gather((count, what))
-        for r, (n, kind) in enumerate(answers):
-            if kind != what:
-                advice = "give all ranks the same kind of data and the same arguments"
-                raise ValueError(
-                    f"rank {r} has {kind} but rank {self.rank} has {what}; {advice}"
+    def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
+        """The shard of this rank, which has `count` rows: ranks tell their numbers.
+
+        Raises a `RankMismatchError` unless all ranks pass the same `data_kind`, a text
+        for the message, and a `DataError` if a rank has no rows.
+        """
+        answers = self.all_gather((count, data_kind))
+        for rank, (rank_count, rank_kind) in enumerate(answers):
+            if rank_kind != data_kind:
+                fact = (
+                    f"rank {rank} has {rank_kind} but rank {self.rank} has {data_kind}"
                 )
-            if n == 0:
-                raise ValueError(
-                    f"rank {r} of {self.size} has none of the data; use fewer ranks"
-                )
-        counts = [n for n, _ in answers]
+                hint = "give all ranks the same kind of data and the same arguments"
+                raise RankMismatchError(fact, hint)
+            if rank_count == 0:
+                fact = f"rank {rank} of {self.size} has none of the data"
+                raise DataError(fact, "use fewer ranks")
+        counts = [rank_count for rank_count, _ in answers]
         return Shard(sum(counts[: self.rank]), count, sum(counts))
 
-    def agree(self, facts: dict[str, str]) -> None:
-        """Raise a ValueError unless `facts` are the same on all ranks; it lists the differences."""
-        for r, others in enumerate(self.all_gather(facts)):
-            pairs = [
-                (name, others.get(name), facts.get(name))
-                for name in sorted({*facts, *others})
-            ]
-            here = f"on rank {self.rank}"
-            differs = [
-                f"{name}={a} on rank {r} but {b} {here}"
-                for name, a, b in pairs
-                if a != b
-            ]
-            if differs:
-                raise ValueError(
-                    f"{'; '.join(differs)}: give all ranks the same parameters"
-                )
+    def require_equal(self, settings: dict[str, str]) -> None:
+        """Raise a `RankMismatchError` unless all ranks have the same settings."""
+        for rank, others in enumerate(self.all_gather(settings)):
+            differences = []
+            for name in sorted({*settings, *others}):
+                other = others.get(name)
+                own = settings.get(name)
+                if other != own:
+                    differences.append(
+                        f"{name}={other} on rank {rank} but {own} on rank {self.rank}"
+                    )
+            if differences:
+                hint = "give all ranks the same parameters"
+                raise RankMismatchError(", ".join(differences), hint)
 
     # Messages
 
@@ -120,17 +148,17 @@ class Ranks:
         return self._reduce(t, dist.ReduceOp.MIN)
 
     def maximum(self, number: int) -> int:
-        """The largest of the ranks' numbers. It is sent between CPUs and does not wait for a GPU."""
+        """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
         return -int(self.minimum(torch.tensor([-number])))
 
-    def _reduce(self, t: Tensor, how: Any) -> Tensor:
+    def _reduce(self, t: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
             with self._reporting_lost_ranks():
-                dist.all_reduce(t, how)
+                dist.all_reduce(t, operation)
         return t
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in order of rank. They are pickled: keep them small."""
+        """The values of all ranks, by rank. They are pickled: keep them small."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -140,36 +168,42 @@ class Ranks:
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0, on all ranks."""
-        return self.all_gather(value if self.first else None)[0]
+        return self.all_gather(value if self.is_main else None)[0]
 
     def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Every rank's columns (…, n) in turn, with the index of the first one."""
+        """The columns (…, n) of every rank, in turn.
+
+        Yields pairs: the index of a rank's first column among those of all ranks, and
+        its columns.
+        """
         if self.size == 1:
             yield 0, t
             return
         first = 0
-        for r, count in enumerate(self.all_gather(t.shape[-1])):
-            part = (
-                t.contiguous()
-                if r == self.rank
-                else t.new_empty((*t.shape[:-1], count))
-            )
+        for rank, count in enumerate(self.all_gather(t.shape[-1])):
+            if rank == self.rank:
+                part = t.contiguous()
+            else:
+                part = t.new_empty((*t.shape[:-1], count))
             with self._reporting_lost_ranks():
-                dist.broadcast(part, r)
+                dist.broadcast(part, rank)
             yield first, part
             first += count
 
-    def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
-        """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
+    def gather_columns(self, t: Tensor, indices: Tensor) -> Tensor:
+        """The columns with these indices (k,) among the columns t (d, n) of all ranks.
+
+        Returns (d, k) on every rank. Each rank may ask for other columns. Ranks
+        broadcast all of theirs in turn.
+        """
         if self.size == 1:
-            return t[:, numbers]
-        out = t.new_empty(len(t), len(numbers))
+            return t[:, indices]
+        gathered = t.new_empty(len(t), len(indices))
         for first, part in self.columns(t):
-            here = torch.nonzero(
-                (numbers >= first) & (numbers < first + part.shape[1])
-            )[:, 0]
-            out[:, here] = part[:, numbers[here] - first]
-        return out
+            is_in_part = (indices >= first) & (indices < first + part.shape[1])
+            wanted = torch.nonzero(is_in_part)[:, 0]
+            gathered[:, wanted] = part[:, indices[wanted] - first]
+        return gathered
 
     def gather(self, rows: Any) -> Any:
         """The rows (n, …) of all ranks, of the same type as `rows`."""
@@ -179,50 +213,74 @@ class Ranks:
             parts = [part for _, part in self.columns(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         names = column_names(rows)
-        whole = np.concatenate(self.all_gather(np.asarray(rows)))
-        return whole if names is None else as_frame(whole, names)
+        array = np.concatenate(self.all_gather(np.asarray(rows)))
+        if names is None:
+            return array
+        return as_frame(array, names)
 
     def mean(
         self, rows: np.ndarray, n: int, about: np.ndarray | None = None
     ) -> np.ndarray:
         """The mean of each column, or of (rows − about)², over the n rows of all ranks.
 
-        It has the same bits however rows are spread: numbers are split into two integers, multiples of
-        2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact. The flow would amplify one other bit.
+        `rows` (k, d) are those of this rank, `about` is (d,), and so is the result.
+
+        A sum of floats depends on their order, and a flow amplifies such differences.
+        So integers are added, which is exact however the rows are spread over ranks.
+        If 2ᵉ is above all magnitudes in a column, a value is rounded to a·2ᵉ⁻³⁰ +
+        b·2ᵉ⁻⁶² with integers a and b, whose sums fit into 64 bits.
         """
-
-        def values(rows: np.ndarray) -> np.ndarray:
-            rows = np.asarray(rows, np.float64)
-            return rows if about is None else (rows - about) ** 2
-
-        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
-        low, high = self.minimum(torch.from_numpy(ends)).numpy() * [[1], [-1]]
-        largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
-        finite = np.isfinite(largest)
-        power = np.frexp(largest)[1]
-        total = np.zeros((2, rows.shape[1]), np.int64)
-        chunk = max(1, (1 << 20) // max(1, rows.shape[1]))
+        largest = self._largest_magnitudes(rows, about)
+        is_finite = np.isfinite(largest)
+        exponent = np.frexp(largest)[1]
+        d = rows.shape[1]
+        sums = np.zeros((2, d), np.int64)  # of all a and of all b
+        chunk = max(1, VALUES_PER_CHUNK // max(1, d))
         for first in range(0, len(rows), chunk):
-            part = np.ldexp(
-                np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power
-            )
-            upper = np.rint(part)
-            limbs = np.stack((upper, np.rint(np.ldexp(part - upper, 32))))
-            total += limbs.astype(np.int64).sum(axis=1)
-        wholes = zip(*self.sum(torch.from_numpy(total)).tolist(), strict=True)
-        means = [((upper << 32) + lower) / n for upper, lower in wholes]  # rounded once
-        return np.asarray(
-            np.where(finite, np.ldexp(np.array(means), power - 62), largest)
-        )
+            values = _squared_deviations(rows[first : first + chunk], about)
+            scaled = np.ldexp(np.where(is_finite, values, 0.0), 30 - exponent)
+            coarse = np.rint(scaled)
+            fine = np.rint(np.ldexp(scaled - coarse, 32))
+            sums[0] += coarse.astype(np.int64).sum(axis=0)
+            sums[1] += fine.astype(np.int64).sum(axis=0)
+        if self.size > 1:
+            sums = self.sum(torch.from_numpy(sums)).numpy()
+        coarse_sums, fine_sums = sums.tolist()
+        means = []
+        for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
+            # Python's integers have no limit, so that only the division rounds.
+            means.append(((coarse_sum << 32) + fine_sum) / n)
+        scaled_back = np.ldexp(np.array(means), exponent - 62)
+        return np.asarray(np.where(is_finite, scaled_back, largest))
 
-    def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
-        """Listeners that end a stage on all ranks as soon as one listener, on any rank, asks to."""
+    def _largest_magnitudes(
+        self, rows: np.ndarray, about: np.ndarray | None
+    ) -> np.ndarray:
+        """The largest magnitude (d,) of what `mean` adds up, on all ranks."""
+        low = rows.min(axis=0).astype(np.float64)
+        high = rows.max(axis=0).astype(np.float64)
+        if self.size > 1:
+            ends = torch.from_numpy(np.stack((low, -high)))
+            low, negative_high = self.minimum(ends).numpy()
+            high = -negative_high
+        at_low = np.abs(_squared_deviations(low, about))
+        at_high = np.abs(_squared_deviations(high, about))
+        return np.asarray(np.maximum(at_low, at_high))
+
+    def synchronized(self, listeners: Sequence[Listener]) -> list[Listener]:
+        """Listeners that end a stage on all ranks if a listener on any rank ends it."""
         if self.size == 1 or self.maximum(len(listeners)) == 0:
             return list(listeners)
-        return [lambda event: self.maximum(int(notify(listeners, event))) > 0]
+
+        def any_rank_ends_stage(event: ProgressEvent) -> bool:
+            ends_stage = notify(listeners, event)
+            return self.maximum(int(ends_stage)) > 0
+
+        return [any_rank_ends_stage]
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
+        """Errors of torch inside become a `LostRankError`, except a lack of memory."""
         try:
             yield
         except (LostRankError, torch.OutOfMemoryError):
@@ -237,8 +295,16 @@ class Ranks:
 SINGLE = Ranks()  # a fit in one process
 
 
-class LostRankError(RuntimeError):
-    """Another rank no longer answers, or the job was ended from outside."""
+def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarray:
+    """(rows − about)² in float64; the rows themselves if `about` is None."""
+    values = np.asarray(rows, np.float64)
+    if about is None:
+        return values
+    squares: np.ndarray = np.square(values - about)
+    return squares
+
+
+# Connecting ranks
 
 
 def under_torchrun() -> bool:
@@ -250,10 +316,15 @@ def under_torchrun() -> bool:
 def joined(
     device: str | torch.device = "auto", timeout: float = 600.0
 ) -> Iterator[Ranks]:
-    """The ranks that `torchrun` started, connected while the block runs; a single rank without it.
+    """The ranks that `torchrun` started, connected inside the block.
 
-    NCCL connects GPUs, where each rank takes the GPU of its local rank. Gloo connects CPUs. A rank that
-    does not answer for `timeout` seconds counts as lost.
+    Without `torchrun` there is one rank. NCCL connects GPUs: each rank takes the GPU of
+    its local rank. Gloo connects CPUs.
+
+    Parameters
+    ----------
+    device : the device of the fit: "auto", "cpu" or "cuda"
+    timeout : a rank that does not answer for so many seconds counts as lost
 
     Examples
     --------
@@ -262,138 +333,60 @@ def joined(
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> with joined("cpu") as ranks:
     ...     flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
-    ...     flow.fit(ranks.mine(X), ranks=ranks).particles_.shape
+    ...     flow.fit(ranks.local_share(X), ranks=ranks).particles_.shape
     (200, 2)
     """
     if not under_torchrun():
         yield Ranks()
         return
-    backend = "gloo"
-    if resolve_device(device).type == "cuda":
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        available = torch.cuda.device_count()
-        if local >= available:
-            advice = f"start at most --nproc-per-node {available}, or pass device='cpu'"
-            raise ValueError(
-                f"local rank {local} has no GPU: torch sees {available} here; {advice}"
-            )
-        torch.cuda.set_device(local)
-        backend = "cpu:gloo,cuda:nccl"
-    ours = not dist.is_initialized()
-    if ours:
+    backend = _choose_backend(device)
+    starts_group = not dist.is_initialized()
+    if starts_group:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
     ranks = Ranks(dist.get_rank(), dist.get_world_size())
-
-    def ended(*_: Any) -> None:
-        which = f"rank {ranks.rank} of {ranks.size} was told to end"
-        raise LostRankError(f"{which}: another rank died, or the job was cancelled")
-
-    in_main = (
-        threading.current_thread() is threading.main_thread()
-    )  # only there are signals handled
-    before: Any = signal.signal(signal.SIGTERM, ended) if in_main else None
-    try:
+    with _raising_on_sigterm(ranks):
         yield ranks
-    except LostRankError:
-        if (
-            dist.is_torchelastic_launched()
-        ):  # whose signal would end this rank before its error is told
-            before = signal.SIG_IGN
-        raise
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
-    if ours:  # not after an error: other ranks may be gone
+    if starts_group:  # not after an error: other ranks may be gone
         dist.destroy_process_group()
 
 
-# Maps of clouds that are spread over ranks
+def _choose_backend(device: str | torch.device) -> str:
+    """What connects ranks on such devices; on GPUs, also choose that of this rank."""
+    if resolve_device(device).type != "cuda":
+        return "gloo"
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    n_devices = torch.cuda.device_count()
+    if local_rank >= n_devices:
+        fact = f"has no GPU for local rank {local_rank}: torch sees {n_devices} here"
+        hint = f"start at most --nproc-per-node {n_devices}, or pass device='cpu'"
+        raise ParameterError("device", str(device), fact, hint)
+    torch.cuda.set_device(local_rank)
+    return "cpu:gloo,cuda:nccl"
 
 
-def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
-    """The flow with maps fitted to all ranks' clouds by histograms, fine ones where columns are exact."""
-    if ranks.size == 1:
-        return flow
-    shared = (_shared(stage.transport, ranks, stage.exact) for stage in flow.stages)
-    stages = [
-        replace(s, transport=transport)
-        for s, transport in zip(flow.stages, shared, strict=True)
-    ]
-    return replace(flow, stages=stages)
+@contextmanager
+def _raising_on_sigterm(ranks: Ranks) -> Iterator[None]:
+    """Inside, SIGTERM raises a `LostRankError`, so that a fit can name its checkpoint.
 
+    It does nothing in other threads than the main one, which cannot handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
-    if isinstance(transport, Shrunk):
-        return replace(
-            transport,
-            transport=_shared(transport.transport, ranks, exact),
-            sum_over_ranks=ranks.sum,
-        )
-    if exact and not isinstance(transport, Histogram):
-        transport = Histogram(_FINE)
-    if not isinstance(transport, Histogram):
-        fact = f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together"
-        raise ValueError(
-            f"{fact}; use transport='histogram' or 'auto', or fit in one process"
-        )
-    return SharedHistogram(transport, ranks)
+    def handle(*_: Any) -> None:
+        fact = f"rank {ranks.rank} of {ranks.size} was told to end"
+        raise LostRankError(f"{fact}: another rank died, or the job was cancelled")
 
-
-@dataclass(frozen=True)
-class SharedHistogram:
-    """Histograms of clouds of which every rank has a part: exact sums, the tables of a single process."""
-
-    histogram: Histogram
-    ranks: Ranks
-    max_samples: None = None
-
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
-        """Count all columns, or every run separately; a rank may have no data, or none of a class."""
-        weights = batch.weights
-        class_slices = batch.class_slices
-        histogram = self.histogram
-        if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            z_q = z_q[:, :0]
-            weights = weights[:0]  # see `weighted_batches`
-        h = len(z_p)
-        kernel = kernels.for_tensor(z_p)
-        starts = (
-            [(0, z.shape[1]) for z in (z_p, z_q)]
-            if class_slices is None
-            else [r.starts for r in class_slices]
-        )
-        clouds = zip((z_p, z_q), starts, strict=True)
-        parts = [[z[:, first:end] for first, end in pairwise(own)] for z, own in clouds]
-        far = torch.full_like(kernel.value_range(z_p[:, :1])[0], torch.inf)
-        ranges = [
-            [kernel.value_range(z) if z.shape[1] else (far, -far) for z in own]
-            for own in parts
-        ]
-        lo, hi = (
-            torch.stack([torch.cat([r[end] for r in own]) for own in ranges])
-            for end in (0, 1)
-        )
-        ends = self.ranks.minimum(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
-        still = []
-        if class_slices is not None:
-            nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
-            still = torch.nonzero(nothing)[:, 0].tolist()
-            ends = torch.where(torch.isinf(ends), 0.0, ends)
-        (lo_p, lo_q), (hi_p, hi_q) = histogram.bin_range(ends[0], -ends[1])
-
-        def counts(
-            own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None
-        ) -> Tensor:
-            ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
-            return torch.cat(
-                [kernel.count(z, *r, histogram.n_bins, weights) for z, *r in ranges]
-            )
-
-        p = counts(parts[0], lo_p, hi_p, None)
-        q = counts(parts[1], lo_q, hi_q, weights)
-        both = self.ranks.sum(torch.cat((p, q)).double())
-        counts_p = both[: len(p)].to(p.dtype)
-        counts_q = both[len(p) :]
-        counts_q = counts_q.to(p.dtype) if weights is None else counts_q
-        of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
-        return histogram.between(*of_all, z_p.dtype, still, len(starts[0]) - 1)
+    previous_handler = signal.signal(signal.SIGTERM, handle)
+    next_handler = previous_handler
+    try:
+        yield
+    except LostRankError:
+        if dist.is_torchelastic_launched():
+            # torchrun sends SIGTERM as soon as any rank has failed. It would end this
+            # rank before its error is printed.
+            next_handler = signal.SIG_IGN
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, next_handler)

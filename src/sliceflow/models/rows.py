@@ -1,16 +1,16 @@
-"""Training rows: their conditions, and how rows are joined, removed and compared.
+"""Training rows: their conditions, and how rows are appended, removed and compared.
 
-A refresh is a fit of the rows that are left, with the same seed. So a model that forgot
-rows never saw them.
+When rows are added or forgotten, all rows that the model then has are fitted
+again, with the same seed. So a model that forgot rows is the model that never saw them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from sliceflow.engine.conditions import (
     ContinuousCondition,
     LabelCondition,
     MixedCondition,
-    infer,
+    infer_condition,
     label_key,
 )
 from sliceflow.errors import DataError
@@ -30,60 +30,71 @@ from sliceflow.models.identity import digest
 from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Ranks, Shard
 
-# The largest standardised condition of a file: its squares and their sums stay finite.
+# The largest standardised condition of a file. Its square is far below 1e308, the end
+# of float64, so sums of squares stay finite.
 _MAX_STANDARDISED = 1e50
 
 
 @dataclass(frozen=True)
 class RowConditions:
-    """The conditions y of rows: class numbers of labels, columns as the user wrote them.
+    """The conditions y of n rows.
 
-    `classes` is None if y has no labels, `numbers` if it has no continuous columns.
+    Attributes
+    ----------
+    condition : the kind of y, which encodes and decodes it
+    classes : class numbers (n,) of labels, or None if y has no labels
+    continuous : continuous columns (n, l) as the user wrote them, or None
     """
 
-    condition: Condition  # the kind of y, which encodes and decodes it
-    classes: (
-        Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None
-    ) = None
-    numbers: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
+    condition: Condition
+    classes: Annotated[Tensor, Array("n", torch.int64, ge=0)] | None = None
+    continuous: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
-        """The conditions that the user's y of n rows describes; errors say its `name`."""
+        """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
-        condition = infer(y, n, name)
+        condition = infer_condition(y, n, name)
         codes = condition.encode(y)
         if isinstance(condition, LabelCondition):
             return cls(condition, codes)
         if isinstance(condition, MixedCondition):
-            numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
-            return cls(condition, codes[:, 0].long(), numbers)
+            is_continuous = ~np.array(condition.labelled)
+            continuous = y[:, is_continuous].astype(np.float64)
+            return cls(condition, codes[:, 0].long(), continuous)
         return cls(condition, None, y.astype(np.float64))
 
-    def take(self, numbers: Tensor) -> RowConditions:
-        """The conditions of the rows with these numbers; the kind of y stays."""
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        if self.classes is not None:
+            return len(self.classes)
+        assert self.continuous is not None
+        return len(self.continuous)
+
+    def take(self, indices: Tensor) -> RowConditions:
+        """The conditions of the rows with these indices; the kind of y stays."""
         classes = None
         if self.classes is not None:
-            classes = self.classes[numbers]
-        columns = None
-        if self.numbers is not None:
-            columns = self.numbers[numbers.numpy()]
-        return RowConditions(self.condition, classes, columns)
+            classes = self.classes[indices]
+        continuous = None
+        if self.continuous is not None:
+            continuous = self.continuous[indices.numpy()]
+        return RowConditions(self.condition, classes, continuous)
 
     def check(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
         labels, columns = _split_kind(self.condition)
-        has_labels = labels is not None
-        has_columns = columns is not None
-        has_parts = (self.classes is not None, self.numbers is not None)
-        if has_parts != (has_labels, has_columns):
-            raise ValueError("classes or numbers do not fit the kind of condition")
+        if (self.classes is None) != (labels is None):
+            raise ValueError("classes do not fit the kind of condition")
+        if (self.continuous is None) != (columns is None):
+            raise ValueError("continuous columns do not fit the kind of condition")
         if isinstance(self.condition, MixedCondition):
             _check_mixed(self.condition)
         if self.classes is not None and labels is not None:
             _check_classes(self.classes, labels)
-        if self.numbers is not None and columns is not None:
-            _check_numbers(self.numbers, columns)
+        if self.continuous is not None and columns is not None:
+            _check_continuous(self.continuous, columns)
 
     @cached_property
     def codes(self) -> Tensor:
@@ -97,10 +108,10 @@ class RowConditions:
     def y(self) -> np.ndarray:
         """y, as the user wrote it."""
         if self.classes is None:
-            assert self.numbers is not None
-            return self.numbers
+            assert self.continuous is not None
+            return self.continuous
         if isinstance(self.condition, MixedCondition):
-            return self.condition.joined(self.classes, self.numbers)
+            return self.condition.joined(self.classes, self.continuous)
         return self.condition.decode(self.classes)
 
 
@@ -121,14 +132,14 @@ def _check_classes(classes: Tensor, labels: LabelCondition) -> None:
         raise ValueError(f"a class number is not below {labels.width}")
 
 
-def _check_numbers(numbers: np.ndarray, columns: ContinuousCondition) -> None:
-    """Raise a ValueError if a file has numbers that do not fit their columns."""
-    n_columns = numbers.shape[1]
+def _check_continuous(continuous: np.ndarray, columns: ContinuousCondition) -> None:
+    """Raise a ValueError if a file has values that do not fit their columns."""
+    n_columns = continuous.shape[1]
     if n_columns != columns.width:
         raise ValueError(
-            f"there are {n_columns} columns of numbers, not {columns.width}"
+            f"there are {n_columns} continuous columns, not {columns.width}"
         )
-    standardised = np.abs(columns.encode(numbers).numpy())
+    standardised = np.abs(columns.encode(continuous).numpy())
     if not (standardised < _MAX_STANDARDISED).all():
         limit = f"{_MAX_STANDARDISED:.0e} standard deviations"
         raise ValueError(f"y has numbers beyond {limit}")
@@ -147,52 +158,77 @@ def _check_mixed(condition: MixedCondition) -> None:
 
 
 class HasConditions:
-    """What has the conditions of rows: their kind, and their codes."""
+    """Shortcuts for classes with a field `conditions`."""
 
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
     def condition(self) -> Condition | None:
-        """The kind of y."""
-        return None if self.conditions is None else self.conditions.condition
+        """The kind of y; None without y."""
+        if self.conditions is None:
+            return None
+        return self.conditions.condition
 
     @property
     def codes(self) -> Tensor | None:
-        """The encoded y."""
-        return None if self.conditions is None else self.conditions.codes
+        """The encoded y; None without y."""
+        if self.conditions is None:
+            return None
+        return self.conditions.codes
 
     @property
     def n_conditions(self) -> int:
-        """The number of classes, or of columns of y; 0 without."""
-        return 0 if self.conditions is None else self.conditions.condition.width
+        """The number of classes, or of columns of y; 0 without y."""
+        if self.conditions is None:
+            return 0
+        return self.conditions.condition.width
 
 
 class ArrayRows(HasConditions):
-    """What rows in an array share, for dataclasses that have such an array.
+    """What rows in one array share. A subclass is a frozen dataclass.
 
-    `_names` are the names of the field that holds the array (n, …), and of y in errors.
+    It has the fields `conditions` and `rank_shard`, the property `values`, and the
+    method `with_values`.
     """
 
-    _names: ClassVar[tuple[str, str]]
+    # How errors about conditions call them.
+    _conditions_name: ClassVar[str] = "y"
     # These rows among those of all ranks; None in a fit of one process.
     rank_shard: Shard | None
 
     @property
     def values(self) -> np.ndarray:
         """This rank's rows (n, …)."""
-        return np.asarray(getattr(self, self._names[0]))
+        raise NotImplementedError
+
+    def with_values(
+        self, values: np.ndarray, row_conditions: RowConditions | None
+    ) -> Self:
+        """Rows of the same kind with other values and conditions."""
+        raise NotImplementedError
+
+    def check_lengths(self) -> None:
+        """Raise a ValueError if there is not one condition for every row of a file."""
+        if self.conditions is not None and self.conditions.n != len(self):
+            raise ValueError(
+                f"there are {self.conditions.n} {self._conditions_name} "
+                f"for {len(self)} rows"
+            )
 
     @property
     def shard(self) -> Shard:
-        """The place of this rank's rows among those of all ranks."""
+        """Which of the rows of all ranks these are."""
         if self.rank_shard is None:
-            return Shard(0, len(self), len(self))
+            n = len(self.values)
+            return Shard(0, n, n)
         return self.rank_shard
 
     @property
     def y(self) -> np.ndarray | None:
         """The conditions of the rows of all ranks, as the user wrote them."""
-        return None if self.conditions is None else self.conditions.y
+        if self.conditions is None:
+            return None
+        return self.conditions.y
 
     def __len__(self) -> int:
         return len(self.values)
@@ -200,23 +236,21 @@ class ArrayRows(HasConditions):
     def append(self, others: Self) -> Self:
         """These rows and then the others."""
         values = np.concatenate((self.values, others.values))
-        return self._with(values, join_labels(self.y, others.y))
+        return self._with_new_kind(values, join_labels(self.y, others.y))
 
-    def take(self, numbers: np.ndarray) -> Self:
-        """A copy of the rows with these numbers."""
+    def take(self, indices: np.ndarray) -> Self:
+        """A copy of the rows with these indices, in this order."""
         y = self.y
         if y is not None:
-            y = y[numbers]
-        return self._with(self.values[numbers], y)
+            y = y[indices]
+        return self._with_new_kind(self.values[indices], y)
 
-    def _with(self, values: np.ndarray, y: np.ndarray | None) -> Self:
-        """Rows of the same kind with other values; the kind of y is inferred anew."""
-        field, name_of_y = self._names
-        conditions = None
+    def _with_new_kind(self, values: np.ndarray, y: np.ndarray | None) -> Self:
+        """Rows with other values and y, of which the kind is inferred anew."""
+        row_conditions = None
         if y is not None:
-            conditions = RowConditions.infer(y, len(values), name_of_y)
-        changes: dict[str, Any] = {field: values, "conditions": conditions}
-        return cast(Self, replace(cast(Any, self), **changes))
+            row_conditions = RowConditions.infer(y, len(values), self._conditions_name)
+        return self.with_values(values, row_conditions)
 
     def keys(self) -> Sequence[Hashable]:
         """A key of each row and its y."""
@@ -228,53 +262,58 @@ class ArrayRows(HasConditions):
 
 
 def without(rows: RowsT, removed: RowsT) -> RowsT:
-    """The rows that are left when others are removed, of equal rows the last first.
+    """The rows without the removed ones; of equal rows, the last are removed first.
 
     Raises a `DataError` for rows that are not there.
     """
-    numbers_of_key: dict[Hashable, list[int]] = {}
-    for number, key in enumerate(rows.keys()):
-        numbers_of_key.setdefault(key, []).append(number)
-    is_left = np.ones(len(rows), dtype=bool)
-    for number, key in enumerate(removed.keys()):
-        if not numbers_of_key.get(key):
+    indices_of_key: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(rows.keys()):
+        indices_of_key.setdefault(key, []).append(index)
+    stays = np.ones(len(rows), dtype=bool)
+    for index, key in enumerate(removed.keys()):
+        if not indices_of_key.get(key):
             fact = "it is not in the model, or X has it more often"
             hint = "nothing was forgotten. Pass rows with their y, as they were fitted"
-            raise DataError(fact, hint, row=number)
-        is_left[numbers_of_key[key].pop()] = False
-    if not is_left.any():
+            raise DataError(fact, hint, row=index)
+        stays[indices_of_key[key].pop()] = False
+    if not stays.any():
         fact = f"this would forget all {len(rows)} rows"
         raise DataError(fact, "delete the model instead")
-    return rows.take(np.flatnonzero(is_left))
+    return rows.take(np.flatnonzero(stays))
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
-    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
+    """Keys of rows (n, …) and their y: equal for equal numbers of any type."""
     n = len(X)
     flat = np.ascontiguousarray(X).reshape(n, -1)
-    labels = [None] * n if y is None else y.tolist()
+    if y is None:
+        labels = [None] * n
+    else:
+        labels = y.tolist()
     keys: list[Hashable] = []
     for row, label in zip(flat, labels, strict=True):
-        numbers = row.astype(np.float64) + 0.0  # turns −0 into 0
-        number_key = hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
+        values = row.astype(np.float64) + 0.0  # turns −0 into 0
+        values_key = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
         if isinstance(label, list):  # a row of columns
             label = tuple(label)
-        keys.append((number_key, label_key(label)))
+        keys.append((values_key, label_key(label)))
     return keys
 
 
 def join_labels(
     first: np.ndarray | None, second: np.ndarray | None
 ) -> np.ndarray | None:
-    """The y of two sets of rows as one.
+    """The y of earlier and of new rows, one after the other.
 
-    It has objects if the kinds differ: numpy would turn 1 into "1".
+    If they are of different kinds, such as numbers and texts, the result has dtype
+    object: numpy would turn 1 into "1".
     """
     if first is None and second is None:
         return None
     if first is None or second is None:
-        having, lacking = ("earlier", "new") if second is None else ("new", "earlier")
-        fact = f"the {having} rows have y and the {lacking} rows have none"
+        fact = "the earlier rows have y and the new rows have none"
+        if first is None:
+            fact = "the new rows have y and the earlier rows have none"
         raise DataError(fact, "pass y for all rows")
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
         shapes = f"{second.shape}, and y of the earlier rows {first.shape}"
@@ -292,13 +331,16 @@ def join_labels(
 
 def _broad_kind(y: np.ndarray) -> str:
     """numpy's letter for the kind of an array, the same for all integers."""
-    return "i" if y.dtype.kind in "iu" else y.dtype.kind
+    if y.dtype.kind == "u":
+        return "i"
+    return y.dtype.kind
 
 
 def _in_narrowest_type(y: np.ndarray) -> np.ndarray:
-    """Labels in the narrowest type of numpy.
+    """Labels (n,) of texts or objects in the narrowest dtype of numpy.
 
-    Otherwise the type of those that are left would show which others there were.
+    After rows were forgotten, a dtype such as "<U9" would tell that there was a label
+    of nine letters: the model would not be the one that never saw it.
     """
     if y.ndim != 1 or y.dtype.kind not in "OUS":
         return y
@@ -307,4 +349,6 @@ def _in_narrowest_type(y: np.ndarray) -> np.ndarray:
     if len(types) != 1 or not types <= {str, bytes, int, bool}:
         return y
     narrow = np.array(labels)
-    return narrow if narrow.ndim == 1 and narrow.tolist() == labels else y
+    if narrow.ndim == 1 and narrow.tolist() == labels:
+        return narrow
+    return y

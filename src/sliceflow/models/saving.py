@@ -1,31 +1,57 @@
-"""Saving and loading estimators: a file holds the parameters and the `Model`."""
+"""Saving and loading estimators: a file holds the parameters and the `Model`.
+
+A file holds one dataclass; see `codec`. That of an estimator is made from its class:
+the parameters from the annotations of its constructor, the rest from `_saved_types`, the
+dataclasses of its fitted state and its rows. For an estimator such as
+
+    class Flow(Estimator[FlowRows, FittedFlow]):
+        _saved_types = (FittedFlow, FlowRows)
+
+        def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
+
+a file holds an object of, in short,
+
+    @dataclass(frozen=True)
+    class Flow:
+        parameters: Parameters  # a dataclass with one field, n_steps: int
+        seed: Seed
+        fitted: FittedFlow
+        history: SavedHistory
+        rows: FlowRows | None
+        particles: FlowRows | None
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
-from functools import cache
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, get_type_hints
 
 import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Count
 from sliceflow.models import file
+from sliceflow.models.protocols import FittedT, RowsT
+
+if TYPE_CHECKING:
+    from sliceflow.models.estimator import Estimator
+
+EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any]")
 
 # Parameters that are not saved: they say how and where to compute, not what was fitted.
 UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 
 
 @dataclass(frozen=True)
-class Model:
-    """All that a fit learnt: what `save` writes."""
+class Model(Generic[RowsT, FittedT]):
+    """What an estimator has learnt in a fit: `save` writes it."""
 
-    seed: Seed  # of the fit, which a refresh takes again
-    fitted: Any  # draws the samples; its `plan` says what the fit did
+    seed: Seed  # of the fit; a refresh uses it again
+    fitted: FittedT  # draws the samples; its `plan` says what the fit did
     history: dict[str, list[Any]]  # see `events.History`
-    rows: Any = None  # the training rows, if the model keeps them
+    rows: RowsT | None = None  # the training rows, if the model has them
 
 
 @dataclass(frozen=True)
@@ -35,11 +61,12 @@ class SavedHistory:
     stage: Sequence[str]
     step: Sequence[Count]
     distance: Sequence[float]
-    moving: Sequence[float]
+    active_fraction: Sequence[float]
     # Only in checkpoints: without times, the same fit gives the same model file.
     seconds: Sequence[float] | None = None
 
     def check(self) -> None:
+        """Raise a ValueError if the columns of a file have different lengths."""
         lengths = {len(column) for column in self.columns().values()}
         if len(lengths) != 1:
             raise ValueError("the columns of a history have different lengths")
@@ -53,89 +80,94 @@ class SavedHistory:
         }
 
 
-@cache
-def _saved_type(kind: Any) -> Any:
-    """The dataclass that a file of this class of estimators holds.
+# By class of estimators: the dataclass that its files hold, and that of its parameters.
+_SAVED_TYPES: dict[type, tuple[type, type]] = {}
 
-    It has the estimator's name. Its `parameters` are those of the constructor, with the
-    same annotations.
+
+def _saved_type(
+    estimator_type: type[Estimator[RowsT, FittedT]],
+) -> tuple[Any, Any]:
+    """The dataclass that files of an estimator hold, and that of its parameters.
+
+    The first has the estimator's name, which the file says.
     """
-    _, fitted, rows = kind._kinds
-    annotations = get_type_hints(kind.__init__, include_extras=True)
+    if estimator_type not in _SAVED_TYPES:
+        fitted_type, rows_type = estimator_type._saved_types
+        parameters_type = _parameters_type(estimator_type)
+        parts: list[tuple[str, Any]] = [
+            ("parameters", parameters_type),
+            ("seed", Seed),
+            ("fitted", fitted_type),
+            ("history", estimator_type._history_type),
+            ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
+            ("particles", Optional[rows_type]),  # noqa: UP045
+        ]
+        methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
+        saved_type = make_dataclass(
+            estimator_type.__name__, parts, frozen=True, namespace=methods
+        )
+        _SAVED_TYPES[estimator_type] = (saved_type, parameters_type)
+    return _SAVED_TYPES[estimator_type]
+
+
+def _parameters_type(estimator_type: type) -> type:
+    """The dataclass of an estimator's saved parameters, annotated as these are."""
+    constructor: Any = estimator_type.__init__  # type: ignore[misc]
+    annotations = get_type_hints(constructor, include_extras=True)
     parameters = [
         (name, annotation)
         for name, annotation in annotations.items()
         if name not in UNSAVED_PARAMETERS and name != "return"
     ]
-    parts = [
-        ("parameters", make_dataclass("Parameters", parameters, frozen=True)),
-        ("seed", Seed),
-        ("fitted", fitted),
-        ("history", kind._history_type),
-        ("rows", rows | None),
-        ("particles", rows | None),
-    ]
-    methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
-    return make_dataclass(kind.__name__, parts, frozen=True, namespace=methods)
+    return make_dataclass("Parameters", parameters, frozen=True)
 
 
 def save(
-    estimator: Any, path: str | os.PathLike[str], *, particles: bool = False
+    estimator: Estimator[RowsT, FittedT],
+    path: str | os.PathLike[str],
+    particles: RowsT | None = None,
 ) -> None:
-    """Write a fitted estimator; with `particles`, the batched samples, too."""
-    saved_type = _saved_type(estimator.__class__)
-    parameters_type = get_type_hints(saved_type)["parameters"]
-    parameters = {
-        name: value
-        for name, value in estimator.get_params(deep=False).items()
-        if name not in UNSAVED_PARAMETERS
-    }
-    batched_samples = None
-    if particles:
-        adapter = estimator._adapter(like_fitted=True)
-        batched_samples = adapter.read(
-            estimator.particles_, estimator.particle_conditions_
-        )
+    """Write a fitted estimator and, if they are given, its particles as rows."""
+    saved_type, parameters_type = _saved_type(type(estimator))
+    parameters = estimator.get_params(deep=False)
+    for name in UNSAVED_PARAMETERS:
+        parameters.pop(name, None)
     model = estimator._model
     history_type = estimator._history_type
-    names = {field.name for field in fields(history_type)} - {"seconds"}
-    history = history_type(**{name: model.history[name] for name in names})
+    history_names = {field.name for field in fields(history_type)} - {"seconds"}
+    history = {name: model.history[name] for name in history_names}
     saved = saved_type(
         parameters=parameters_type(**parameters),
         seed=model.seed,
         fitted=model.fitted,
-        history=history,
+        history=history_type(**history),
         rows=estimator._rows_for_file(),
-        particles=batched_samples,
+        particles=particles,
     )
     file.save(path, saved)
 
 
 def load_estimator(
     path: str | os.PathLike[str],
-    kinds: Sequence[Any],
+    estimator_types: Sequence[type[EstimatorT]],
     device: torch.device,
     max_memory: int | None,
-) -> Any:
+) -> EstimatorT:
     """The fitted estimator of a file, of one of these classes.
 
     Raises a `ModelFileError` if the file is not valid; see `file.load`.
     """
-    estimator_of = {_saved_type(kind): kind for kind in kinds}
-    saved: Any = file.load(path, tuple(estimator_of), device, max_memory)
-    estimator: Any = estimator_of[type(saved)](**vars(saved.parameters))
+    estimator_type_of: dict[Any, type[EstimatorT]] = {}
+    for estimator_type in estimator_types:
+        saved_type, _ = _saved_type(estimator_type)
+        estimator_type_of[saved_type] = estimator_type
+    saved: Any = file.load(path, tuple(estimator_type_of), device, max_memory)
+    estimator = estimator_type_of[type(saved)](**vars(saved.parameters))
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
     model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
-    try:
+    with file.reading(path):
         estimator._adapter()  # checks the parameters
-        if saved.particles is None:
-            estimator._store_model(model)
-        else:
-            particles, conditions = saved.particles.in_users_form(device)
-            estimator._store_model(model, particles, conditions)
-    except (ValueError, ArithmeticError, NotImplementedError) as error:
-        # pandas raises a NotImplementedError for some dtypes of tables.
-        raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
+        estimator._store_loaded(model, saved.particles)
     return estimator

@@ -1,6 +1,7 @@
 """Nearest neighbours: their search, and new rows drawn along them.
 
-`search` finds the rows nearest to points, and nothing else in the package does that by
-Euclidean distances. `local` samples x given y from rows whose y is near. `smoothing`
-draws new rows along the nearest rows.
+`search` finds the rows nearest to points. `weights` weighs neighbours by distance, and
+`distance_ratios` compares distances of samples with those between rows. `local` samples
+x given y from rows whose y is near, by `features` of y, `regressions` on y and
+`sampling` along neighbours. `smoothing` draws new rows along the nearest rows.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,21 +20,35 @@ from sliceflow.engine.random import Seed
 
 # Quantiles of a heavy-tailed column; its scores are interpolated between them.
 _N_QUANTILES = 257
-# A column is heavy-tailed if its largest distance from the median is more than so many
-# times the median distance. Normal columns stay below 7.
+# A column is heavy-tailed if its largest distance from the median is more than this
+# many times the median distance. In a million rows, a normal column reaches about 7 and
+# an exponential one about 27, so these are not.
 _HEAVY_TAIL_RATIO = 40.0
-# Rows, about, that a ridge regression sees.
+# Rows, about, that a ridge regression sees. It has a few hundred features, so more rows
+# would hardly change it.
 _MAX_RIDGE_ROWS = 60_000
-# Rows, about, whose leave-one-out errors choose its penalty.
+# Rows, about, whose leave-one-out errors choose its penalty: one number out of 19.
 _MAX_SCORED_ROWS = 2_000
-# Penalties that are tried, in units of the mean eigenvalue of the features' products.
+# Penalties that are tried, from almost none to almost all, two in a decade. They are in
+# units of the mean eigenvalue of the features' products.
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)
 # Rows that the trees of `relevance` see: a sample suffices to rank columns.
 _MAX_TREE_ROWS = 4_000
 # Fewer rows do not show which columns are relevant.
 _MIN_TREE_ROWS = 10
-# Squares of standardized columns are clamped, so that outliers do not dominate them.
+# Squares of standardized columns are clamped at those of three standard deviations, so
+# that outliers do not dominate them.
 _MAX_SQUARE = 9.0
+# Columns that vary by less than this share of their largest value hold rounding errors.
+_MIN_RELATIVE_DEVIATION = 1e-12
+# The leverage of a row is below 1, but rounding may lift it to 1 or more.
+_MAX_LEVERAGE = 1 - 1e-9
+# A divisor is at least this: standard deviations of constant columns are 0.
+_TINY = 1e-300
+# Trees whose importances rank the columns of y, and rows of their leaves: a forest of
+# medium size, whose leaves average the noise of x.
+_N_TREES = 50
+_MIN_ROWS_PER_LEAF = 5
 # Features in memory at a time: 128 MiB of float64.
 _MAX_NUMBERS = 1 << 24
 
@@ -57,7 +72,7 @@ def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
 def inverse_deviation(y: Tensor) -> Tensor:
     """1 over the standard deviation of each column; 1 for columns of one value."""
     deviation = y.std(0, correction=0)
-    varies = deviation > 1e-12 * y.abs().amax(0)
+    varies = deviation > _MIN_RELATIVE_DEVIATION * y.abs().amax(0)
     return 1 / torch.where(varies, deviation, 1)
 
 
@@ -138,7 +153,7 @@ def standardized_moments(x: Tensor) -> Tensor:
 
     Columns are in standard deviations.
     """
-    z = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-300)
+    z = (x - x.mean(0)) / (x.std(0, correction=0) + _TINY)
     return torch.cat((z, z.square().clamp(max=_MAX_SQUARE)), 1)
 
 
@@ -160,34 +175,46 @@ def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     targets = targets[::step] - targets[::step].mean(0)
     n = len(y)
     feature_mean, gram, cross = _products(feature_map, y, targets)
+    # Along the eigenvectors of the Gram matrix, a penalty only divides.
     eigenvalues, vectors = torch.linalg.eigh(gram)
     cross = vectors.T @ cross
 
     scored = slice(None, None, math.ceil(n / _MAX_SCORED_ROWS))
     features = (feature_map(y[scored]) - feature_mean) @ vectors
     least_error = math.inf
-    coefficients = cross
+    best_coefficients = cross
     for penalty in _PENALTIES * float(eigenvalues.mean()):
         shrinkage = 1 / (eigenvalues.clamp(min=0) + penalty)
-        tried = shrinkage[:, None] * cross
-        # A row's error without it is its residual over 1 minus its leverage.
-        leverage = (features.square() @ shrinkage + 1 / n).clamp(max=1 - 1e-9)
-        errors = (targets[scored] - features @ tried) / (1 - leverage)[:, None]
-        error = float(errors.square().mean())
+        coefficients = shrinkage[:, None] * cross
+        leverage = features.square() @ shrinkage + 1 / n
+        residuals = targets[scored] - features @ coefficients
+        error = _leave_one_out_error(residuals, leverage)
         if error < least_error:
             least_error = error
-            coefficients = tried
-    out: Tensor = vectors @ coefficients
+            best_coefficients = coefficients
+    out: Tensor = vectors @ best_coefficients
     return out
 
 
-def _products(
-    feature_map: FeatureMap, y: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean (f,) of features of y, their products (f, f) and those with the targets.
+def _leave_one_out_error(residuals: Tensor, leverage: Tensor) -> float:
+    """The mean square of the errors (n, p) that rows have if they are left out.
 
-    Products are those of centred columns; targets are centred.
+    The error of a row without it is its residual over 1 minus its leverage (n,).
     """
+    errors = residuals / (1 - leverage.clamp(max=_MAX_LEVERAGE))[:, None]
+    return float(errors.square().mean())
+
+
+class _Products(NamedTuple):
+    """What a regression needs to know of features and targets."""
+
+    feature_mean: Tensor  # (f,)
+    gram: Tensor  # (f, f), products of centred features
+    cross: Tensor  # (f, p), products of centred features with targets
+
+
+def _products(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> _Products:
+    """Products of the features of y (n, l) and of centred targets (n, p), in blocks."""
     n_features = feature_map(y[:1]).shape[1]
     total = y.new_zeros(n_features)
     gram = y.new_zeros(n_features, n_features)
@@ -201,7 +228,7 @@ def _products(
         gram += features.T @ features
         cross += features.T @ target_block
     gram = gram - torch.outer(total, total) / len(y)
-    return total / len(y), gram, cross
+    return _Products(total / len(y), gram, cross)
 
 
 def relevance(x: Tensor, y: Tensor) -> Tensor:
@@ -218,12 +245,14 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     unit = torch.where(varies, inverse_deviation(y), 0)
     if len(y) < _MIN_TREE_ROWS or int(varies.sum()) < 2:
         return unit
-    some = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
-    columns = (y * unit)[some][:, varies]
+    chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
+    columns = (y * unit)[chosen][:, varies]
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
-    trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
-    both = torch.cat((columns, shuffled), 1)
-    trees.fit(both.numpy(), standardized_moments(x[some]).numpy())
+    trees = ExtraTreesRegressor(
+        _N_TREES, min_samples_leaf=_MIN_ROWS_PER_LEAF, random_state=0
+    )
+    predictors = torch.cat((columns, shuffled), 1)
+    trees.fit(predictors.numpy(), standardized_moments(x[chosen]).numpy())
     importances = torch.from_numpy(trees.feature_importances_)
     real, chance = importances.view(2, -1)
     excess = (real - chance.max()).clamp(min=0)

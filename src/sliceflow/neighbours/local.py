@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Array, Between, Count
+from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.features import (
     FeatureMap,
     inverse_deviation,
@@ -28,7 +29,6 @@ from sliceflow.neighbours.features import (
     ridge,
     standardized_moments,
 )
-from sliceflow.neighbours.nearness import choose_spread
 from sliceflow.neighbours.regressions import (
     MAX_COMPONENTS,
     Neighbourhoods,
@@ -43,26 +43,34 @@ from sliceflow.neighbours.sampling import (
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.neighbours.weights import kernel_weights
 
-# Neighbours of a condition that are tried, from this many (or twice the columns).
+# The numbers of neighbours that are tried begin here, or at twice the columns if these
+# are more: a regression needs more rows than columns.
 _MIN_NEIGHBOURS = 50
+# They double up to this number, because more neighbours cost time and memory.
 _MAX_NEIGHBOURS = 2_000
-# Rows that are held out, and whose likelihood chooses k.
+# Rows that are held out, and whose likelihood chooses k. Chosen by hand: k is chosen
+# only up to a factor of 2, so few rows are enough.
 _N_HELD_OUT = 150
 # A row's log likelihood counts as no less than the median minus this, so that one row
-# that nothing foresees does not decide.
+# that nothing foresees does not decide. Chosen by hand: e⁻²⁰ is as good as never.
 _MAX_SURPRISE = 20.0
-# A summary of y is tried for 4 columns of y or more, if there are 400 rows or more. For
-# more than 20 columns it is always taken.
+# A summary of y is tried from this many columns on: nearest neighbours in fewer columns
+# suffer little from columns that do not matter.
 _MIN_SUMMARY_COLUMNS = 4
+# With more columns, nearest neighbours are too far in all of them, and the summary is
+# taken without trial.
 _MAX_RELEVANCE_COLUMNS = 20
+# Fewer rows teach a summary too little: they allow at most 100 random features.
 _MIN_SUMMARY_ROWS = 400
 # Random features of a summary, and how many rows there must be for each of them.
 _MAX_FEATURES = 500
 _ROWS_PER_FEATURE = 4
-# Rows whose neighbourhoods choose the spread.
-_N_SPREAD_ROWS = 20
-# The spread before one is chosen, and that of neighbourhoods without different rows.
-_DEFAULT_SPREAD = 0.8
+# Rows whose neighbourhoods choose the bandwidth.
+_N_BANDWIDTH_ROWS = 20
+# The bandwidth before one is chosen, and that of neighbourhoods without different rows.
+# Chosen by hand: somewhat below 1, at which draws are a kernel estimate with the
+# covariance of the neighbours.
+_DEFAULT_BANDWIDTH = 0.8
 # A condition is far from the rows if its nearest row is farther than any row's tenth
 # neighbour, which is measured on about this many rows.
 _N_REACH_NEIGHBOURS = 10
@@ -79,7 +87,7 @@ class LocalSettings:
 
     k: Count  # neighbours of a condition
     # h, how far samples go along their neighbours
-    spread: Annotated[float, Between(0, 100)]
+    bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
     n_features: Count = 0  # random features of y beside its l columns
@@ -93,6 +101,35 @@ class _Reach(NamedTuple):
     distance: float  # the largest distance of a condition to its tenth neighbour
 
 
+@dataclass(frozen=True, eq=False)
+class _Conditions:
+    """The conditions of the rows, and an index by which they are searched.
+
+    Everything is computed when it is first needed, and kept.
+    """
+
+    y: Tensor  # (n, l)
+    projection: Tensor  # (l + n_features, m)
+    n_features: int
+
+    @cached_property
+    def feature_map(self) -> FeatureMap:
+        return FeatureMap.fit(self.y, self.n_features)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """The projected features (n, m) of the rows, between which distances are."""
+        return self.project(self.y)
+
+    @cached_property
+    def index(self) -> NearestNeighbors:
+        return build_index(self.features)
+
+    def project(self, y: Tensor) -> Tensor:
+        """The projected features (q, m) of conditions y (q, l)."""
+        return project(self.feature_map, y, self.projection)
+
+
 @dataclass(frozen=True)
 class LocalSampler:
     """Samples of x given y, from rows x (n, d) and y (n, l), float64 and finite."""
@@ -100,6 +137,8 @@ class LocalSampler:
     x: Tensor
     y: Tensor
     settings: LocalSettings
+    # Samplers of the same rows that differ in k or the bandwidth share these.
+    shared_conditions: _Conditions | None = field(default=None, repr=False)
 
     @classmethod
     def fit(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
@@ -128,16 +167,18 @@ class LocalSampler:
                 if gain.mean() > gain.std() / math.sqrt(len(gain)):
                     sampler = _with_summary(x, y)
                     k = summary_k
-        sampler = sampler.with_settings(k=min(k, n))
-        return sampler.with_settings(spread=_choose_spread(sampler))
+        sampler = sampler.with_k(min(k, n))
+        return sampler.with_bandwidth(_choose_bandwidth(sampler))
 
-    def with_settings(self, **changes: Any) -> LocalSampler:
-        """The same rows and index with another k or spread."""
-        other = replace(self, settings=replace(self.settings, **changes))
-        other.__dict__.update(
-            _feature_map=self._feature_map, _features=self._features, _index=self._index
-        )
-        return other
+    def with_k(self, k: int) -> LocalSampler:
+        """The same rows and index with another number of neighbours."""
+        settings = replace(self.settings, k=k)
+        return replace(self, settings=settings, shared_conditions=self._conditions)
+
+    def with_bandwidth(self, bandwidth: float) -> LocalSampler:
+        """The same rows and index with another bandwidth."""
+        settings = replace(self.settings, bandwidth=bandwidth)
+        return replace(self, settings=settings, shared_conditions=self._conditions)
 
     def check(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
@@ -155,7 +196,7 @@ class LocalSampler:
                 f"local settings do not fit {n} rows with {n_columns} columns of y: "
                 f"{settings}"
             )
-        for numbers in (self.x, self.y, self._features):
+        for numbers in (self.x, self.y, self._conditions.features):
             if not bool((numbers.abs() < _MAX_NUMBER).all()):
                 raise ValueError(
                     f"local has numbers beyond {_MAX_NUMBER:.0e}, or that are none"
@@ -165,9 +206,11 @@ class LocalSampler:
     def description(self) -> str:
         """What distances see of y, in words."""
         n_columns = self.y.shape[1]
-        n_scores = len(self._feature_map.normal_scores)
+        n_scores = len(self._conditions.feature_map.normal_scores)
         n_features = self.settings.n_features
-        tails = f"; normal scores of {n_scores} heavy-tailed" if n_scores else ""
+        tails = ""
+        if n_scores > 0:
+            tails = f"; normal scores of {n_scores} heavy-tailed"
         if n_features:
             return (
                 f"of a summary of {n_columns} columns by {n_features} random "
@@ -177,26 +220,21 @@ class LocalSampler:
         return f"of {n_used} of {n_columns} columns, weighted by relevance{tails}"
 
     @cached_property
-    def _feature_map(self) -> FeatureMap:
-        return FeatureMap.fit(self.y, self.settings.n_features)
-
-    @cached_property
-    def _features(self) -> Tensor:
-        """The projected features (n, m) of the rows, between which distances are."""
-        return project(self._feature_map, self.y, self.settings.projection)
-
-    @cached_property
-    def _index(self) -> NearestNeighbors:
-        return build_index(self._features)
+    def _conditions(self) -> _Conditions:
+        settings = self.settings
+        shared = self.shared_conditions
+        if shared is not None and shared.projection is settings.projection:
+            return shared
+        return _Conditions(self.y, settings.projection, settings.n_features)
 
     @cached_property
     def _reach(self) -> _Reach:
         inverse_scale = inverse_deviation(self.y)
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)
-        some = distinct[:: max(1, len(distinct) // _N_REACH_ROWS)]
+        measured = distinct[:: max(1, len(distinct) // _N_REACH_ROWS)]
         k = min(_N_REACH_NEIGHBOURS, len(distinct))
-        distances, _ = query_index(index, some, k)
+        distances, _ = query_index(index, measured, k)
         return _Reach(index, inverse_scale, float(distances.max()))
 
     def warn_if_far(
@@ -240,14 +278,15 @@ class LocalSampler:
         max_components : the most regressions along which neighbours move
         density_at : (q, d), points whose log densities given y0 are asked for
         """
-        features = project(self._feature_map, _as_float64(y0), self.settings.projection)
+        conditions = self._conditions
+        features = conditions.project(_as_float64(y0))
         n_others = len(self.x)
         if exclude is not None:
             n_others -= 1
         k = min(self.settings.k, n_others)
-        distances, rows = query_index(self._index, features, k, exclude)
+        distances, rows = query_index(conditions.index, features, k, exclude)
         weights, radius = kernel_weights(distances)
-        offsets = (self._features[rows] - features[:, None]) / radius[..., None]
+        offsets = (conditions.features[rows] - features[:, None]) / radius[..., None]
         return adjust_by_regression(
             self.x[rows], offsets, weights, rows, max_components, density_at
         )
@@ -284,16 +323,23 @@ class LocalSampler:
         n_conditions, n_samples = self._batch_sizes(n)
         for first in range(0, len(y0), n_conditions):
             conditions = slice(first, first + n_conditions)
-            near = self.neighbourhoods(y0[conditions], max_components=max_components)
+            neighbourhoods = self.neighbourhoods(
+                y0[conditions], max_components=max_components
+            )
             for start in range(0, n, n_samples):
                 stop = min(start + n_samples, n)
-                # The first batch has the seed itself.
-                batch_seed = seed.child("from", start) if start else seed
+                batch_seed = seed  # of the first batch
+                if start > 0:
+                    batch_seed = seed.child("from", start)
                 drawn, chosen = sample_neighbourhoods(
-                    near, stop - start, self.settings.spread, batch_seed, first
+                    neighbourhoods,
+                    stop - start,
+                    self.settings.bandwidth,
+                    batch_seed,
+                    first,
                 )
                 samples[conditions, start:stop] = drawn
-                rows[conditions, start:stop] = near.rows.gather(1, chosen)
+                rows[conditions, start:stop] = neighbourhoods.rows.gather(1, chosen)
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return torch.where(varies, samples, self.x[0]), rows
@@ -305,7 +351,8 @@ class LocalSampler:
         n_samples = min(n, max(1, _MAX_NUMBERS // (N_NOISE_ROWS * d)))
         # Numbers of a condition: to fit its mixture, to compare its neighbours with
         # its draws, and to hold the neighbours of its draws.
-        mixture = k * MAX_COMPONENTS * (self._features.shape[1] + d + 1)
+        n_projected = self.settings.projection.shape[1]
+        mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
         distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
         noise = n_samples * N_NOISE_ROWS * d
         n_conditions = max(1, _MAX_NUMBERS // max(mixture, distances, noise))
@@ -325,7 +372,7 @@ def _with_relevance(x: Tensor, y: Tensor) -> LocalSampler:
     """Rows with distances between the columns of y, weighted by relevance."""
     features = FeatureMap.fit(y)(y)
     projection = torch.diag(relevance(x, features))
-    return LocalSampler(x, y, LocalSettings(len(x), _DEFAULT_SPREAD, projection))
+    return LocalSampler(x, y, LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection))
 
 
 def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> LocalSampler:
@@ -336,7 +383,7 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
     if held_out is not None:
         learnt[held_out] = False
     projection = ridge(feature_map, y[learnt], standardized_moments(x[learnt]))
-    settings = LocalSettings(len(x), _DEFAULT_SPREAD, projection, n_features)
+    settings = LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection, n_features)
     return LocalSampler(x, y, settings)
 
 
@@ -347,7 +394,7 @@ def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
     twice. About: within half a standard error of the best.
     """
     n = len(sampler.x)
-    n_columns = sampler._features.shape[1] + sampler.x.shape[1]
+    n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
     k = max(_MIN_NEIGHBOURS, 2 * n_columns)
     if n <= k:
         return n, torch.empty(0)
@@ -356,7 +403,7 @@ def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
     log_likelihoods: dict[int, Tensor] = {}
     while True:
         k = min(k, max_k)
-        log_likelihoods[k] = _log_likelihood(sampler.with_settings(k=k), held_out)
+        log_likelihoods[k] = _log_likelihood(sampler.with_k(k), held_out)
         best = max(log_likelihoods, key=lambda k: float(log_likelihoods[k].mean()))
         fell_twice = best not in list(log_likelihoods)[-2:]
         if k == max_k or fell_twice:
@@ -371,32 +418,33 @@ def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
 
 def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     """Log likelihoods of some rows, each given its y and without itself."""
-    n_columns = sampler._features.shape[1] + sampler.x.shape[1]
+    n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
     numbers_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
     batch_size = max(1, _MAX_NUMBERS // numbers_per_row)
     batches = []
     for rows in torch.split(held_out, batch_size):
-        near = sampler.neighbourhoods(
+        neighbourhoods = sampler.neighbourhoods(
             sampler.y[rows], exclude=rows, density_at=sampler.x[rows]
         )
-        batches.append(near.log_density)
+        batches.append(neighbourhoods.log_density)
     log_likelihood = torch.cat(batches)
     return log_likelihood.clamp(min=float(log_likelihood.median()) - _MAX_SURPRISE)
 
 
-def _choose_spread(sampler: LocalSampler) -> float:
-    """The spread h by `choose_spread`, from the neighbourhoods of some rows."""
+def _choose_bandwidth(sampler: LocalSampler) -> float:
+    """The bandwidth h by `choose_bandwidth`, from the neighbourhoods of some rows."""
     if sampler.settings.k < 3:
-        return sampler.settings.spread
-    some = Seed(0).child("spread").permutation(len(sampler.x))[:_N_SPREAD_ROWS]
-    near = sampler.neighbourhoods(sampler.y[some])
-    _, _, inverse_scale = centre_components(near)
+        return sampler.settings.bandwidth
+    chosen = Seed(0).child("spread").permutation(len(sampler.x))[:_N_BANDWIDTH_ROWS]
+    neighbourhoods = sampler.neighbourhoods(sampler.y[chosen])
+    inverse_scale = centre_components(neighbourhoods).inverse_scale
+    n_draws = 2 * MIN_COVARIANCE_DRAWS
 
     def draw(h: float) -> list[Tensor]:
-        draws, _ = sample_neighbourhoods(near, 2 * MIN_COVARIANCE_DRAWS, h, Seed(0))
+        draws, _ = sample_neighbourhoods(neighbourhoods, n_draws, h, Seed(0))
         return list(draws * inverse_scale)
 
-    spread = choose_spread(list(near.x * inverse_scale), draw)
-    if spread == 0:
-        return sampler.settings.spread
-    return spread
+    bandwidth = choose_bandwidth(list(neighbourhoods.x * inverse_scale), draw)
+    if bandwidth == 0:
+        return sampler.settings.bandwidth
+    return bandwidth

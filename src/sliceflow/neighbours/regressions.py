@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,12 +30,20 @@ _N_STARTS = 3
 _LLOYD_ITERATIONS = 4
 # Neighbours, about, that expectation maximisation sees. All have a say at the end.
 _EM_ROWS = 500
-# Ridge penalty of the regressions, as a share of the squares of each column.
+# Ridge penalty of the regressions, as a share of the squares of each column: enough to
+# keep nearly equal columns of y from opposite slopes.
 _RIDGE = 1e-3
-# Penalty of columns that are all 0, and of the intercept, which should not be
-# penalised.
+# The penalty of columns that are all 0.
 _MIN_RIDGE = 1e-9
+# The intercept should not be penalised; this only keeps the matrix invertible.
 _INTERCEPT_RIDGE = 1e-12
+# Squares of residuals are at least this share of those of x, and at least this, so
+# that a perfect regression has a finite density.
+_MIN_UNEXPLAINED_SHARE = 1e-9
+_MIN_RESIDUAL_SQUARES = 1e-100
+# Divisors are at least these: standard deviations and clusters may be 0 and empty.
+_TINY = 1e-300
+_MIN_CLUSTER_MASS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -123,9 +132,8 @@ class _Mixture:
     mean: Tensor  # (q, 1, d), of the rows
     slopes: Tensor  # (q, n, 1 + l, d), the intercept first
     whitening: Tensor  # (q, n, d, f); times z: the residual in units of its noise
-    log_factor: (
-        Tensor  # (q, n), the log of a component's share and of the density's factor
-    )
+    # (q, n), the log of a component's share times the constant factor of its density
+    log_factor: Tensor
 
     def log_density(self, z: Tensor) -> Tensor:
         """Log of share times density, (q, n, k), of the columns of z (q, f, k)."""
@@ -147,49 +155,54 @@ def _as_columns(x: Tensor, offsets: Tensor) -> Tensor:
     return torch.cat((ones, offsets, x), 2).mT.contiguous()
 
 
-def _fit_mixture(
-    x: Tensor, offsets: Tensor, weights: Tensor, n: int
-) -> tuple[_Mixture, Tensor, Tensor]:
-    """A mixture of n regressions, its BIC (q,), and the rows' components (q, k)."""
+class _FittedMixture(NamedTuple):
+    """A mixture, how good it is, and which rows belong to which regression."""
+
+    mixture: _Mixture
+    bic: Tensor  # (q,), the less the better
+    labels: Tensor  # (q, k), the most likely component of each row
+
+
+def _fit_mixture(x: Tensor, offsets: Tensor, weights: Tensor, n: int) -> _FittedMixture:
+    """Fit n regressions of x (q, k, d) on offsets (q, k, l), with weights (q, k)."""
     d = x.shape[2]
     n_rows = _effective_rows(weights)
     weights = weights * n_rows[:, None]
     mean = (weights[..., None] * x).sum(1, keepdim=True) / n_rows[:, None, None]
     z = _as_columns(x - mean, offsets)
     if n == 1:
-        shares = torch.ones_like(weights)[:, None]
+        responsibilities = torch.ones_like(weights)[:, None]
     else:
-        shares = _maximise_expectation(z, x - mean, weights, mean, n)
-    mixture = _fit_regressions(z, shares * weights[:, None], mean)
+        responsibilities = _fit_em(z, x - mean, weights, mean, n)
+    mixture = _fit_regressions(z, responsibilities * weights[:, None], mean)
     log_p = mixture.log_density(z)
     log_likelihood = (weights * torch.logsumexp(log_p, 1)).sum(1)
     n_coefficients = d * (offsets.shape[2] + 1)
     n_covariances = d * (d + 1) / 2
     n_parameters = n * (n_coefficients + n_covariances + 1) - 1
     bic = n_parameters * n_rows.log() - 2 * log_likelihood
-    return mixture, bic, log_p.argmax(1)
+    return _FittedMixture(mixture, bic, labels=log_p.argmax(1))
 
 
-def _maximise_expectation(
-    z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int
-) -> Tensor:
-    """Shares (q, n, k) of the rows in n components, by expectation maximisation.
+def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tensor:
+    """Responsibilities (q, n, k) of n components for the rows, by EM.
 
     The rows are the columns of z (q, f, k), and x (q, k, d) without the mean.
     """
-    # The rows are sorted by their distance: every so many of them represent all.
+    # The rows are sorted by their distance: one in `step` of them represents all.
     step = math.ceil(x.shape[1] / _EM_ROWS)
-    z_some = z[:, :, ::step].contiguous()
-    weights_some = weights[:, ::step]
-    shares = _k_means(x[:, ::step], weights_some, n)
+    z_subset = z[:, :, ::step].contiguous()
+    weights_subset = weights[:, ::step]
+    responsibilities = _k_means(x[:, ::step], weights_subset, n)
     for _ in range(_EM_ITERATIONS):
-        mixture = _fit_regressions(z_some, shares * weights_some[:, None], mean)
-        shares = torch.softmax(mixture.log_density(z_some), 1)
+        mass = responsibilities * weights_subset[:, None]
+        mixture = _fit_regressions(z_subset, mass, mean)
+        responsibilities = torch.softmax(mixture.log_density(z_subset), 1)
     return torch.softmax(mixture.log_density(z), 1)
 
 
 def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
-    """Regressions of the last d rows of z (q, f, k) on the others.
+    """Regressions of the last d rows of z (q, f, k) on the others: the M step of EM.
 
     `mass` (q, n, k) is the weight of each row in each of n components; `mean` (q, 1, d)
     is what was subtracted from x.
@@ -199,30 +212,67 @@ def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
     d = mean.shape[2]
     weighted = (mass[:, :, None] * z[:, None]).reshape(q, n * f, k)
     products = (weighted @ z.mT).view(q, n, f, f)
-    size = products[:, :, 0, 0]
+    size = products[:, :, 0, 0]  # the total weight of each component
     n_regressors = f - d  # 1 + l: the intercept and the slopes
     gram = products[:, :, :n_regressors, :n_regressors]
     cross = products[:, :, :n_regressors, n_regressors:]
     squares = products[:, :, n_regressors:, n_regressors:]
-    penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + _MIN_RIDGE
-    penalty[..., 0] = _INTERCEPT_RIDGE
-    slopes = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
+    slopes = _ridge_slopes(gram, cross)
     explained = slopes.mT @ cross
     residual_squares = squares - explained - explained.mT + slopes.mT @ gram @ slopes
+    root = _covariance_root(residual_squares, squares, size)
+    return _Mixture(
+        mean=mean,
+        slopes=slopes,
+        whitening=_whitening(slopes, root),
+        log_factor=_log_factor(size, root),
+    )
+
+
+def _ridge_slopes(gram: Tensor, cross: Tensor) -> Tensor:
+    """Slopes (q, n, 1 + l, d) of ridge regressions, whose intercepts come first.
+
+    `gram` (q, n, 1 + l, 1 + l) has the products of the regressors, and `cross`
+    (q, n, 1 + l, d) those with x.
+    """
+    penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + _MIN_RIDGE
+    penalty[..., 0] = _INTERCEPT_RIDGE
+    slopes: Tensor = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
+    return slopes
+
+
+def _covariance_root(residual_squares: Tensor, squares: Tensor, size: Tensor) -> Tensor:
+    """Cholesky roots (q, n, d, d) of the covariances of the residuals.
+
+    Each component has one row more, which has the variances of all components
+    together: that keeps its covariance from collapsing.
+    """
+    n = size.shape[1]
     total = size.sum(1)[:, None]
     variances = _pooled_variances(residual_squares, squares, total)
-    # One more row, which has the variances of all components together, keeps the
-    # covariance of a component from collapsing.
-    extra = torch.diag_embed(variances.expand(-1, n, -1))
-    covariance = (residual_squares + extra) / (size + 1)[..., None, None]
-    root = torch.linalg.cholesky(covariance)
-    identity = torch.eye(d, dtype=z.dtype).expand(q, n, d, d)
+    extra_row = torch.diag_embed(variances.expand(-1, n, -1))
+    covariance = (residual_squares + extra_row) / (size + 1)[..., None, None]
+    root: Tensor = torch.linalg.cholesky(covariance)
+    return root
+
+
+def _whitening(slopes: Tensor, root: Tensor) -> Tensor:
+    """Maps (q, n, d, f) from z to its residual in units of the noise."""
+    q, n, d, _ = root.shape
+    identity = torch.eye(d, dtype=root.dtype).expand(q, n, d, d)
     residual_map = torch.cat((-slopes.mT, identity), 3)
-    whitening = torch.linalg.solve_triangular(root, residual_map, upper=False)
+    whitening: Tensor = torch.linalg.solve_triangular(root, residual_map, upper=False)
+    return whitening
+
+
+def _log_factor(size: Tensor, root: Tensor) -> Tensor:
+    """Log (q, n) of a component's share times the constant factor of its density."""
+    n = size.shape[1]
+    d = root.shape[3]
+    total = size.sum(1)[:, None]
     log_share = ((size + 1) / (total + n)).log()
     log_determinant = torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
-    log_factor = log_share - log_determinant - 0.5 * d * math.log(2 * math.pi)
-    return _Mixture(mean, slopes, whitening, log_factor)
+    return log_share - log_determinant - 0.5 * d * math.log(2 * math.pi)
 
 
 def _pooled_variances(
@@ -231,29 +281,30 @@ def _pooled_variances(
     """Variances (q, 1, d) of the residuals of all components together, above 0."""
     pooled = torch.diagonal(residual_squares, dim1=2, dim2=3).sum(1, keepdim=True)
     all_squares = torch.diagonal(squares, dim1=2, dim2=3).sum(1, keepdim=True)
-    floor = 1e-9 * all_squares + 1e-100
-    return (pooled.clamp(min=0) + floor) / total[..., None]
+    least = _MIN_UNEXPLAINED_SHARE * all_squares + _MIN_RESIDUAL_SQUARES
+    return (pooled.clamp(min=0) + least) / total[..., None]
 
 
 def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
     """Clusters (q, n, k) of rows x (q, k, d), as zeros and ones: the best of starts."""
     q, k, d = x.shape
-    shares = (weights / weights.sum(1, keepdim=True))[..., None]
-    x = x - (shares * x).sum(1, keepdim=True)
-    variances = (shares * x.square()).sum(1, keepdim=True)
-    z = x / (variances + 1e-300).sqrt()
+    relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
+    x = x - (relative_weights * x).sum(1, keepdim=True)
+    variances = (relative_weights * x.square()).sum(1, keepdim=True)
+    standardized = x / (variances + _TINY).sqrt()
     best_cost = x.new_full((q,), math.inf)
     labels = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_N_STARTS):
         u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
         first_rows = choose_by_weight(weights, u)
-        centres = z.gather(1, first_rows[..., None].expand(-1, -1, d))
+        centres = standardized.gather(1, first_rows[..., None].expand(-1, -1, d))
         for _ in range(_LLOYD_ITERATIONS):
-            nearest = torch.cdist(z, centres).argmin(2)
+            nearest = torch.cdist(standardized, centres).argmin(2)
             in_cluster = torch.nn.functional.one_hot(nearest, n).to(x.dtype)
             mass = in_cluster * weights[..., None]
-            centres = mass.mT @ z / (mass.sum(1)[..., None] + 1e-9)
-        distances, nearest = torch.cdist(z, centres).min(2)
+            cluster_mass = mass.sum(1)[..., None] + _MIN_CLUSTER_MASS
+            centres = mass.mT @ standardized / cluster_mass
+        distances, nearest = torch.cdist(standardized, centres).min(2)
         cost = (weights * distances.square()).sum(1)
         better = cost < best_cost
         labels = torch.where(better[:, None], nearest, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,15 +12,20 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.weights import choose_by_weight
 
-# Adjusted rows whose covariance the noise of a draw has: few, so that it is local.
+# Adjusted rows whose covariance the noise of a draw has: few, so that it is local, but
+# enough for the covariance of some columns. Vectors have as many by default
+# (`n_neighbors` of `SlicedWassersteinFlow`).
 N_NOISE_ROWS = 20
-# The covariance of the noise is measured on at least so many draws of a condition, even
-# if fewer are asked for.
+# The covariance of the noise is measured on at least this many draws of a condition,
+# even if fewer are asked for. Chosen by hand: a covariance of few draws is noisy.
 MIN_COVARIANCE_DRAWS = 48
-# Added to the distance of rows of other components, so that they come last.
+# Added to the distance of rows of other components, so that they come last. Distances
+# are in standard deviations, and far smaller.
 _OTHER_COMPONENT = 1e6
-# Eigenvalues below this share of the largest one count as 0.
-_MIN_EIGENVALUE = 1e-10
+# Eigenvalues below this share of the largest one count as 0: they are rounding errors.
+_MIN_EIGENVALUE_RATIO = 1e-10
+# A divisor is at least this: the weight of a component without rows is 0.
+_TINY = 1e-300
 
 
 def local_noise(neighbours: Tensor, w: Tensor) -> Tensor:
@@ -32,24 +38,24 @@ def local_noise(neighbours: Tensor, w: Tensor) -> Tensor:
     return w @ centred / math.sqrt(max(1, k - 1))
 
 
-def gaussian_transport(source: Tensor, target: Tensor) -> Tensor:
+def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
     """The optimal transport map (…, d, d) between Gaussians around 0.
 
     E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ² for the covariances E of the source and C of the target.
-    Directions in which the source has no spread stay as they are.
+    Directions in which the source does not vary stay as they are.
     """
-    values, vectors = torch.linalg.eigh(source)
-    spread = values > _MIN_EIGENVALUE * values[..., -1:]
-    root = torch.where(spread, values, 0).clamp(min=0).sqrt()
-    inverse_root = torch.where(spread, 1 / torch.where(spread, root, 1), 0)
-    half = vectors * root[..., None, :]
+    variances, axes = torch.linalg.eigh(source)
+    varies = variances > _MIN_EIGENVALUE_RATIO * variances[..., -1:]
+    root = torch.where(varies, variances, 0).clamp(min=0).sqrt()
+    inverse_root = torch.where(varies, 1 / torch.where(varies, root, 1), 0)
+    half = axes * root[..., None, :]
     middle_values, middle_vectors = torch.linalg.eigh(half.mT @ target @ half)
     middle_root = middle_values.clamp(min=0).sqrt()
-    back = (vectors * inverse_root[..., None, :]) @ middle_vectors
-    without_spread = vectors * (~spread)[..., None, :]
-    moved: Tensor = (back * middle_root[..., None, :]) @ back.mT
-    kept: Tensor = without_spread @ vectors.mT
-    return moved + kept
+    back = (axes * inverse_root[..., None, :]) @ middle_vectors
+    constant_axes = axes * (~varies)[..., None, :]
+    transport: Tensor = (back * middle_root[..., None, :]) @ back.mT
+    identity: Tensor = constant_axes @ axes.mT  # along the constant axes
+    return transport + identity
 
 
 def sample_neighbourhoods(
@@ -63,30 +69,48 @@ def sample_neighbourhoods(
     conditions are divided into batches.
     """
     q, k, d = neighbourhoods.x.shape
-    m = max(n, MIN_COVARIANCE_DRAWS)
-    u = seed.child("row").uniform(q, m, start=first)
+    n_measured = max(n, MIN_COVARIANCE_DRAWS)
+    u = seed.child("row").uniform(q, n_measured, start=first)
     chosen = choose_by_weight(neighbourhoods.weights, u)
     if k == 1:
         return neighbourhoods.x.expand(q, n, d).clone(), chosen[:, :n]
-    centred, means, inverse_scale = centre_components(neighbourhoods)
-    nearest = _noise_rows(chosen, centred * inverse_scale, neighbourhoods.components)
-    noise_rows = _take_rows(centred, nearest.flatten(1)).view(*nearest.shape, d)
-    n_noise_rows = noise_rows.shape[2]
+    centred = centre_components(neighbourhoods)
+    scaled = centred.x * centred.inverse_scale
+    nearest = _noise_rows(chosen, scaled, neighbourhoods.components)
+    noise_rows = _take_rows(centred.x, nearest.flatten(1)).view(*nearest.shape, d)
 
-    w = seed.child("noise").normal(q, n * N_NOISE_ROWS, start=first)
-    w = w.view(q, n, 1, N_NOISE_ROWS)[..., :n_noise_rows]
-    noise = local_noise(noise_rows[:, :n], w)[:, :, 0]
+    noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
+    scaling = _covariance_scaling(neighbourhoods, centred.x, noise_rows, h)
+    chosen = chosen[:, :n]
+    deviation = (_take_rows(centred.x, chosen) + h * noise) @ scaling
+    return _take_rows(centred.means, chosen) + deviation, chosen
 
+
+def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
+    """Gaussian noise (q, n, d), each with the covariance of its rows (q, n, r, d)."""
+    q, n, n_rows, _ = noise_rows.shape
+    w = seed.normal(q, n * N_NOISE_ROWS, start=first)
+    w = w.view(q, n, 1, N_NOISE_ROWS)[..., :n_rows]
+    return local_noise(noise_rows, w)[:, :, 0]
+
+
+def _covariance_scaling(
+    neighbourhoods: Neighbourhoods, centred: Tensor, noise_rows: Tensor, h: float
+) -> Tensor:
+    """The linear map (q, d, d) that gives draws the covariance of the centred rows.
+
+    Draws are centred rows (q, k, d) plus h times noise, which has the covariance of
+    `noise_rows` (q, m, r, d). What the regressions explained too well is added again
+    (`Neighbourhoods.inflation`).
+    """
+    n_draws = noise_rows.shape[1]
+    n_rows = noise_rows.shape[2]
     deviations = noise_rows - noise_rows.mean(2, keepdim=True)
     deviations = deviations.flatten(1, 2)
-    noise_covariance = deviations.mT @ deviations / (m * (n_noise_rows - 1))
+    noise_covariance = deviations.mT @ deviations / (n_draws * (n_rows - 1))
     covariance = (neighbourhoods.weights[..., None] * centred).mT @ centred
-    transport = gaussian_transport(covariance + h**2 * noise_covariance, covariance)
-    scaling = neighbourhoods.inflation[:, None, None] * transport
-
-    chosen = chosen[:, :n]
-    deviation = (_take_rows(centred, chosen) + h * noise) @ scaling
-    return _take_rows(means, chosen) + deviation, chosen
+    transport = bures_wasserstein_map(covariance + h**2 * noise_covariance, covariance)
+    return neighbourhoods.inflation[:, None, None] * transport
 
 
 def _noise_rows(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
@@ -111,21 +135,26 @@ def _nearest_within(rows: Tensor, x: Tensor, components: Tensor) -> Tensor:
     return torch.topk(distances, n_nearest, dim=2, largest=False).indices
 
 
-def centre_components(neighbourhoods: Neighbourhoods) -> tuple[Tensor, Tensor, Tensor]:
-    """Adjusted rows (q, k, d) minus the mean of their component, and these means.
+class CentredRows(NamedTuple):
+    """Adjusted rows of neighbourhoods, without the means of their components."""
 
-    The third result is 1 over the standard deviations (q, 1, d) of what is left.
-    """
+    x: Tensor  # (q, k, d)
+    means: Tensor  # (q, k, d), what was subtracted from each row
+    inverse_scale: Tensor  # (q, 1, d), 1 over the standard deviations of x
+
+
+def centre_components(neighbourhoods: Neighbourhoods) -> CentredRows:
+    """Subtract from each adjusted row the mean of its component."""
     weights = neighbourhoods.weights[..., None]
     n_components = int(neighbourhoods.components.max()) + 1
     membership = torch.nn.functional.one_hot(neighbourhoods.components, n_components)
     membership = membership.to(neighbourhoods.x.dtype)
     mass = membership * weights
-    component_means = mass.mT @ neighbourhoods.x / (mass.sum(1)[..., None] + 1e-300)
+    component_means = mass.mT @ neighbourhoods.x / (mass.sum(1)[..., None] + _TINY)
     means = membership @ component_means
     centred = neighbourhoods.x - means
     scale = (weights * centred.square()).sum(1, keepdim=True).sqrt()
-    return centred, means, 1 / torch.where(scale > 0, scale, 1)
+    return CentredRows(centred, means, 1 / torch.where(scale > 0, scale, 1))
 
 
 def _take_rows(x: Tensor, indices: Tensor) -> Tensor:

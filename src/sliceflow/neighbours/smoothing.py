@@ -15,17 +15,20 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.nearness import choose_spread
-from sliceflow.neighbours.sampling import gaussian_transport, local_noise
+from sliceflow.neighbours.distance_ratios import choose_bandwidth
+from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 
-# Draws, about, whose distances choose h.
+# Draws, about, whose distances choose h: their mean log distance is then known to a few
+# per cent.
 _N_TRIED_DRAWS = 2_000
 # Numbers in memory at a time: 32 MiB of float64.
 _MAX_NUMBERS = 1 << 22
 # Draws of more columns keep the variances of the rows instead of their covariance,
 # whose eigenvectors would take long.
 _MAX_COVARIANCE_COLUMNS = 256
+# A divisor is at least this: variances of constant columns are 0.
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,12 @@ class ClassNeighbours:
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centred = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
-            variances = deviations.square().mean(0).clamp(min=1e-300)
+            variances = deviations.square().mean(0).clamp(min=_TINY)
             deviations *= (centred.square().mean(0) / variances).sqrt()
         else:
             covariance = deviations.T @ deviations / len(deviations)
             wanted = centred.T @ centred / len(x)
-            deviations = deviations @ gaussian_transport(covariance, wanted)
+            deviations = deviations @ bures_wasserstein_map(covariance, wanted)
         # A column of one value stays as it is, to the last bit.
         varies = (x != x[0]).any(0)
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
@@ -86,15 +89,15 @@ def find_class_neighbours(
     if codes is not None and codes.dim() == 2:
         points = torch.cat((x, codes.double()), 1)
     elif codes is not None:
-        numbers = torch.unique(codes).tolist()
-        classes = [torch.nonzero(codes == c)[:, 0] for c in numbers]
-    found = []
+        class_numbers = torch.unique(codes).tolist()
+        classes = [torch.nonzero(codes == c)[:, 0] for c in class_numbers]
+    class_neighbours = []
     for indices in classes:
         class_points = points[indices]
         index = build_index(class_points)
         _, neighbours = query_index(index, class_points, min(k, len(indices)))
-        found.append(ClassNeighbours(indices, x[indices], neighbours))
-    return found
+        class_neighbours.append(ClassNeighbours(indices, x[indices], neighbours))
+    return class_neighbours
 
 
 def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
@@ -110,4 +113,4 @@ def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
             draws.append(group_draws.flatten(0, 1))
         return draws
 
-    return choose_spread([group.x for group in classes], draw)
+    return choose_bandwidth([group.x for group in classes], draw)

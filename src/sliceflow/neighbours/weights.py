@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# The radius is farther than the farthest neighbour by this share, so that the weight of
+# that neighbour is not 0.
+_RADIUS_MARGIN = 1e-6
+
 
 def kernel_weights(distances: Tensor) -> tuple[Tensor, Tensor]:
     """Epanechnikov's weights of neighbours, from distances (q, k) in ascending order.
@@ -12,7 +16,7 @@ def kernel_weights(distances: Tensor) -> tuple[Tensor, Tensor]:
     Returns weights (q, k), which are 1 − (distance/r)² scaled to a sum of 1, and the
     radius r (q, 1), hardly more than the distance of the farthest neighbour.
     """
-    radius = distances[:, -1:] * (1 + 1e-6)
+    radius = distances[:, -1:] * (1 + _RADIUS_MARGIN)
     radius = torch.where(radius > 0, radius, 1)
     weights = 1 - (distances / radius).square()
     return weights / weights.sum(1, keepdim=True), radius

@@ -19,6 +19,7 @@ from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram
 from sliceflow.spaces.pictures.clusters import kmeans_centers, nearest_center
+from sliceflow.spaces.pictures.fit import RunningPictures
 
 COUNTED = QUICK | dict(transport=Histogram(64), amplifier=math.inf)
 
@@ -109,7 +110,7 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     assert job.plan.batch_size == 10_000
     # Every stage sees all of few pictures.
     assert flow.plan(images[:1797], labels[:1797]).batch_size is None
-    parts = job.start().parts
+    parts = RunningPictures(job).stage_columns
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:
@@ -302,12 +303,12 @@ def test_a_stage_s_particles_are_freed_when_it_is_done():
 
 def test_history_has_the_share_of_maps_that_move():
     shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=2.0))
-    moving = np.array(shrunk.fit(IMAGES).history_["moving"])
+    moving = np.array(shrunk.fit(IMAGES).history_["active_fraction"])
     assert moving[0] == 1
     assert moving.min() < 1
     assert moving.max() <= 1
     not_shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=0))
-    assert set(not_shrunk.fit(IMAGES).history_["moving"]) == {1.0}
+    assert set(not_shrunk.fit(IMAGES).history_["active_fraction"]) == {1.0}
 
 
 def test_copies_are_warned_of_and_shrinkage_prevents_them():

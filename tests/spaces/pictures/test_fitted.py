@@ -27,10 +27,10 @@ def test_an_evolution_goes_from_noise_to_the_samples(amplifier):
         IMAGES, DIGIT_LABELS
     )
     labels = [3, 1, 4, 1, 5]
-    frames = flow.evolution(5, labels, random_state=2, n_frames=5)
+    frames = flow.evolution(5, y=labels, random_state=2, n_frames=5)
     assert frames.shape == (5, 5, 8, 8)
     assert frames.dtype == np.uint8
-    assert np.array_equal(frames[-1], flow.sample(5, labels, random_state=2))
+    assert np.array_equal(frames[-1], flow.sample(5, y=labels, random_state=2))
     assert (np.abs(np.diff(frames.astype(int), axis=0)).mean((1, 2, 3)) > 0).all()
     # There are no more frames than steps.
     assert len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1
@@ -199,7 +199,7 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
         ),
         (
             lambda: grey.inpaint(PICTURES[:2], "top"),
-            "keeps none; fit it with keep_rows=True",
+            "keeps no pictures, but a mask needs them; fit it with keep_rows=True",
         ),
         (lambda: colour.inpaint(COLOURS[:2], "middle"), "mask='middle' is not one of"),
         (

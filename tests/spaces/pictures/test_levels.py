@@ -9,7 +9,7 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowState, Noise, Step, simulate
+from sliceflow.engine.flow import FlowState, ParticleNoise, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
@@ -42,7 +42,7 @@ def test_stages_have_the_directions_of_their_level(patch_basis):
     x = torch.zeros(36, 1)
     kind = RandomPatches if patch_basis == "random" else Tiles
     for i in range(2):
-        assert isinstance(flow.stages[i].frame, kind)
+        assert isinstance(flow.stages[i].frame_kind, kind)
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
         for k in range(5):
             frame = Step(flow, i, k, 0, cloud, Cloud(x)).frame()
@@ -60,7 +60,7 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
     assert [stage.subspace.clip for stage in stages] == [False, False, True]
     assert levels(transport=Sorted()).flow().stages[-1].transport == Sorted()
     assert [stage.n_knots for stage in levels(n_knots=0).flow().stages] == [0, 0, 0]
-    half = [stage.frame.precision for stage in levels(device="meta").flow().stages]
+    half = [stage.frame_kind.precision for stage in levels(device="meta").flow().stages]
     assert half == [torch.float16, torch.float16, None]
 
 
@@ -69,7 +69,9 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     particles, data = clouds()
     start = particles.x.clone()
     level = PyramidLevel(1, 6, 6, 2, 2)
-    simulate(flow, particles, Target.from_cloud(data), Noise(Seed(0)), n_stages=1)
+    simulate(
+        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0)), n_stages=1
+    )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
     assert torch.allclose(level.extend(level.restrict(change)), change, atol=1e-9)
@@ -78,7 +80,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         flow,
         particles,
         Target.from_cloud(data),
-        Noise(Seed(0)),
+        ParticleNoise(Seed(0)),
         state=FlowState(stage_index=1),
     )
     assert float(particles.x.abs().max()) <= 1

@@ -1,7 +1,6 @@
 """Plans of pictures: stages, steps, classes, clusters, shrinkage, memory."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from models import EVEN_AND_ODD, PICTURES, pictures
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.plan import (
     choose_amplifier,
     choose_clusters,
@@ -108,7 +108,8 @@ def test_there_are_as_many_clusters_as_pictures_allow():
 
     def chosen(transport, quality, m, n, shape, mirror=False):
         flow = ImageFlow(transport=transport, quality=quality, mirror=mirror)
-        return choose_clusters(flow.get_params(), m, n, shape, torch.device("cuda"))
+        parameters = flow._adapter().parameters
+        return choose_clusters(parameters, m, n, shape, torch.device("cuda"))
 
     for transport, quality, m, n, shape, expected in (
         ("auto", "standard", 10_000, 60_000, digit, 30),
@@ -155,17 +156,18 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     flow = pictures(
         transport=Histogram(16, max_samples=50_000), n_particles=60_000, schedule="5[2]"
     )
-    gpu = replace(flow._adapter(), device=torch.device("cuda"))
     for memory, max_samples, of_gpu in (
         (10**12, 50_000, 50_000),
         (8 * 288 * 5000, 5000, 10_000),
         (1, 4096, 4096),
     ):
         monkeypatch.setattr(
-            "sliceflow.spaces.pictures.fit.total_memory", lambda device, m=memory: m
+            "sliceflow.spaces.pictures.batching.total_memory",
+            lambda device, m=memory: m,
         )
         plan = flow.plan(PICTURES)
-        assert (plan.batch_size, gpu.choose_batch_size(plan)) == (max_samples, of_gpu)
+        assert plan.batch_size == max_samples
+        assert choose_batch_size(plan, torch.device("cuda")) == of_gpu
 
 
 @pytest.mark.parametrize(

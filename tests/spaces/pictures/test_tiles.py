@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -93,18 +93,18 @@ def test_random_patches_do_not_depend_on_how_many_are_placed_at_a_time(monkeypat
 def test_random_patches_are_parseval_on_average_away_from_the_borders():
     """x += Θᵀ(…)/c with c = H/d then has the step 1: the paper's η/H with η = d."""
     frame = RandomPatches(1, 9, 9, 3, 200_000).draw(Seed(0), 0, torch.zeros(81, 1))
-    mean = frame.theta.T @ frame.theta / frame.parseval
+    mean = frame.theta.T @ frame.theta / frame.frame_bound
     inner = torch.arange(81).view(9, 9)[2:-2, 2:-2].flatten()
     assert torch.allclose(mean[inner][:, inner], torch.eye(25), atol=0.05)
     assert float(mean.trace()) == pytest.approx(81, rel=1e-4)
 
 
-@pytest.mark.parametrize("n_conditions", [0, 3])
+@pytest.mark.parametrize("condition_dim", [0, 3])
 @pytest.mark.parametrize(
     ("channels", "height"), [(1, 8), (3, 4), (1, 9), (3, 5)], ids=str
 )
 def test_one_tile_over_the_whole_picture_is_the_vector_engine(
-    channels, height, n_conditions
+    channels, height, condition_dim
 ):
     """Sizes with rotations of even and of odd dimension."""
     d = channels * height * height
@@ -112,12 +112,12 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
     n = 50
     moved = []
     for kind in (Tiles(channels, height, height, height), Orthogonal()):
-        flow = Flow([Stage("flow", kind, 10, Sorted())], Seed(5), n_conditions)
+        flow = Flow([Stage("flow", kind, 10, Sorted())], Seed(5), condition_dim)
         particles = Cloud(Seed(0).normal(d, m, dtype=torch.float32))
         data = Cloud(0.5 * Seed(1).normal(d, n, dtype=torch.float32) + 1)
-        if n_conditions:
+        if condition_dim:
             particles.y = torch.arange(m) % 3
             data.y = torch.arange(n) % 3
-        simulate(flow, particles, flow.target(particles, data), Noise(Seed(2)))
+        simulate(flow, particles, flow.target(particles, data), ParticleNoise(Seed(2)))
         moved.append(particles.x)
     assert torch.allclose(*moved, rtol=0, atol=1e-4)

@@ -1,14 +1,17 @@
 """The chain of trees: what its draws must keep, with known answers."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import choosing, strategies, trees
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables import strategies, tree_tuning, trees
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.chain import RIDGE_SCALES, fit_column_model
+from sliceflow.spaces.tables.chain import fit_column_model, uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.trees import TreeSettings
 
@@ -16,7 +19,7 @@ FINE = TreeSettings(min_samples_leaf=5, ccp_factor=2.0)
 
 
 def read(frame):
-    return Table.infer_schema(read_frame(frame), {}, ())
+    return Table.from_rows(read_frame(frame), {}, ())
 
 
 def draw(frame, n=2000):
@@ -96,17 +99,17 @@ def test_numbers_that_follow_from_others_still_do(rng):
     flow = TableFlow(random_state=0).fit(frame)
     assert flow.plan_.order[0] == "two"
     chosen = dict(zip(flow.plan_.order, flow.plan_.strategies, strict=True))
-    on_lines = {name for name, strategy in chosen.items() if strategy in RIDGE_SCALES}
-    assert on_lines == {"area", "ratio", "rest"}
-    assert "area, ratio, rest" in str(flow.plan_)
+    by_regression = {name for name, strategy in chosen.items() if uses_ridge(strategy)}
+    assert by_regression == {"area", "ratio", "rest"}
+    assert re.search("regressions +area, ratio, rest", str(flow.plan_))
     new = flow.sample(n, random_state=0)
     for name, exact in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
         assert (new[name] - exact).abs().quantile(0.9) < 0.05 * frame[name].std()
     rows = errors_by_two(frame)
     draws = errors_by_two(new)
-    row_spread = np.log(rows["error"].std())
-    draw_spread = np.log(draws["error"].std())
-    assert np.allclose(row_spread, draw_spread, atol=0.3)
+    log_deviations_of_rows = np.log(rows["error"].std())
+    log_deviations_of_draws = np.log(draws["error"].std())
+    assert np.allclose(log_deviations_of_rows, log_deviations_of_draws, atol=0.3)
     known_rows = rows["rest"].count() / rows.size()
     known_draws = draws["rest"].count() / draws.size()
     assert np.allclose(known_rows, known_draws, atol=0.05)
@@ -122,12 +125,12 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
         pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300))))
     )
     model = fit_column_model(
-        table.columns, table.z, 60, np.arange(60), seed=(0,), settings=FINE
+        table.columns, table.z, 60, np.arange(60), seed=Seed(0), settings=FINE
     )
     assert 59 in model.predictors
 
 
-def test_a_line_must_be_much_better_than_leaves(rng):
+def test_a_regression_must_be_much_better_than_leaves(rng):
     x, e = rng.normal(size=(2, 2000))
     for noise, strategy in ((0.15, "leaves"), (0.001, "numbers")):
         table = read(pd.DataFrame({"x": x, "y": x + noise * e}))
@@ -143,20 +146,21 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     model = fit_column_model(
-        table.columns, table.z, 1, np.array([0]), seed=(0,), settings=FINE
+        table.columns, table.z, 1, np.array([0]), seed=Seed(0), settings=FINE
     )
     numbers = table.columns[1].numbers
 
-    def is_known(rows, positions):
+    def is_known(column, rows, positions):
+        assert column == 1
         return positions >= 0
 
-    def is_far(rows, positions):
+    def is_far(column, rows, positions):
         return np.abs(numbers(positions) - 10 * (x[rows] % 2)) > 2
 
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
-    in_leaf = model.draw(z, rng, is_known)
+    in_leaf = model.draw(z, rng, is_known)[:, 0]
     assert (np.abs(numbers(in_leaf) - 10 * (x % 2)) < 1).all()
-    above = model.draw(z, rng, is_far)
+    above = model.draw(z, rng, is_far)[:, 0]
     assert (np.abs(numbers(above) - 10 * (1 - x % 2)) < 1).all()
 
 
@@ -174,10 +178,10 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     table = read(frame)
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
-    distances = choosing._nearest_distances(table, table.z[low], table.z[high])
+    distances = tree_tuning._nearest_distances(table, table.z[low], table.z[high])
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
-    others = choosing._nearest_distances(table, table.z, table.z, exclude_self=True)
+    others = tree_tuning._nearest_distances(table, table.z, table.z, exclude_self=True)
     assert np.allclose(others, away.min(1), atol=1e-5)
 
 
@@ -211,10 +215,11 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
             rows_of_level = z[:, step.label] == level
-            assert np.array_equal(model.values, z[rows_of_level, step.column])
+            (column,) = step.drawn_columns
+            assert np.array_equal(model.values, z[rows_of_level, column])
     asked = []
 
-    def allow_and_remember(rows, positions):
+    def allow_and_remember(column, rows, positions):
         asked.append(rows)
         return np.full(len(rows), True)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import choosing
+from sliceflow.spaces.tables import tree_tuning
 
 
 def table(n=300, seed=0):
@@ -104,6 +104,19 @@ def test_what_columns_are_is_printed_within_a_terminal(flow):
     assert list(flow.columns_["kind"])[:3] == ["identifier", "category", "integer"]
 
 
+def test_the_coarseness_of_trees_solves_the_formula_of_the_excess():
+    def excess(t, n, c):
+        return c * np.exp(-0.8 * t) * n**-0.1
+
+    for c, n in ((0.1, 9_000), (0.13, 40_000)):
+        measured = excess(0.5, 4_500, c)
+        t = tree_tuning._coarseness_for_all_rows(measured, 4_500, n)
+        assert 0 < t < 1
+        assert excess(t, n, c) == pytest.approx(tree_tuning.MAX_NEARER_EXCESS)
+    for measured, t in ((-0.01, 0.0), (0.0, 0.0), (0.4, 1.0)):
+        assert tree_tuning._coarseness_for_all_rows(measured, 4_500, 9_000) == t
+
+
 @pytest.mark.parametrize(
     ("n", "limit"), [(600, "MIN_DISTANCE_RATIO"), (8_000, "MAX_NEARER_EXCESS")]
 )
@@ -112,7 +125,7 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
     leaves = []
     for value in (0.01, 9.0):
-        monkeypatch.setattr(choosing, limit, value)
+        monkeypatch.setattr(tree_tuning, limit, value)
         leaves.append(TableFlow().plan(frame).min_samples_leaf)
     assert leaves == ([5, 20] if limit == "MIN_DISTANCE_RATIO" else [20, 5])
     monkeypatch.undo()
@@ -123,15 +136,15 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
     assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
-def test_trees_are_chosen_along_the_lines_of_the_table(monkeypatch, rng):
+def test_trees_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
     seen = []
-    fit_chain = choosing.fit_chain
+    fit_chain = tree_tuning.fit_chain
 
     def fit_and_remember(*arguments, **settings):
         seen.append(settings["strategies"])
         return fit_chain(*arguments, **settings)
 
-    monkeypatch.setattr(choosing, "fit_chain", fit_and_remember)
+    monkeypatch.setattr(tree_tuning, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
@@ -174,10 +187,10 @@ def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
     other = frame[frame.columns[::-1]].assign(
         since=frame["since"].astype("datetime64[ns]")
     )
-    left = TableFlow(random_state=0).fit(frame).forget(other.iloc[:100])
-    assert left.plan_.n_rows == 200
+    forgetful = TableFlow(random_state=0).fit(frame).forget(other.iloc[:100])
+    assert forgetful.plan_.n_rows == 200
     with pytest.raises(ValueError, match="not in the model"):
-        left.forget(other.iloc[:1])
+        forgetful.forget(other.iloc[:1])
     assert flow.score(other) == flow.score(frame)
     holes = other.assign(age=other["age"].astype(float).mask(np.arange(300) % 5 == 0))
     assert flow.impute(holes, random_state=0)["age"].notna().all()
@@ -296,11 +309,11 @@ def keys(frame):
 
 def without(frame, gone):
     """The rows left, of equal ones the first; a category without rows goes."""
-    left = list(range(len(frame)))
+    rows_left = list(range(len(frame)))
     known = keys(frame)
     for key in keys(gone):
-        left.remove(max(k for k in left if known[k] == key))
-    out = frame.iloc[left].reset_index(drop=True)
+        rows_left.remove(max(row for row in rows_left if known[row] == key))
+    out = frame.iloc[rows_left].reset_index(drop=True)
     for name in frame.select_dtypes("category"):
         lost = set(frame[name].dropna()) - set(out[name].dropna())
         out[name] = out[name].cat.set_categories(
@@ -424,6 +437,6 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
     check_imputed(flow, frame, is_chosen)
 
     others = frame[is_chosen]
-    left = without(frame, others)
-    assert saved(flow.forget(others)) == saved(fitted(left))
-    assert saved(flow.partial_fit(others)) == saved(fitted(joined(left, others)))
+    rows_left = without(frame, others)
+    assert saved(flow.forget(others)) == saved(fitted(rows_left))
+    assert saved(flow.partial_fit(others)) == saved(fitted(joined(rows_left, others)))

@@ -93,13 +93,15 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
     of_path = TableFlow(random_state=0).fit(path)
     of_frame = TableFlow(random_state=0).fit(pd.read_csv(path))
     assert of_path.kinds_ == of_frame.kinds_ | {"day": "datetime"}
-    pd.testing.assert_frame_equal(of_path.sample(10, 0), of_frame.sample(10, 0))
+    pd.testing.assert_frame_equal(
+        of_path.sample(10, random_state=0), of_frame.sample(10, random_state=0)
+    )
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "xlsx"])
 def test_samples_are_written_and_read(tmp_path, ending):
     frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "k": range(40)})
-    new = TableFlow(random_state=0).fit(frame).sample(30, 0)
+    new = TableFlow(random_state=0).fit(frame).sample(30, random_state=0)
     write_table(new, tmp_path / f"t.{ending}")
     pd.testing.assert_frame_equal(
         read_table(tmp_path / f"t.{ending}"), new, check_dtype=False

@@ -55,13 +55,13 @@ def test_missing_as_a_condition_keeps_missing_shares_elsewhere(rng):
     assert abs(new["w"].isna().mean() - 0.3) < 0.04
 
 
-@pytest.mark.parametrize("at", [-1.0, 0.3, 1.5])
-def test_a_gaussian_given_a_number(at, rng):
+@pytest.mark.parametrize("number", [-1.0, 0.3, 1.5])
+def test_a_gaussian_given_a_number(number, rng):
     x, e = rng.normal(size=(2, 4000))
     flow = fit(pd.DataFrame({"x": x, "y": 3 + 0.8 * x + 0.6 * e}))
-    new = flow.sample(4000, random_state=0, given={"x": at})
-    assert (new["x"] == at).all()
-    assert abs(new["y"].mean() - (3 + 0.8 * at)) < 0.05 * (3 + 0.8 * at)
+    new = flow.sample(4000, random_state=0, given={"x": number})
+    assert (new["x"] == number).all()
+    assert abs(new["y"].mean() - (3 + 0.8 * number)) < 0.05 * (3 + 0.8 * number)
     assert abs(new["y"].std() - 0.6) < 0.05 * 0.6 + 0.02
 
 
@@ -112,10 +112,10 @@ def test_values_come_back_as_given(rng):
         {"d": np.tile(days, 5), "x": rng.normal(size=300), "b": [True, False] * 150}
     )
     flow = fit(frame)
-    at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
+    may = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
     with warnings.catch_warnings(action="ignore"):
-        new = flow.sample(3, random_state=0, given={"d": at})
-        assert (new["d"] == at).all()
+        new = flow.sample(3, random_state=0, given={"d": may})
+        assert (new["d"] == may).all()
         june = pd.Timestamp("2025-06-01", tz="Europe/Berlin")
         for day in (
             "2025-06-01",
@@ -149,10 +149,10 @@ def test_unused_categories_and_other_constants_are_refused():
 def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
     y, noise = rng.normal(size=(2, 400))
     flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
-    at = float(np.sort(y)[-4])  # its neighbours are nearly all below
+    high = float(np.sort(y)[-4])  # its neighbours are nearly all below
     with pytest.warns(UserWarning, match="only . rows of the table are near it"):
-        new = flow.sample(500, random_state=0, given={"y": at})
-    assert abs(new["x"].mean() - 3 * at) < 0.1
+        new = flow.sample(500, random_state=0, given={"y": high})
+    assert abs(new["x"].mean() - 3 * high) < 0.1
     with pytest.warns(UserWarning, match="outside"):
         assert flow.sample(50, random_state=0, given={"y": 9.0})["x"].notna().all()
 
@@ -192,12 +192,12 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         rng.random(800) < 0.3
     )
     flow = fit(frame, constraints=["t = a + b"])
-    some = sorted(set(a))[::7]
+    values = sorted(set(a))[::7]
     for given in (
         {"t": (20.0, 30.0)},
-        {"a": (some[50] + 0.005, some[60])},
-        {"a": some},
-        {"a": some, "t": 30.0},
+        {"a": (values[50] + 0.005, values[60])},
+        {"a": values},
+        {"a": values, "t": 30.0},
         {"day": (days[360], days[560])},  # the clock is set back between them
         {"text": (str(days[100]), str(days[200])), "hole": (2, 4)},
     ):

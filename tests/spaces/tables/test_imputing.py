@@ -46,7 +46,7 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_with_holes_teach_as_much_as_others(seed):
-    """Of any table: once, leaves were chosen in place of lines for one in six."""
+    """Of any table: once, leaves were chosen instead of regressions for one in six."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         rng.normal(size=(300, 1)) + 0.05 * rng.normal(size=(300, 3)), columns=[*"abc"]
@@ -77,7 +77,7 @@ def test_cells_that_determine_each_other_do_not_stay_where_they_began(rng):
     assert np.abs(wrong).mean() < 0.125  # 0.15 without a regression
 
 
-def test_numbers_that_follow_from_others_are_filled_along_lines(rng):
+def test_numbers_that_follow_from_others_are_filled_by_regressions(rng):
     a, b = rng.gamma(9, 1, (2, 800)).round(2)
     frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2)})
     holes = frame.assign(area=frame["area"].mask(rng.random(800) < 0.3))

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import choosing
+from sliceflow.spaces.tables import tree_tuning
 from sliceflow.spaces.tables.neighbours import NeighbourModel
 
 NEAR = (5, 2.0, 20)  # the last is the number of nearest rows
@@ -103,7 +103,8 @@ def test_what_is_exact_stays_exact(rng):
     flow, (together, *others) = fit(frame, tree_settings=NEAR)
     names = frame.columns
     assert [names[c] for c in together.drawn_columns] == ["side", "a", "b", "c"]
-    assert [names[step.column] for step in others] == ["total", "same", "none"]
+    drawn_later = [step.drawn_columns for step in others]
+    assert [names[c] for (c,) in drawn_later] == ["total", "same", "none"]
     assert flow.n_iter_ == 4
     new = flow.sample(1000, random_state=0)
     assert np.abs(new["total"] - new["a"] - 2 * new["b"]).median() < 0.02
@@ -133,7 +134,9 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     x = rng.normal(size=(300, 3))  # a number is exactly where another one's sign says
     x[:, 1:] = np.abs(x[:, 1:]) * np.sign(x[:, :1]) * [1, -1] + [0, 9]
     assert TableFlow().plan(pd.DataFrame(x)).n_neighbors == 0
-    monkeypatch.setattr(choosing, "MIN_DISTANCE_RATIO", 99.0)  # all draws are too near
+    monkeypatch.setattr(
+        tree_tuning, "MIN_DISTANCE_RATIO", 99.0
+    )  # all draws are too near
     assert TableFlow().plan(smooth).n_neighbors == 0
 
 
@@ -151,8 +154,8 @@ def test_near_rows_are_conditional_and_filled(rng):
     assert left["c"].mean() == pytest.approx(
         frame["c"][frame["side"] == "left"].mean(), abs=0.05
     )
-    there = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
-    assert there["c"].mean() == pytest.approx(4, abs=0.1)
+    moved = flow.sample(300, random_state=0, given={"a": 2.0, "side": "right"})
+    assert moved["c"].mean() == pytest.approx(4, abs=0.1)
     assert (
         flow.sample(100, random_state=0, given={"a": (1.5, 2.0)})["a"]
         .between(1.5, 2.0)
@@ -180,6 +183,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
         sliceflow.load(tmp_path / "m").sample(9, random_state=0),
         flow.sample(9, random_state=0),
     )
-    monkeypatch.setattr(choosing, "MAX_ROWS_FOR_NEIGHBOURS", 50)
+    monkeypatch.setattr(tree_tuning, "MAX_ROWS_FOR_NEIGHBOURS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -103,7 +103,7 @@ def test_a_column_comes_back(name, missing, rng):
         column = with_missing_cells(column, is_missing)
         n_present = pytest.approx(240, abs=39)
     frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
-    new = fit(frame).sample(300, 0)["c"]
+    new = fit(frame).sample(300, random_state=0)["c"]
     assert new.dtype == frame["c"].dtype
     values = new.dropna()
     known = frame["c"].dropna()
@@ -142,7 +142,7 @@ def test_texts_are_returned_as_they_were_written(texts, kind, rng):
     frame = pd.DataFrame({"t": texts * 30, "x": rng.normal(size=90)})
     flow = fit(frame)
     assert flow.kinds_["t"] == kind
-    assert set(flow.sample(60, 0)["t"]) <= set(texts)
+    assert set(flow.sample(60, random_state=0)["t"]) <= set(texts)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_new_dates_are_written_like_the_others(form, rng):
     texts = times.strftime(form)
     frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng.random(300) < 0.7]
     flow = fit(frame, columns={"d": "datetime"})
-    new = flow.sample(300, 0)
+    new = flow.sample(300, random_state=0)
     assert flow.kinds_["d"] == "datetime"
     assert not set(new["d"]) <= set(frame["d"])
     there = pd.to_datetime(new["d"], format=form)
@@ -185,9 +185,9 @@ def test_compact_dates_stay_dates(dtype, rng):
     assert new.dtype == frame["day"].dtype
     texts = new.dropna().astype("int64" if dtype != "str" else dtype).astype(str)
     assert pd.to_datetime(texts, format="%Y%m%d").dt.day.nunique() > 20
-    assert set(flow.sample(5, 0, given={"day": frame.loc[1, "day"]})["day"]) == {
-        frame.loc[1, "day"]
-    }
+    assert set(
+        flow.sample(5, random_state=0, given={"day": frame.loc[1, "day"]})["day"]
+    ) == {frame.loc[1, "day"]}
     numbers = frame.assign(day=days.astype(int) + 45)  # February has no 46th
     assert TableFlow().fit(numbers).kinds_["day"] == "integer"
     with pytest.raises(
@@ -213,7 +213,7 @@ def test_years_and_running_numbers_stay_numbers():
     )
     flow = fit(frame)
     assert set(flow.kinds_.values()) == {"integer"}
-    assert flow.sample(500, 0).corr().to_numpy().min() > 0.9
+    assert flow.sample(500, random_state=0).corr().to_numpy().min() > 0.9
 
 
 def test_names_of_columns_come_back(rng):
@@ -224,7 +224,7 @@ def test_names_of_columns_come_back(rng):
         pd.Index([("a", 1), "b", 3], tupleize_cols=False),
     ):
         frame = pd.DataFrame(x, columns=columns)
-        assert fit(frame).sample(3, 0).columns.equals(frame.columns)
+        assert fit(frame).sample(3, random_state=0).columns.equals(frame.columns)
 
 
 EMAILS = [f"user{k}@example.org" for k in range(1000)]
@@ -235,12 +235,16 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
     frame = pd.concat([frame, frame.iloc[:20]], ignore_index=True)
     flow = fit(frame)
     assert flow.kinds_["mail"] == "identifier"
-    new = flow.sample(1000, 0)["mail"]
+    new = flow.sample(1000, random_state=0)["mail"]
     gone = frame.assign(mail=frame["mail"].mask(rng.random(1020) < 0.3))
-    assert abs(fit(gone).sample(1000, 0)["mail"].isna().mean() - 0.3) < 0.05
+    assert (
+        abs(fit(gone).sample(1000, random_state=0)["mail"].isna().mean() - 0.3) < 0.05
+    )
     assert not set(new) & set(EMAILS)
     assert new.is_unique
-    assert {*new} != {*flow.sample(1000, 1)["mail"]}  # others for each seed
+    assert {*new} != {
+        *flow.sample(1000, random_state=1)["mail"]
+    }  # others for each seed
     assert new.str.fullmatch(
         r"[a-z]+\d+@[a-z]+\.[a-z]+"
     ).all()  # longer ones grow before the @
@@ -264,7 +268,7 @@ def test_personal_patterns_are_recognised(values, rng):
     frame = pd.DataFrame({name: values, "x": rng.normal(size=len(values))})
     flow = fit(frame)
     assert flow.kinds_[name] == "identifier"
-    assert not set(flow.sample(50, 0)[name]) & set(values)
+    assert not set(flow.sample(50, random_state=0)[name]) & set(values)
     repeated = pd.DataFrame({"name": ["Anna", "Ben", "Cleo"] * 20, "x": range(60)})
     assert fit(repeated).kinds_["name"] == "category"
 
@@ -280,7 +284,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
             {"customer_id": pd.Series(ids, dtype=dtype), "x": rng.normal(size=300)}
         )
     )
-    new = flow.sample(300, 0)["customer_id"]
+    new = flow.sample(300, random_state=0)["customer_id"]
     assert new.dtype == dtype
     assert new.is_unique
     assert not set(new) & set(ids)
@@ -288,7 +292,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
         with pytest.raises(
             DataError, match="too few other numbers for 60000 new identifiers"
         ) as caught:
-            flow.sample(60_000, 0)
+            flow.sample(60_000, random_state=0)
         assert caught.value.column == "customer_id"
 
 
@@ -296,7 +300,7 @@ def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
         flow = fit(frame, columns={"mail": "category"})
-    assert "REAL VALUES" in flow.columns_["note"][0]
+    assert flow.columns_["note"][0].count("REAL VALUES") == 1
 
 
 def long_texts(n):
@@ -350,9 +354,9 @@ def test_other_objects_names_and_kinds_are_refused():
     ("dtype", "levels"),
     [
         # The year 33,658, on a clock that is shown and on one that is not.
-        ("datetime64[s, Europe/Berlin]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([10**12])}),
-        ("datetime64[s]", {"numbers": np.array([-(10**12)])}),
+        ("datetime64[s, Europe/Berlin]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([10**12])}),
+        ("datetime64[s]", {"values": np.array([-(10**12)])}),
         ("object", {"labels": ("a", 3)}),
         ("object", {"labels": (True, 1.5)}),
         ("no dtype", {"labels": ("a",)}),
@@ -366,7 +370,7 @@ def test_levels_that_only_a_damaged_file_has_are_refused(dtype, levels):
 def test_the_last_year_of_the_calendar_is_a_year():
     days = pd.Series(["0001-01-01", "9999-12-31"] * 20, dtype="datetime64[s]")
     frame = pd.DataFrame({"until": days, "x": range(40)})
-    assert set(fit(frame).sample(30, 0)["until"]) <= set(days)
+    assert set(fit(frame).sample(30, random_state=0)["until"]) <= set(days)
 
 
 def test_decimals_are_kept_as_written_and_new_rows_must_fit():
@@ -382,7 +386,7 @@ def test_decimals_are_kept_as_written_and_new_rows_must_fit():
 
 def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms(rng):
     x = np.where(rng.random(400) < 0.5, 0, 100 + rng.gamma(2, 50, 400)).round(4)
-    new = fit(pd.DataFrame({"x": x})).sample(1000, 0)["x"]
+    new = fit(pd.DataFrame({"x": x})).sample(1000, random_state=0)["x"]
     assert ((new == 0) | (new >= 100)).all()
     assert (new == new.round(4)).all()
     assert not set(new) <= set(x)
@@ -393,7 +397,7 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
         pd.date_range("2024-10-26", periods=1800, freq="2min", tz="Europe/Berlin")
     )
     times = times[rng.random(1800) < 0.5]
-    new = fit(pd.DataFrame({"t": times})).sample(900, 0)["t"]
+    new = fit(pd.DataFrame({"t": times})).sample(900, random_state=0)["t"]
     twice = new[(new.dt.day == 27) & (new.dt.hour == 2)].map(
         lambda time: time.utcoffset().seconds
     )

@@ -38,9 +38,9 @@ def test_columns_are_local_by_default_and_the_plan_says_so(flow):
 
 
 def test_samples_lie_where_the_condition_says(flow):
-    made = flow.sample(2_000, y=1.0, random_state=0)
-    assert np.abs(made.mean(axis=0) - [np.sin(1), np.cos(1)]).max() < 0.04
-    assert np.abs(made.std(axis=0) - 0.1).max() < 0.03
+    samples = flow.sample(2_000, y=1.0, random_state=0)
+    assert np.abs(samples.mean(axis=0) - [np.sin(1), np.cos(1)]).max() < 0.04
+    assert np.abs(samples.std(axis=0) - 0.1).max() < 0.03
     several = flow.sample(y=[[0.0], [1.0], [-1.0]], random_state=0)
     assert several.shape == (3, 2)
     assert (
@@ -67,8 +67,8 @@ def test_joint_and_the_paper_stay_joint():
 def test_labels_and_columns_in_one_y(mixed):
     assert "same labels" in str(mixed.plan_)
     for kind, far in (("a", 0), ("b", 4)):
-        made = mixed.sample(1_000, y=(kind, 1.0), random_state=0)
-        assert np.abs(made.mean(axis=0) - far - [np.sin(1), np.cos(1)]).max() < 0.08
+        samples = mixed.sample(1_000, y=(kind, 1.0), random_state=0)
+        assert np.abs(samples.mean(axis=0) - far - [np.sin(1), np.cos(1)]).max() < 0.08
     asked = pd.DataFrame({"kind": ["b", "a"], "angle": [0.0, 0.0]})
     for y in (asked, asked.to_numpy(), [("b", 0.0), ("a", 0.0)]):
         x, got = mixed.sample(y=y, random_state=0, return_y=True)
@@ -86,8 +86,8 @@ def test_objects_that_are_all_numbers_are_columns(flow):
 
 
 def test_tensors_and_frames_come_back_as_they_went():
-    made = SlicedWassersteinFlow(random_state=0).fit(torch.from_numpy(X).float(), Y)
-    assert made.sample(3, y=0.0).dtype == torch.float32
+    samples = SlicedWassersteinFlow(random_state=0).fit(torch.from_numpy(X).float(), Y)
+    assert samples.sample(3, y=0.0).dtype == torch.float32
     frame = SlicedWassersteinFlow(random_state=0).fit(
         pd.DataFrame(X, columns=["s", "c"]), Y
     )
@@ -96,9 +96,9 @@ def test_tensors_and_frames_come_back_as_they_went():
 
 def test_a_value_of_a_constant_column_that_was_never_seen_warns():
     y = np.concatenate((Y, np.full_like(Y, 5.0)), 1)
-    made = SlicedWassersteinFlow(random_state=0).fit(X, y)
+    samples = SlicedWassersteinFlow(random_state=0).fit(X, y)
     with pytest.warns(UserWarning, match="standard deviations"):
-        made.sample(y=[[0.0, 7.0]])
+        samples.sample(y=[[0.0, 7.0]])
 
 
 @pytest.mark.parametrize(

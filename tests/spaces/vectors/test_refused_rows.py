@@ -1,4 +1,4 @@
-"""Rows, conditions and calls that are refused, with what is wrong, and odd ones that are legal."""
+"""Rows and conditions that are refused, with what is wrong, and odd legal ones."""
 
 import numpy as np
 import pandas as pd
@@ -48,7 +48,7 @@ dated = np.arange(90).reshape(30, 3)
 ROWS = {
     "X": {
         "NaN, infinity, or None among numbers": refused(
-            r"contains (NaN|infinity) in row 4, column 1\. Missing values .*: drop or fill",
+            r"^row 4, column 1: Input X contains (NaN|infinity); .*: drop or fill",
             *(lambda v=v: fit(having(v)) for v in (np.nan, np.inf, -np.inf, None)),
         ),
         "a masked array": refused(

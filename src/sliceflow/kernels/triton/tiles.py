@@ -3,9 +3,9 @@
 They are projected, displaced and lifted without writing intermediate results. A program
 owns one tile and a block of columns, and its loads gather the pixels from x (d, n).
 Products take operands in the type of the rotation (16 bits: tensor cores) and add in
-float32; x stays float32. Rotations are padded with zeros to `lanes`, so that no load of
-them needs a mask. With float32 rotations moves are not fused. CUDA allows 65,535
-programs along the second and third axis of a grid, which count the tiles.
+float32; x stays float32. Rotations are padded with zeros to `padded_size`, so that no
+load of them needs a mask. With float32 rotations moves are not fused. CUDA allows
+65,535 programs along the second and third axis of a grid, which count the tiles.
 
 Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted
 back.
@@ -54,7 +54,7 @@ _CACHE_BYTES = 1 << 24  # of tensors that say where the pixels of a tile are
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
 
-def lanes(k: int) -> int:
+def padded_size(k: int) -> int:
     """Rows and columns of a rotation of k directions, padded for the tensor cores."""
     if k <= _MAX_LANES_ON_CHIP:
         return max(_TENSOR_CORE_LANES, int(triton.next_power_of_2(k)))
@@ -73,7 +73,7 @@ def _pixels_of(
     """
     channels, height, width = shape
     s, t = size
-    pixel = torch.arange(lanes(channels * s * t))
+    pixel = torch.arange(padded_size(channels * s * t))
     channel = pixel // (s * t)
     row = pixel % (s * t) // t
     column = pixel % t

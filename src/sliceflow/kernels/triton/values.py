@@ -7,7 +7,6 @@ how much it grows up to the right edge, both in half precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -286,6 +285,3 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
         BLOCK=_COLUMNS,
     )
     return out
-
-
-displace_classes = partial(reference.displace_classes, displace=displace_grid)

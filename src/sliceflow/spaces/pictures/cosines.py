@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.frames import rotation, uniform_rotations, zero_padded
+from sliceflow.engine.frames import (
+    rotation,
+    steps_drawn_together,
+    uniform_rotations,
+    zero_padded,
+)
 from sliceflow.engine.random import Seed
 
 # Cosines in a group. Small groups see single frequencies, large ones mixtures.
@@ -27,12 +32,8 @@ N_POOLED_ROTATIONS = 256
 # Tiles with fewer values use a plain rotation: a group would be the whole tile.
 MIN_TILE_VALUES = 8
 
-# Rotations are drawn for several steps at once, which is faster: for at most 32 steps,
-# and at most this many numbers, about 30 MB in float64.
-MAX_STEPS_PER_BLOCK = 32
-MAX_VALUES_PER_BLOCK = 1 << 22
-
-# Bytes that each of the three caches below may hold: a block or two.
+# Bytes that each of the three caches below may hold. The rotations that are drawn
+# together take about 30 MB in float64, so these are a block or two.
 CACHE_BYTES = 1 << 26
 
 
@@ -57,8 +58,11 @@ def cosine_basis(
 
 
 @cached(CACHE_BYTES)
-def _rotation_pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
-    """Rotations (256, size, size), shared by all seeds with the same entropy."""
+def _group_rotations(entropy: int, size: int, device: torch.device | str) -> Tensor:
+    """The rotations (256, size, size) that groups of so many cosines choose from.
+
+    All seeds with this entropy share them.
+    """
     seed = Seed(entropy).child("groups", size)
     normal = seed.normal(N_POOLED_ROTATIONS * size, size)
     return uniform_rotations(normal.view(N_POOLED_ROTATIONS, size, size)).to(device)
@@ -67,24 +71,27 @@ def _rotation_pool(entropy: int, size: int, device: torch.device | str) -> Tenso
 @cached(CACHE_BYTES)
 def _rotation_block(
     seed: Seed,
-    first: int,
-    n_steps: int,
+    steps: range,
     tile: tuple[int, int, int],
     side: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of steps first … first + n_steps − 1: (n_steps, side, side)."""
+    """The rotations of some steps of a stage: (number of steps, side, side)."""
     k = math.prod(tile)
-    uniform = seed.child("cosines").uniform(n_steps, 2 * k, start=first, device=device)
+    n_steps = len(steps)
+    uniform = seed.child("cosines").uniform(
+        n_steps, 2 * k, start=steps.start, device=device
+    )
     order = uniform[:, :k].argsort(dim=1, stable=True)
     pool_index = (uniform[:, k:] * N_POOLED_ROTATIONS).long()
     theta = cosine_basis(*tile, device)[order]  # (n_steps, k, k)
     for i, size in enumerate(GROUP_SIZES):
-        pool = _rotation_pool(seed.entropy, size, device)
+        pool = _group_rotations(seed.entropy, size, device)
         # The steps whose group size this is: every fifth one.
-        steps = slice((i - first) % len(GROUP_SIZES), None, len(GROUP_SIZES))
-        _rotate_groups(theta[steps], pool, pool_index[steps])
+        first = (i - steps.start) % len(GROUP_SIZES)
+        with_this_size = slice(first, None, len(GROUP_SIZES))
+        _rotate_groups(theta[with_this_size], pool, pool_index[with_this_size])
     return zero_padded(theta.to(dtype), side)
 
 
@@ -122,7 +129,6 @@ def cosine_rotation(
         return rotation(seed, step, k, device, dtype, side)
     if side is None:
         side = k
-    n_steps = max(1, min(MAX_STEPS_PER_BLOCK, MAX_VALUES_PER_BLOCK // (k * k)))
-    first = step // n_steps * n_steps
-    block = _rotation_block(seed, first, n_steps, tile, side, device, dtype)
-    return block[step - first]
+    steps = steps_drawn_together(step, k)
+    block = _rotation_block(seed, steps, tile, side, device, dtype)
+    return block[step - steps.start]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compact import CompactMap, ModelStep
-from sliceflow.engine.flow import Flow, Noise
+from sliceflow.engine.flow import Flow, ParticleNoise
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
@@ -21,7 +21,7 @@ from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_trajectory
+from sliceflow.spaces.pictures.levels import LevelFlow, replay_evolution
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -46,15 +46,14 @@ class FittedPictures(HasConditions):
     plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
-    conditions: RowConditions | None = (
-        None  # classes or clusters, also of mirror images
-    )
+    # classes or clusters of the pictures, also of mirror images
+    conditions: RowConditions | None = None
     # True where a pixel is known
     observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
-    pixels: (
-        Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")] | None
-    ) = None
+    pixels: Annotated[Tensor, Array("n c h w", torch.uint8, differences=3)] | None = (
+        None
+    )
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # mosaics have their own pictures
 
@@ -93,15 +92,17 @@ class FittedPictures(HasConditions):
         assert n_values is not None  # stored pictures are bytes
         if not has_pictures or int(self.pixels.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
-        if plan.per_class:
-            n_codes = 2 * n if plan.mirror else n
+        if plan.n_separate_classes:
+            n_codes = n
+            if plan.mirror:
+                n_codes = 2 * n
             if self.codes is None or len(self.codes) != n_codes:
                 raise ValueError(f"there are not codes for {n} kept pictures")
 
     def _check_steps(self) -> None:
         plan = self.plan
         levels = LevelFlow(plan, self.seed, torch.device("cpu"))
-        n_classes = max(1, plan.per_class)
+        n_classes = max(1, plan.n_separate_classes)
         check_steps(
             levels.flow(),
             self.steps,
@@ -158,10 +159,10 @@ class FittedPictures(HasConditions):
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples of the classes with these codes (n,), in the user's layout."""
-        return self.trajectory(n, codes, seed)[0]
+        return self.evolution(n, codes, seed)[0]
 
     @freeing_rotation_pools()
-    def trajectory(
+    def evolution(
         self,
         n: int,
         codes: Tensor | None,
@@ -191,7 +192,7 @@ class FittedPictures(HasConditions):
         samples_per_pass = self._samples_per_pass()
         for first in range(0, n, samples_per_pass):
             part = slice(first, min(first + samples_per_pass, n))
-            noise = Noise(seed.child("particles"), part.start)
+            noise = ParticleNoise(seed.child("particles"), part.start)
             particles = self._initial_cloud(part, codes, noise)
             if known_values is not None and known_pixels is not None:
                 observed = self._encode_observed(known_pixels, part, n, seed)
@@ -211,7 +212,9 @@ class FittedPictures(HasConditions):
                 "this model completes pictures (observed=…)", "call inpaint(X)"
             )
 
-    def _initial_cloud(self, part: slice, codes: Tensor | None, noise: Noise) -> Cloud:
+    def _initial_cloud(
+        self, part: slice, codes: Tensor | None, noise: ParticleNoise
+    ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
         y = None
@@ -237,19 +240,17 @@ class FittedPictures(HasConditions):
         )
 
     def _replay(
-        self, flow: Flow, particles: Cloud, noise: Noise, n_frames: int
+        self, flow: Flow, particles: Cloud, noise: ParticleNoise, n_frames: int
     ) -> list[Tensor]:
         """Move particles by the steps of the model: frames (d, n), in their order."""
-        n_classes = self.plan.per_class
+        n_classes = self.plan.n_separate_classes
         if n_classes == 0 or particles.y is None:
-            return replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
+            return replay_evolution(flow, self.steps, particles, noise, n_frames)
         # Classes with separate maps must follow each other.
-        codes, order, inverse_order, class_slices = sort_by_class(
-            particles.y, n_classes
-        )
-        particles = Cloud(particles.x[:, order], codes, class_slices)
-        frames = replay_with_trajectory(flow, self.steps, particles, noise, n_frames)
-        return [x[:, inverse_order] for x in frames]
+        by_class = ClassOrder.from_codes(particles.y, n_classes)
+        particles = by_class.sort(particles.x)
+        frames = replay_evolution(flow, self.steps, particles, noise, n_frames)
+        return [by_class.unsort(x) for x in frames]
 
     def _joined(self, parts: tuple[Any, ...]) -> Any:
         """Pictures of several passes as one array or tensor."""
@@ -271,7 +272,7 @@ class FittedPictures(HasConditions):
         given = with_hidden_as_zero(pictures, known)
         known_pixels = self._pixel_columns(given).to(self.device)
         k = known_pixels.shape[1]
-        frames = self.trajectory(k * n, None, seed, n_frames, known_pixels)
+        frames = self.evolution(k * n, None, seed, n_frames, known_pixels)
         completed = np.stack([np.asarray(frame) for frame in frames])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]

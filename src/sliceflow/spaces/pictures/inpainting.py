@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.sparse import coo_matrix
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import SuperLU, splu
 from sklearn.decomposition import PCA
 from torch import Tensor
 
@@ -46,7 +46,8 @@ N_RANDOM_FEATURES = 1_000
 N_CONDITION_COMPONENTS = 20
 
 # Training pictures that a completion is drawn from, and how far draws spread around
-# them, in units of their own spread.
+# them, in units of their own spread. "Completions" in benchmarks/RESULTS.md were
+# measured with these two values; there is no record of others.
 N_NEIGHBOURS = 100
 SPREAD = 0.4
 
@@ -59,7 +60,9 @@ TONE_INCREMENT = 1e-9
 
 # One of so many draws is taken, by how well it continues the known pixels.
 DRAWS_PER_COMPLETION = 8
-# t of this choice: about how many differences side by side say the same.
+# t of this choice: about how many differences side by side say the same, so that their
+# squares count as one. With a larger t the choice is more random. There is no record of
+# other values.
 SEAM_CORRELATION = 3.0
 # Training pictures in which differences of neighbouring pixels are measured, and by
 # which drawings are recognised.
@@ -69,7 +72,7 @@ MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
 
 
 class ClassCodes(NamedTuple):
-    """Class numbers of the pictures to complete, and of the training pictures."""
+    """Class numbers of the pictures to complete (m,), and of training pictures (N,)."""
 
     given: np.ndarray
     training: np.ndarray
@@ -83,9 +86,9 @@ def complete_pictures(
     *,
     n: int,
     seed: Seed,
-    codes: tuple[np.ndarray, np.ndarray] | None = None,
+    codes: ClassCodes | None = None,
 ) -> np.ndarray:
-    """Complete pictures from what a mask knows of them.
+    """Complete pictures from the pixels that a mask marks as known.
 
     Parameters
     ----------
@@ -93,7 +96,7 @@ def complete_pictures(
     mask : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
-    codes : `ClassCodes`; a completion then learns only from pictures of its class
+    codes : if given, a completion learns only from pictures of its class
 
     Returns
     -------
@@ -118,11 +121,10 @@ def complete_pictures(
     completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
     hidden = np.empty((len(rows), n, int((~known).sum())))
     if codes is None:
-        codes = (np.zeros(len(rows), int), np.zeros(len(training_rows), int))
-    given_codes, training_codes = codes
-    for i, code in enumerate(np.unique(given_codes)):
-        given = np.flatnonzero(given_codes == code)
-        training = np.flatnonzero(training_codes == code)
+        codes = ClassCodes(np.zeros(len(rows), int), np.zeros(len(training_rows), int))
+    for i, code in enumerate(np.unique(codes.given)):
+        given = np.flatnonzero(codes.given == code)
+        training = np.flatnonzero(codes.training == code)
         hidden[given] = completer.draw(rows[given], n, training, seed.child("class", i))
 
     if layout.n_pixel_values is not None:
@@ -219,7 +221,7 @@ class _Completer:
         """Some training pictures, ready to be asked for x given y."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
-            spread=SPREAD,
+            bandwidth=SPREAD,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
         return LocalSampler(self.x[training], self.y[training], settings)
@@ -296,7 +298,7 @@ class _Seam:
         differences = rows[:, outside] - rows[:, inside]
         self.mean_square = float(np.square(differences).mean()) + 1e-12
 
-        self.solver = None
+        self.solver: SuperLU | None = None  # of photographs
         if smooth:
             is_inner = ~known[first] & ~known[second]
             self.solver = _laplace_solver(
@@ -346,7 +348,9 @@ def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.nd
     return first, second
 
 
-def _laplace_solver(i: np.ndarray, j: np.ndarray, at_seam: np.ndarray, n: int) -> Any:
+def _laplace_solver(
+    i: np.ndarray, j: np.ndarray, at_seam: np.ndarray, n: int
+) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
     Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,15 +19,10 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import (
-    DataError,
-    ParameterError,
-    from_tensor,
-    require_finite,
-    unmasked,
-)
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Between
 from sliceflow.spaces.pictures.schedules import MAX_SIDE
+from sliceflow.validation import from_tensor, require_finite, unmasked
 
 DTYPES = (
     "bool",
@@ -63,7 +58,9 @@ class Layout:
     dtype: str
     # None: floats in [0, 1]
     n_pixel_values: Annotated[int, Between(2, MAX_PIXEL_VALUES)] | None
-    tensor: bool = False  # the user's pictures are a torch tensor
+    # The user's pictures are a torch tensor, so samples are tensors too, on the CPU.
+    # False: numpy arrays.
+    tensor: bool = False
 
     def check(self) -> None:
         """Raise a ValueError if a saved layout contradicts itself."""
@@ -255,9 +252,10 @@ class Layout:
     def known_values(
         self, mask: np.ndarray | None, device: torch.device
     ) -> Tensor | None:
-        """Which values of a column a mask (H, W) of known pixels knows: (C·H·W, 1).
+        """A mask (H, W) of known pixels, repeated for every channel: (C·H·W, 1).
 
-        None if it knows none.
+        It is True for the values of a column that belong to a known pixel. None if
+        there is no mask, or if no pixel is known.
         """
         if mask is None or not mask.any():
             return None
@@ -304,6 +302,8 @@ def _n_values_of(dtype: np.dtype) -> int:
 
 
 # Masks by name: booleans (h, w), True where a pixel is known.
+
+MaskName = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
 def _top(h: int, w: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compact import ModelStep
-from sliceflow.engine.flow import Flow, Noise, Step, replay
-from sliceflow.engine.frames import AnyFrame, FrameKind
+from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
+from sliceflow.engine.frames import FrameKind, FrameLike
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -53,12 +53,14 @@ class LevelFlow:
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
-            n_shared = plan.n_conditions if plan.classes_share_maps else 0
+            n_shared = 0
+            if plan.classes_share_maps:
+                n_shared = plan.n_conditions
             transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared)
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            n_conditions=plan.n_conditions,
+            condition_dim=plan.n_conditions,
             amplifier=plan.amplifier,
             budget=projection_budget(self.device),
         )
@@ -130,15 +132,15 @@ class LevelFlow:
             subspace = replace(subspace, h=height, w=width)
         return Stage(
             name=stage.name,
-            frame=frame,
+            frame_kind=frame,
             n_steps=stage.n_steps,
             transport=transport,
             step_size=self._step_size(level),
             taper=taper,
             n_knots=n_knots,
-            reach=self._reach(stage),
+            max_displacement=self._reach(stage),
             subspace=subspace,
-            branch=_seed_branch(i),
+            frame_seed_path=_seed_branch(i),
         )
 
     def _step_size(self, level: PyramidLevel) -> float:
@@ -203,24 +205,24 @@ def _seed_branch(i: int) -> tuple[str | int, ...]:
     return "level", i, "frame", 0
 
 
-def replay_with_trajectory(
+def replay_evolution(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: Noise,
+    noise: ParticleNoise,
     n_frames: int,
 ) -> list[Tensor]:
-    """Move particles by the steps of a model, as `replay`, and return their way.
+    """Move particles by the steps of a model, as `replay`, and return some frames.
 
     Returns
     -------
-    whole pictures (d, n): at the start, in between, and at the end; with
-    ``n_frames=1`` only at the end. Fewer than `n_frames` if there are fewer steps.
+    frames, each with all pictures (d, n): at the start, in between, and at the end;
+    with ``n_frames=1`` only at the end. Fewer than `n_frames` if there are fewer steps.
     """
     n_steps = len(model)
-    trajectory = []
+    frames = []
     if n_frames > 1:
-        trajectory.append(particles.x.clone())
+        frames.append(particles.x.clone())
     recorded_steps = set()
     for k in range(1, n_frames - 1):
         recorded_steps.add(round(n_steps * k / (n_frames - 1)))
@@ -228,11 +230,11 @@ def replay_with_trajectory(
 
     def record(step: Step) -> None:
         if step.steps_before + 1 in recorded_steps:
-            trajectory.append(step.positions())
+            frames.append(step.positions())
 
     replay(flow, model, particles, noise, record)
-    trajectory.append(particles.x)
-    return trajectory
+    frames.append(particles.x)
+    return frames
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ class MaskedFrameKind:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> MaskedFrame:
         """The frame of a step. What is observed is the only condition."""
@@ -264,7 +266,7 @@ class MaskedFrame:
     """
 
     level: PyramidLevel
-    frame: AnyFrame  # on the coefficients of the level
+    frame: FrameLike  # on the coefficients of the level
     known_values: Tensor  # (d, 1)
     stored: None = None  # a model stores nothing of it
 

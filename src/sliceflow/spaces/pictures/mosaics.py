@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import sort_by_class
-from sliceflow.engine.flow import Noise
+from sliceflow.engine.clouds import ClassOrder
+from sliceflow.engine.flow import ParticleNoise
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -95,7 +95,7 @@ class Mosaics:
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(self, count: int, codes: Tensor | None, noise: Noise) -> Tensor:
+    def draw(self, count: int, codes: Tensor | None, noise: ParticleNoise) -> Tensor:
         """Mosaics (d, count) of the classes with these codes (count,)."""
         d = len(self._columns)
         device = self._columns.device
@@ -119,7 +119,7 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, codes: Tensor, noise: Noise) -> Tensor:
+    def _random_pictures(self, codes: Tensor, noise: ParticleNoise) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class."""
         by_class = self._by_class
         u = noise.seed.child("summed").uniform(
@@ -131,7 +131,7 @@ class Mosaics:
         rank_in_class = (u * by_class.sizes[codes, None]).long()
         return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
-    def _sum(self, pictures: Tensor, codes: Tensor, noise: Noise) -> Tensor:
+    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleNoise) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
@@ -147,7 +147,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, noise: Noise) -> Tensor:
+    def _weights(self, count: int, noise: ParticleNoise) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -183,9 +183,9 @@ class Mosaics:
         codes = self.codes
         if codes is None:
             codes = torch.zeros(self._columns.shape[1], dtype=torch.int64)
-        _, order, _, class_slices = sort_by_class(codes.to(device), self.n_classes)
-        starts = torch.tensor(class_slices.starts, device=device)
-        return PicturesByClass(order, starts[:-1], starts.diff())
+        by_class = ClassOrder.from_codes(codes.to(device), self.n_classes)
+        starts = torch.tensor(by_class.class_slices.starts, device=device)
+        return PicturesByClass(by_class.order, starts[:-1], starts.diff())
 
     @cached_property
     def _class_means(self) -> Tensor:
@@ -240,14 +240,16 @@ def build_mosaics(
     """
     if pixels is None:
         return None
+    if plan.n_separate_classes == 0:
+        codes = None
     return Mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
         pixels=pixels,
         mirrored=plan.mirror,
-        codes=codes if plan.per_class else None,
-        n_classes=max(1, plan.per_class),
+        codes=codes,
+        n_classes=max(1, plan.n_separate_classes),
         device=device,
     )
 
@@ -257,11 +259,13 @@ def initial_particles(
     mosaics: Mosaics | None,
     count: int,
     codes: Tensor | None,
-    noise: Noise,
+    noise: ParticleNoise,
     device: torch.device,
 ) -> Tensor:
     """Where particles with codes (count,) start: (d, count), mosaics or noise."""
     if mosaics is not None:
-        return mosaics.draw(count, codes if plan.per_class else None, noise)
+        if plan.n_separate_classes == 0:
+            codes = None
+        return mosaics.draw(count, codes, noise)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
     return noise.child("start").fill(x).mul_(plan.options.start_noise)

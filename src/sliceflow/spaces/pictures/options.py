@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from sliceflow.errors import is_bool, is_int, is_real, require
+from sliceflow.validation import is_bool, is_int, is_real, require
 
-PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+# The named values of the settings below.
+Start = Literal["auto", "noise"]
+DequantizeEvery = Literal["stage", "step"]
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,16 @@ class PictureOptions:
     >>> flow = ImageFlow(options=PictureOptions(n_knots=0))
     """
 
-    start: str | int = "auto"
+    start: Start | int = "auto"
     locality: float = 2.0
     start_noise: float = 0.1
     clip: bool = True
-    dequantize_every: str = "stage"
+    dequantize_every: DequantizeEvery = "stage"
     n_directions: int = 1000
     taper: float = 0.5
-    n_knots: str | int = "auto"
-    precision: str = "auto"
-    shrinkage: str | float = "auto"
+    n_knots: Literal["auto"] | int = "auto"
+    precision: Precision = "auto"
+    shrinkage: Literal["auto"] | float = "auto"
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
@@ -61,7 +65,7 @@ class PictureOptions:
         number = "a finite number of at least 0"
         check(
             "start",
-            self.start in ("auto", "noise") or is_int(self.start, 1),
+            self.start in get_args(Start) or is_int(self.start, 1),
             "'auto', 'noise' or an int of at least 1",
         )
         check("locality", is_real(self.locality, 0), number)
@@ -69,7 +73,7 @@ class PictureOptions:
         check("clip", is_bool(self.clip), "True or False")
         check(
             "dequantize_every",
-            self.dequantize_every in ("stage", "step"),
+            self.dequantize_every in get_args(DequantizeEvery),
             "'stage' or 'step'",
         )
         check("n_directions", is_int(self.n_directions, 1), "an int of at least 1")
@@ -79,7 +83,8 @@ class PictureOptions:
             self.n_knots == "auto" or is_int(self.n_knots, 0),
             "'auto' or an int of at least 0",
         )
-        check("precision", self.precision in PRECISIONS, f"one of {list(PRECISIONS)}")
+        precisions = get_args(Precision)
+        check("precision", self.precision in precisions, f"one of {list(precisions)}")
         check(
             "shrinkage",
             self.shrinkage == "auto" or is_real(self.shrinkage, 0),

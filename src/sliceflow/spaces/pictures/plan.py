@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 import torch
 
@@ -14,20 +14,26 @@ from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
-from sliceflow.errors import ParameterError, is_int, is_real, require
+from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
-from sliceflow.models.plan import Plan, check_shared
+from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.spaces.pictures.options import PictureOptions, Start
+from sliceflow.spaces.pictures.parameters import (
+    PatchBasis,
+    PictureParameters,
+    Quality,
+)
 from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.validation import require
 
 # Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
-QUALITY = {"draft": 3, "standard": 8, "best": 25}
+QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
 # So many times more if all pictures share maps and particles start as noise: maps of
 # all pictures, and from noise, have more to do.
 JOINT_STEPS_FACTOR = 6
@@ -36,7 +42,11 @@ CPU_DRAFT_STEPS = 2
 
 # The most particles on a CPU, unless the user says how many: time is proportional to
 # them. The last one is also for numbers of steps.
-CPU_MAX_PARTICLES = {"draft": 10_000, "standard": 20_000, "best": 40_000}
+CPU_MAX_PARTICLES: dict[Quality, int] = {
+    "draft": 10_000,
+    "standard": 20_000,
+    "best": 40_000,
+}
 
 # Pictures that a class with separate maps needs, on average over classes. With fewer,
 # classes share maps: their noise would be large, and pictures would be copied.
@@ -99,10 +109,6 @@ MAX_PICTURES_FOR_BASIS = 10_000
 BYTES_PER_BIN = 48
 NANOSECONDS_PER_VALUE = {"cpu": 8.0, "cuda": 0.02}
 
-# "random" are the paper's random patches, not tiles.
-PatchBasis = Literal["pixels", "cosines", "random"]
-PATCH_BASES = ("auto", "pixels", "cosines", "random")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePlan(Plan):
@@ -134,7 +140,7 @@ class PicturePlan(Plan):
                 )
 
     @property
-    def per_class(self) -> int:
+    def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         if math.isinf(self.amplifier):
             return self.n_conditions
@@ -152,7 +158,7 @@ class PicturePlan(Plan):
             return "completion"
         if self.condition == "clusters":
             return "clusters"
-        if self.per_class:
+        if self.n_separate_classes:
             return "per class"
         if self.classes_share_maps:
             return f"CSWF ξ={self.amplifier:g}"
@@ -168,9 +174,9 @@ class PicturePlan(Plan):
         if self.mosaic_size == 0:
             return "noise"
         source = "the data"
-        if self.per_class and self.condition == "labels":
+        if self.n_separate_classes and self.condition == "labels":
             source = "their class"
-        elif self.per_class:
+        elif self.n_separate_classes:
             source = "their cluster"
         return (
             f"mosaics of {self.mosaic_size} training pictures of {source}, "
@@ -220,8 +226,8 @@ class PicturePlan(Plan):
             ("directions", self._directions_in_words()),
             ("transport", repr(self.transport)),
             ("a step uses", self._batch_in_words()),
-            ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else "off"),
-            ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
+            ("shrinkage", self._shrinkage_in_words()),
+            ("model", self._model_in_words()),
         ]
 
     def _data_in_words(self) -> str:
@@ -261,6 +267,16 @@ class PicturePlan(Plan):
             return ""
         return f"at most {self.batch_size} particles and pictures"
 
+    def _shrinkage_in_words(self) -> str:
+        if self.shrinkage == 0:
+            return "off"
+        return f"κ = {self.shrinkage:.2g}"
+
+    def _model_in_words(self) -> str:
+        if self.n_knots == 0:
+            return "none kept"
+        return f"{self.n_knots} knots per map"
+
     def fit_bytes(self, n_local: int, m_local: int) -> int:
         """Memory of a fit on a rank with n pictures (and mirror images), m particles.
 
@@ -268,7 +284,7 @@ class PicturePlan(Plan):
         """
         layout = self.layout
         d = layout.dimension
-        n_classes = max(1, self.per_class)
+        n_classes = max(1, self.n_separate_classes)
         pixel_bytes = 4
         if layout.n_pixel_values is not None:
             pixel_bytes = 1
@@ -310,7 +326,10 @@ class PicturePlan(Plan):
 
 
 def choose_shrinkage(
-    shrinkage: str | float, n_per_map: float, n_steps: int, mosaics: bool = False
+    shrinkage: Literal["auto"] | float,
+    n_per_map: float,
+    n_steps: int,
+    mosaics: bool = False,
 ) -> float:
     """κ for maps that are fitted to `n_per_map` different pictures.
 
@@ -325,7 +344,7 @@ def choose_shrinkage(
 
 
 def choose_mosaic_size(
-    start: str | int, layout: Layout, shared: bool, observed: bool
+    start: Start | int, layout: Layout, shared: bool, observed: bool
 ) -> int:
     """The number of pictures of the mosaics that particles start as; 0 is noise.
 
@@ -352,7 +371,7 @@ def choose_mosaic_size(
     return int(start)
 
 
-def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
+def steps_per_stage(quality: Quality | int, joint: bool, device: torch.device) -> int:
     """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
         return int(quality)
@@ -365,26 +384,36 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
 
 
 def choose_particles(
-    parameters: Mapping[str, Any], n: int, device: torch.device
+    parameters: PictureParameters, n: int, device: torch.device
 ) -> int:
     """M for n pictures (and mirror images) and the parameters of an estimator.
 
     On a CPU, where particles take long, there are fewer.
     """
-    requested = parameters["n_particles"]
-    if requested is not None:
-        return int(requested)
-    m = default_particles(n if parameters["mirror"] else 2 * n)
-    if device.type == "cpu" and parameters["preset"] is None:
-        most = CPU_MAX_PARTICLES["best"]
-        if isinstance(parameters["quality"], str):
-            most = CPU_MAX_PARTICLES[parameters["quality"]]
-        m = min(m, most)
+    if parameters.n_particles is not None:
+        return int(parameters.n_particles)
+    twice_the_pictures = 2 * n
+    if parameters.mirror:  # n counts each picture twice already
+        twice_the_pictures = n
+    m = default_particles(twice_the_pictures)
+    if device.type == "cpu" and parameters.preset is None:
+        m = min(m, _cpu_max_particles(parameters.quality))
     return m
 
 
+def _cpu_max_particles(quality: Quality | int) -> int:
+    """The most particles on a CPU; a number of steps counts as "best"."""
+    if isinstance(quality, str):
+        return CPU_MAX_PARTICLES[quality]
+    return CPU_MAX_PARTICLES["best"]
+
+
 def choose_amplifier(
-    amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
+    amplifier: Literal["auto"] | float,
+    transport: str | Transport,
+    m: int,
+    n: int,
+    n_classes: int,
 ) -> float:
     """ξ for m particles and n pictures of `n_classes` classes; 0 without classes.
 
@@ -404,7 +433,7 @@ def choose_amplifier(
 
 
 def choose_clusters(
-    parameters: Mapping[str, Any],
+    parameters: PictureParameters,
     m: int,
     n: int,
     shape: tuple[int, int, int],
@@ -419,17 +448,17 @@ def choose_clusters(
     n : number of pictures, including mirror images
     shape : (c, h, w) of a picture
     """
-    requested = parameters["n_clusters"]
-    transport = choose_transport(parameters["transport"], math.inf, m + n)
+    requested = parameters.n_clusters
+    transport = choose_transport(parameters.transport, math.inf, m + n)
     histograms = isinstance(transport, Histogram)
     if requested == "auto":
         if not histograms:
             return 1
         n_different = n
-        if parameters["mirror"]:
+        if parameters.mirror:
             n_different = n // 2
         if shape[0] == 1:
-            n_steps = steps_per_stage(parameters["quality"], False, device)
+            n_steps = steps_per_stage(parameters.quality, False, device)
             n_clusters = _max_grey_clusters(n_different, shape, n_steps)
         else:
             n_clusters = min(
@@ -485,7 +514,9 @@ def choose_transport(
     )
 
 
-def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
+def choose_knots(
+    n_knots: Literal["auto"] | int, m: int, amplifier: float, n_classes: int
+) -> int:
     """Knots to keep per map for m particles of `n_classes` classes."""
     if n_knots != "auto":
         return int(n_knots)
@@ -498,13 +529,15 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
     return min(MAX_KNOTS, max(MIN_KNOTS, wanted))
 
 
-def choose_patch_basis(patch_basis: str, data: PictureData, ranks: Ranks) -> PatchBasis:
+def choose_patch_basis(
+    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Ranks
+) -> PatchBasis:
     """The basis of directions.
 
     "auto" takes pixels for drawings, which have few grey pixels, else cosines.
     """
     if patch_basis != "auto":
-        return cast(PatchBasis, patch_basis)  # as `check_parameters` found
+        return patch_basis
     stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
     subset = data.pixels[:, data.indices % stride == 0].float()
     brightest = 1
@@ -518,50 +551,3 @@ def choose_patch_basis(patch_basis: str, data: PictureData, ranks: Ranks) -> Pat
     if n_grey / n_pixels < MAX_GREY_SHARE_OF_DRAWINGS:
         return "pixels"
     return "cosines"
-
-
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
-    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
-
-    def check(name: str, ok: bool, what: str) -> None:
-        require(ok, name, parameters[name], what)
-
-    quality = parameters["quality"]
-    if isinstance(quality, str):
-        quality_ok = quality in QUALITY
-    else:
-        quality_ok = is_int(quality, 1)
-    check(
-        "quality",
-        quality_ok,
-        f"one of {list(QUALITY)} or a number of steps per stage",
-    )
-    check(
-        "schedule",
-        isinstance(parameters["schedule"], str),
-        "a string: 'auto', 'paper' or stages",
-    )
-    check(
-        "n_pixel_values",
-        is_int(parameters["n_pixel_values"], 2),
-        "an int of at least 2",
-    )
-    check(
-        "patch_basis",
-        parameters["patch_basis"] in PATCH_BASES,
-        f"one of {list(PATCH_BASES)}",
-    )
-    xi = parameters["amplifier"]
-    is_infinite = isinstance(xi, float) and xi == math.inf
-    check(
-        "amplifier",
-        xi == "auto" or is_real(xi, 0) or is_infinite,
-        "'auto', or a number of at least 0, which may be math.inf",
-    )
-    n_clusters = parameters["n_clusters"]
-    check(
-        "n_clusters",
-        n_clusters == "auto" or is_int(n_clusters, 1),
-        "'auto' or an int of at least 1; 1 turns clustering off",
-    )

@@ -46,10 +46,10 @@ class PictureRows(ArrayRows):
     """The user's pictures and labels, checked."""
 
     layout: Layout
-    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, packed="pictures")]
+    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, differences=3)]
     conditions: RowConditions | None = None  # labels
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
-    _names = ("pixels", "labels")
+    _conditions_name = "labels"
 
     def check(self) -> None:
         """Raise a ValueError if saved pictures contradict their layout or labels."""
@@ -58,11 +58,19 @@ class PictureRows(ArrayRows):
                 f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
             )
         check_labels(self.conditions)
-        if self.codes is not None and len(self.codes) != len(self.pixels):
-            raise ValueError(
-                f"there are {len(self.codes)} labels for {len(self.pixels)} pictures"
-            )
+        self.check_lengths()
         self.layout.read(self.pictures)
+
+    @property
+    def values(self) -> np.ndarray:
+        """This rank's pixels (n, c, h, w)."""
+        return self.pixels
+
+    def with_values(
+        self, values: np.ndarray, row_conditions: RowConditions | None
+    ) -> Self:
+        """Pictures of the same layout with other pixels and labels."""
+        return replace(self, pixels=values, conditions=row_conditions)
 
     @property
     def pictures(self) -> Any:
@@ -194,11 +202,11 @@ class PictureData(HasConditions):
     def gather_columns(self, indices: Tensor, ranks: Ranks) -> Tensor:
         """The columns with these indices among all N pictures, from their ranks."""
         if not self.mirrored or ranks.size == 1:
-            return ranks.pick(self.pixels, indices)
+            return ranks.gather_columns(self.pixels, indices)
         n = self.shard.total
         pictures, mirror_images = self.pixels.chunk(2, dim=1)
-        gathered_pictures = ranks.pick(pictures, indices % n)
-        gathered_mirror_images = ranks.pick(mirror_images, indices % n)
+        gathered_pictures = ranks.gather_columns(pictures, indices % n)
+        gathered_mirror_images = ranks.gather_columns(mirror_images, indices % n)
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, columns: Tensor | None = None) -> Cloud:

@@ -1,7 +1,7 @@
 """Local frames for pictures: each direction covers one small patch.
 
 `Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random
-rotation to all tiles, so the frame is Parseval with c = 1. Tiles beyond the border are
+rotation to all tiles, so the frame is tight with bound c = 1. Tiles beyond the border are
 padded with zeros. `RandomPatches` are the paper's directions: independent patches at
 random positions. Both have the interface of the kinds of frames in `engine.frames`.
 """
@@ -9,7 +9,7 @@ random positions. Both have the interface of the kinds of frames in `engine.fram
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,14 +28,15 @@ from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
 MAX_PLACED_VALUES = 1 << 22
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TileFrame(Frame):
     """The tiles of one step.
 
     `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates the values of each tile.
     """
 
-    geometry: Geometry
+    theta: Tensor
+    geometry: Geometry = field(kw_only=True)
 
     @property
     def n_directions(self) -> int:
@@ -47,7 +48,7 @@ class TileFrame(Frame):
             cloud = cloud.part(columns)
             columns = None
         kernel = kernels.for_tensor(cloud.x)
-        z: Tensor = kernel.project_tiles(
+        return kernel.project_tiles(
             cloud.x,
             self.theta,
             self.geometry,
@@ -55,12 +56,10 @@ class TileFrame(Frame):
             self._class_shifts(cloud),
             self._class_codes(cloud),
         )
-        return z
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
-        dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
-        return dx
+        return kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
@@ -143,7 +142,7 @@ class Tiles:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> TileFrame:
         """The frame of a step, for particles like x (C·h·w, n)."""
@@ -152,14 +151,14 @@ class Tiles:
         if self.precision is not None:
             dtype = self.precision
         # Kernels of a GPU want rotations padded to a multiple of their block.
-        padded_side = kernels.for_device(x.device).lanes(geometry.side)
+        padded_side = kernels.for_device(x.device).padded_size(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
             theta = cosine_rotation(seed, step, tile, x.device, dtype, padded_side)
         else:
             theta = rotation(seed, step, geometry.side, x.device, dtype, padded_side)
         theta_y = condition_directions(
-            seed.child(step), geometry.n_directions, n_conditions, x.device, dtype
+            seed.child(step), geometry.n_directions, condition_dim, x.device, dtype
         )
         return TileFrame(theta, theta_y, geometry=geometry)
 
@@ -193,7 +192,7 @@ class RandomPatches:
         seed: Seed,
         step: int,
         x: Tensor,
-        n_conditions: int = 0,
+        condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
         """The frame of a step, for particles like x (C·h·w, n)."""
@@ -201,13 +200,13 @@ class RandomPatches:
         h = self.n_directions
         inverse_length = 1.0
         theta_y = None
-        if n_conditions:
+        if condition_dim:
             inverse_length = math.sqrt(2)
-            normal = step_seed.child("y").normal(h, n_conditions, device=x.device)
+            normal = step_seed.child("y").normal(h, condition_dim, device=x.device)
             theta_y = (normalize(normal, dim=1) / inverse_length).to(x.dtype)
         theta = self._placed_patches(step_seed, inverse_length, x)
         d = self.channels * self.height * self.width
-        return Frame(theta, theta_y, parseval=h / d)
+        return Frame(theta, theta_y, frame_bound=h / d)
 
     def _placed_patches(self, seed: Seed, inverse_length: float, x: Tensor) -> Tensor:
         """The directions θ_x of a step, of length 1/inverse_length: (H, C·h·w)."""

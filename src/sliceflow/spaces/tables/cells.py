@@ -1,6 +1,6 @@
 """A DataFrame as a model stores it: the levels of each column, a code for each cell.
 
-The levels of a column are its different values. The code of a cell is the number of its
+The levels of a column are its different values. The code of a cell is the index of its
 level, or −1 if the cell is missing. The column ``["b", "a", None, "b"]`` has the levels
 ``["a", "b"]`` and the codes ``[1, 0, -1, 1]``. Levels keep pandas' own types, so a
 column comes back exactly as it was.
@@ -17,21 +17,22 @@ from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from sliceflow.dataframes import column_kind
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import Ranks
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
-_Numbers = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
+_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, differences=1)]
+_Values = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
 _Categorical = Literal["", "unordered", "ordered"]
 
 # What the values of a column are. Kinds that are not here hold Python objects or texts.
@@ -51,12 +52,11 @@ _STORED_AS_TEXT: dict[str, Callable[[str], Any]] = {
     "Decimal": Decimal,
     "date": date.fromisoformat,
 }
-# What makes a Python object of a user's text, by the name of its type.
+# What makes a number or date of a user's text, by the name of its type.
 OBJECT_OF_TEXT: dict[str, Callable[[str], Any]] = {
     **_STORED_AS_TEXT,
     "int": int,
     "float": float,
-    "bool": bool,
 }
 # Types of Python objects that a column may have.
 _OBJECT_TYPES: dict[type, ValueType] = {
@@ -79,10 +79,11 @@ _PANDAS_ERRORS = (
     NotImplementedError,
     SyntaxError,
 )
-_MAX_LABELS_SHOWN = 6
+# Names that a message lists. A round number, with which most messages fit in a line.
+_MAX_NAMES_LISTED = 6
 
 
-def pandas() -> ModuleType:
+def import_pandas() -> ModuleType:
     """The module pandas; an ImportError says how to install it."""
     try:
         return import_module("pandas")
@@ -96,7 +97,7 @@ def pandas() -> ModuleType:
 class EncodedColumn:
     """One column: its different values, the levels, and the code of each cell.
 
-    Levels are stored as `numbers` if they are numbers, booleans or times, else as
+    Levels are stored as `values` if they are numbers, booleans or times, else as
     `labels`. A Decimal or a date is the label (name of its type, its text).
     """
 
@@ -104,7 +105,7 @@ class EncodedColumn:
     dtype: str  # of the levels, as pandas writes it
     codes: _Codes  # (n,), the level of every cell; −1 where it is missing
     # (k,), ascending; times are counted in the unit of their dtype since 1970 in UTC
-    numbers: _Numbers = field(default_factory=lambda: np.empty(0))
+    values: _Values = field(default_factory=lambda: np.empty(0))
     labels: tuple[Label, ...] = ()
     # Of what kind pandas' categories are; empty for other columns. Only levels of
     # categories may have no cell.
@@ -113,29 +114,29 @@ class EncodedColumn:
     def check(self) -> None:
         """Raise a ValueError if the column cannot have been written by `encode_column`.
 
-        A damaged file may hold anything.
+        A damaged file may hold anything. Levels of a sound one are stored again as
+        they were.
         """
         try:
-            encoded = _encode_levels(
-                self.name, self.codes, self.levels, self.categorical
-            )
+            _check_levels(self.levels, self.categorical)
+            stored = _store_levels(self.levels)
         except _PANDAS_ERRORS as error:
             raise ValueError(
                 f"column {self.name!r} has levels that are not {self.dtype}"
             ) from error
-        comes_back = encoded.labels == self.labels and np.array_equal(
-            encoded.numbers, self.numbers
-        )
-        if not comes_back or int(self.codes.max(initial=-1)) >= len(self.levels):
+        same_labels = stored.labels == self.labels
+        same_values = np.array_equal(stored.values, self.values)
+        highest_code = int(self.codes.max(initial=-1))
+        if not same_labels or not same_values or highest_code >= len(self.levels):
             raise ValueError(f"column {self.name!r} has a cell with an unknown level")
 
     @cached_property
     def levels(self) -> pd.Series:
         """(k,), the different values, as a Series."""
-        if len(self.numbers):
-            return pandas().Series(self.numbers).astype(self.dtype)
-        values = [_value_of_label(label) for label in self.labels]
-        return pandas().Series(values, dtype=object).astype(self.dtype)
+        if len(self.values):
+            return import_pandas().Series(self.values).astype(self.dtype)
+        objects = [_value_of_label(label) for label in self.labels]
+        return import_pandas().Series(objects, dtype=object).astype(self.dtype)
 
     @cached_property
     def value_type(self) -> ValueType:
@@ -157,7 +158,7 @@ class EncodedColumn:
 
     def to_series(self, codes: np.ndarray) -> pd.Series:
         """A column of the user's dtype, with cells of these codes (m,)."""
-        pd = pandas()
+        pd = import_pandas()
         if self.categorical:
             categories = pd.Categorical.from_codes(
                 codes, pd.Index(self.levels), ordered=self.categorical == "ordered"
@@ -169,15 +170,16 @@ class EncodedColumn:
             return pd.Series(values[codes], dtype=object)
         return self.levels.reindex(codes).reset_index(drop=True)
 
-    def take(self, rows: np.ndarray) -> EncodedColumn:
-        """Some rows. Levels that lose their last cell go."""
-        codes = self.codes[rows]
+    def take(self, indices: np.ndarray) -> EncodedColumn:
+        """The rows with these indices (m,). Levels that lose their last cell go."""
+        codes = self.codes[indices]
         stays = _has_cells(codes, len(self.levels))
         if self.categorical:  # categories that never had a cell stay
             stays |= ~_has_cells(self.codes, len(self.levels))
         new_code = np.append(np.cumsum(stays) - 1, -1)  # −1 stays −1
-        return _encode_levels(
-            self.name, new_code[codes], self.levels[stays], self.categorical
+        stored = _store_levels(self.levels[stays])
+        return replace(
+            self, codes=new_code[codes], values=stored.values, labels=stored.labels
         )
 
     def keys(self) -> list[Hashable]:
@@ -228,7 +230,7 @@ class TableRows:
             raise ValueError("column names do not fit their header")
 
     def _n_header_levels(self, name: Label) -> int:
-        """Of how many levels of the header a column name is made."""
+        """How many levels of the header a column name has."""
         if len(self.header) > 1 and isinstance(name, tuple):
             return len(name)
         return 1
@@ -238,11 +240,11 @@ class TableRows:
 
     def append(self, others: TableRows) -> TableRows:
         """These rows, and others below them."""
-        pairs = zip(self.columns, others.like(self).columns, strict=True)
+        pairs = zip(self.columns, others.align_columns(self).columns, strict=True)
         columns = tuple(_concatenate(above, below) for above, below in pairs)
         return replace(self, columns=columns, n=self.n + others.n)
 
-    def like(self, known: TableRows) -> TableRows:
+    def align_columns(self, known: TableRows) -> TableRows:
         """The same rows, with the columns in the order of `known`.
 
         A `DataError` names a column that is lacking or unknown.
@@ -253,7 +255,7 @@ class TableRows:
             if name not in by_name:
                 raise DataError(
                     f"the table lacks the column {name!r}",
-                    f"the model has {shown(names)}",
+                    f"the model has {format_names(names)}",
                 )
         for name in by_name:
             if name not in names:
@@ -264,10 +266,10 @@ class TableRows:
         columns = tuple(by_name[name] for name in names)
         return replace(self, columns=columns, header=known.header)
 
-    def take(self, numbers: np.ndarray) -> TableRows:
-        """The rows with these numbers."""
-        columns = tuple(column.take(numbers) for column in self.columns)
-        return replace(self, columns=columns, n=len(numbers))
+    def take(self, indices: np.ndarray) -> TableRows:
+        """The rows with these indices (m,)."""
+        columns = tuple(column.take(indices) for column in self.columns)
+        return replace(self, columns=columns, n=len(indices))
 
     def keys(self) -> Sequence[Hashable]:
         """Each row as a tuple of its values."""
@@ -286,7 +288,7 @@ class TableRows:
         for column in self.columns:
             header = (column.name, column.dtype, column.labels, column.categorical)
             digest.update(repr(header).encode())
-            digest.update(column.numbers.tobytes())
+            digest.update(column.values.tobytes())
             digest.update(column.codes.tobytes())
         return {"X": digest.hexdigest()}
 
@@ -295,7 +297,7 @@ def make_frame(
     rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
 ) -> pd.DataFrame:
     """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
-    pd = pandas()
+    pd = import_pandas()
     frame = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
     names = [name for name, _ in columns]
     if len(rows.header) > 1:
@@ -319,7 +321,7 @@ def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
 
 def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
     """A column of a model, and new rows of it."""
-    pd = pandas()
+    pd = import_pandas()
     old_cells = above.to_series(above.codes)
     new_cells = below.to_series(below.codes)
     try:
@@ -343,7 +345,7 @@ def _with_new_categories(
     column: EncodedColumn, new_cells: pd.Series
 ) -> pd.CategoricalDtype:
     """The categories of a column, and behind them those that only new cells have."""
-    pd = pandas()
+    pd = import_pandas()
     values = convert_exactly(
         pd.Series(new_cells.dropna().unique()), column.levels.dtype
     )
@@ -352,17 +354,17 @@ def _with_new_categories(
     return pd.CategoricalDtype(categories, column.categorical == "ordered")
 
 
-def shown(labels: Sequence[Any]) -> str:
-    """The first labels as text, and how many there are."""
-    text = ", ".join(str(label) for label in labels[:_MAX_LABELS_SHOWN])
-    if len(labels) <= _MAX_LABELS_SHOWN:
+def format_names(names: Sequence[Any]) -> str:
+    """The first names or values as text, and how many there are if not all fit."""
+    text = ", ".join(str(name) for name in names[:_MAX_NAMES_LISTED])
+    if len(names) <= _MAX_NAMES_LISTED:
         return text
-    return f"{text}, … ({len(labels)})"
+    return f"{text}, … ({len(names)})"
 
 
 def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. An error names what cannot be used, and what to do."""
-    if not isinstance(frame, pandas().DataFrame):
+    if not isinstance(frame, import_pandas().DataFrame):
         advice = "pass pandas.DataFrame(array)"
         if hasattr(frame, "to_pandas"):
             advice = "pass frame.to_pandas()"
@@ -370,7 +372,7 @@ def read_frame(frame: Any) -> TableRows:
         raise TypeError(
             f"a table is a pandas DataFrame or a path, not {type_name}; {advice}"
         )
-    names = [_python_value(name) for name in frame.columns.tolist()]
+    names = [_to_python_type(name) for name in frame.columns.tolist()]
     if not names:
         raise DataError("the table has no columns")
     if not len(frame):
@@ -384,14 +386,14 @@ def read_frame(frame: Any) -> TableRows:
     columns = tuple(
         encode_column(frame.iloc[:, i], name) for i, name in enumerate(names)
     )
-    header = tuple(_python_value(name) for name in frame.columns.names)
+    header = tuple(_to_python_type(name) for name in frame.columns.names)
     return TableRows(columns, header, len(frame))
 
 
-def _python_value(value: Any) -> Any:
+def _to_python_type(value: Any) -> Any:
     """A scalar of numpy as that of Python, in tuples as well; others are unchanged."""
     if isinstance(value, tuple):
-        return tuple(_python_value(part) for part in value)
+        return tuple(_to_python_type(part) for part in value)
     if isinstance(value, np.generic):
         return value.item()
     return value
@@ -399,7 +401,7 @@ def _python_value(value: Any) -> Any:
 
 def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     """The levels and codes of a column of a DataFrame."""
-    pd = pandas()
+    pd = import_pandas()
     kind = column_kind(column)
     if kind == "object":
         codes, levels = _factorize_objects(column, name)
@@ -423,7 +425,7 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
 def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
     """A column of pandas' categories. These are its levels, in their order."""
     categories: _Categorical = "ordered" if column.dtype.ordered else "unordered"
-    levels = pandas().Series(column.dtype.categories)
+    levels = import_pandas().Series(column.dtype.categories)
     codes = column.cat.codes.to_numpy(np.int64)
     return _encode_levels(name, codes, levels, categories)
 
@@ -445,30 +447,53 @@ def _encode_levels(
     name: Any, codes: np.ndarray, levels: pd.Series, categorical: _Categorical = ""
 ) -> EncodedColumn:
     """The column with these levels. An error of pandas if a file cannot hold them."""
+    _check_levels(levels, categorical)
+    stored = _store_levels(levels)
+    return EncodedColumn(
+        name, str(levels.dtype), codes, stored.values, stored.labels, categorical
+    )
+
+
+def _check_levels(levels: pd.Series, categorical: _Categorical) -> None:
+    """Raise an error of pandas, or a ValueError, if a file cannot hold the levels."""
     dtype = str(levels.dtype)
-    dtype_of_name = str(pandas().Series([], dtype=dtype).dtype)
+    dtype_of_name = str(import_pandas().Series([], dtype=dtype).dtype)
     if dtype_of_name != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
     kind = column_kind(levels)
     if len(levels) and kind == "datetime":
         _check_years(levels)
-    if len(levels) and kind in _VALUE_TYPES:
-        storage: Any = np.int64
-        if kind == "float":
-            storage = np.float64
-        elif levels.dtype.kind == "u":
-            storage = np.uint64
-        numbers = levels.astype(storage).to_numpy() + storage(0)  # −0 becomes 0
-        return EncodedColumn(name, dtype, codes, numbers, categorical=categorical)
-    values = [_python_value(value) for value in levels.tolist()]
-    types = {type(value) for value in values}
+    if kind in _VALUE_TYPES:
+        return
+    types = {type(_to_python_type(level)) for level in levels.tolist()}
     if not types <= set(_OBJECT_TYPES):
         raise ValueError(f"levels of {dtype} are neither numbers, texts nor dates")
     # Only those of categories may have different types.
     if len(types) > 1 and types != {int, float} and not categorical:
         raise ValueError(f"levels of {dtype} have different types")
-    labels = tuple(_label_of_value(value) for value in values)
-    return EncodedColumn(name, dtype, codes, labels=labels, categorical=categorical)
+
+
+class _StoredLevels(NamedTuple):
+    """Levels as a file holds them; one of the two is empty."""
+
+    values: np.ndarray  # (k,), of int64, uint64 or float64
+    labels: tuple[Label, ...]
+
+
+def _store_levels(levels: pd.Series) -> _StoredLevels:
+    """Levels (k,) as numbers if they are numbers, booleans or times, else as labels."""
+    kind = column_kind(levels)
+    if len(levels) == 0 or kind not in _VALUE_TYPES:
+        objects = [_to_python_type(level) for level in levels.tolist()]
+        labels = tuple(_label_of_value(value) for value in objects)
+        return _StoredLevels(np.empty(0), labels)
+    storage: Any = np.int64
+    if kind == "float":
+        storage = np.float64
+    elif levels.dtype.kind == "u":
+        storage = np.uint64
+    values = levels.astype(storage).to_numpy() + storage(0)  # −0 becomes 0
+    return _StoredLevels(values, ())
 
 
 def _check_years(times: pd.Series) -> None:
@@ -481,12 +506,27 @@ def _check_years(times: pd.Series) -> None:
 
 
 def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Series]:
-    """Codes (n,) and levels of Python objects, which must be of one type.
-
-    The type is that of most cells; integers and floats may stand together.
-    """
+    """Codes (n,) and levels (k,) of Python objects, which must be of one type."""
     rows = np.flatnonzero(column.notna())
-    values = [_python_value(value) for value in column.to_numpy()[rows].tolist()]
+    values = [_to_python_type(value) for value in column.to_numpy()[rows].tolist()]
+    _check_objects(values, rows, name)
+    # Levels are told apart by their texts: the Decimals 1.10 and 1.1 are two of them.
+    texts = [repr(value) for value in values]
+    value_of_text = dict(zip(texts, values, strict=True))
+    sorted_texts = sorted(value_of_text, key=lambda text: (value_of_text[text], text))
+    code_of_text = {text: code for code, text in enumerate(sorted_texts)}
+    codes = np.full(len(column), -1, dtype=np.int64)
+    codes[rows] = [code_of_text[text] for text in texts]
+    levels = [value_of_text[text] for text in sorted_texts]
+    return codes, import_pandas().Series(levels, dtype=object)
+
+
+def _check_objects(values: list[Any], rows: np.ndarray, name: Any) -> None:
+    """Raise a `DataError` for the first value that does not have the column's type.
+
+    The type is that of most values; integers and floats may stand together. `rows` are
+    the indices of the rows of the values.
+    """
     counts = Counter(type(value) for value in values)
     if set(counts) == {int, float}:
         allowed = {int, float}
@@ -505,11 +545,3 @@ def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Ser
             )
         if isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"the cell holds {value}", "make it missing", row, name)
-    texts = [repr(value) for value in values]  # 1.10 and 1.1 are two levels
-    value_of_text = dict(zip(texts, values, strict=True))
-    sorted_texts = sorted(value_of_text, key=lambda text: (value_of_text[text], text))
-    code_of_text = {text: code for code, text in enumerate(sorted_texts)}
-    codes = np.full(len(column), -1, dtype=np.int64)
-    codes[rows] = [code_of_text[text] for text in texts]
-    levels = [value_of_text[text] for text in sorted_texts]
-    return codes, pandas().Series(levels, dtype=object)

@@ -2,25 +2,28 @@
 
 Each cell has several coordinates. Take a column of five prices:
 
-| coordinate    | the cells                        | what for                        |
-|---------------|----------------------------------|---------------------------------|
-| value         | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
-| code          | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
-| position      | 1, 0, −1, 2, 0                   | models; all columns look alike  |
-| integer value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
-| number        | 250, 0, NaN, 750, 0              | regressions, interpolation      |
+| coordinate   | the cells                        | what for                        |
+|--------------|----------------------------------|---------------------------------|
+| value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
+| code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
+| position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
+| scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
+| grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
 
 The *levels* of a column are its different values. The **position** of a cell is the
 rank of its level, from 0: levels of numbers and times ascend, those of categories
 descend by frequency. A missing cell is at −1. A position between two levels is a new
-value between them: 0.5 is the number 125, which is $3.75. New values are drawn only
-where they are plausible (`Column.interpolable`).
+value between them: 0.5 has the grid value 125, which is $3.75. New values are drawn
+only where they are plausible (`Column.interpolable`).
 
-**Integer values** count a `unit`, here 1/100. The **number** of a cell counts `step`
-units from the smallest value, `origin`. The step is more than one unit if all
-differences are multiples of it, as in a column of whole hours in seconds. So numbers
-are a grid of whole numbers, and rounding a number gives a value that the column can
-have. Floats with many decimals have no unit: their numbers are the floats.
+**Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
+`step` units from the smallest value, `origin`. The step is more than one unit if all
+differences are multiples of it, as in a column of whole hours in seconds. So grid
+values are whole numbers, and rounding one gives a value that the column can have.
+Floats with many decimals have no unit: their scaled and grid values are the floats.
+
+`Column.encode` and `Column.decode` convert between values and positions. The `Grid` of
+a column converts between positions, scaled values and grid values.
 """
 
 from __future__ import annotations
@@ -30,20 +33,21 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.dataframes import DATE_PATTERN
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.number_formats import infer_number_format
+from sliceflow.number_formats import NumberFormat, infer_number_format
 from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import (
     OBJECT_OF_TEXT,
     EncodedColumn,
     convert_exactly,
-    pandas,
-    shown,
+    format_names,
+    import_pandas,
 )
 from sliceflow.spaces.tables.formats import (
     MAX_EXACT_FLOAT,
@@ -51,13 +55,13 @@ from sliceflow.spaces.tables.formats import (
     DateFormat,
     TextFormat,
     infer_date_formats,
-    integer_values_of,
+    to_scaled_values,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Kinds that a user may give. "constant" is another, which only the table shows.
+# Kinds that a user may give. "constant" is another, which only `columns_` shows.
 UserKind = Literal[
     "continuous",
     "integer",
@@ -69,6 +73,7 @@ UserKind = Literal[
     "drop",
 ]
 Kind = UserKind | Literal["constant"]
+Quantity = Literal["number", "time", "duration"]
 NUMBERS = ("continuous", "integer", "datetime")
 CATEGORIES = ("boolean", "category", "ordered")
 KINDS: tuple[str, ...] = get_args(UserKind)
@@ -76,49 +81,154 @@ KINDS: tuple[str, ...] = get_args(UserKind)
 # New values are drawn between levels if there are more levels than this share of the
 # rows; else the values are few, such as grades, and there is nothing between them.
 _MIN_LEVELS_PER_ROW = 0.05
-# And if there are at least this many. Fewer do not show a grid coarser than a unit,
-# either.
+# There must also be at least this many levels, a round number. With fewer, neither are
+# new values drawn, nor does a common divisor of the differences count as a step.
 _MIN_LEVELS = 10
-# A level with more rows than both of these is an atom, such as an income of 0: no new
-# values are drawn next to it.
+# A level with more rows than the first, and with a larger share of them than the
+# second, is an atom, such as an income of 0: no new values are drawn next to it.
 _ATOM_MIN_ROWS = 3
 _ATOM_MIN_SHARE = 0.0005
 # A number is not smooth if one value, or the missing one, has more of the rows.
 _MAX_SHARE_IN_SMOOTH_COLUMN = 0.1
 # Cells that are looked at to see how a column is written; more would only take time.
 _MAX_CELLS_READ = 5_000
-# Categories that have an axis of their own, the most frequent ones.
+# The most frequent levels of a category have an axis each in `Column.features`, at most
+# this many; the others are all at the origin.
 _MAX_ONE_HOT = 12
-# Share of texts that look like dates, or of levels that are written again as they were,
-# from which on the others are exceptions.
+# If at least this share of texts look like dates, the others are mistakes. If at least
+# this share of levels would be written as they are, new values may be written, too.
 _MIN_SHARE_ALIKE = 0.8
-# Probabilities of normal scores stay this far from 0 and 1.
+# Probabilities of normal scores stay this far from 0 and 1, where scores are infinite.
 _MIN_PROBABILITY = 1e-6
+# Numbers between these may be dates such as 20240131, of the years from 1900 to 2099.
+_COMPACT_DATE_RANGE = (19e6, 21e6)
+# Differences of 64-bit integers that are smaller than this do not overflow.
+_MAX_INT64_DIFFERENCE = 2**62
 
-_LOOKS_LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+_DATE_AND_TIME = re.compile(rf"{DATE_PATTERN}([ T]\d{{1,2}}:\d{{2}}.*)?")
 
 
 class Located(NamedTuple):
     """Where values are in a column."""
 
     positions: np.ndarray  # (m,); that of the nearest end for values outside the range
-    numbers: np.ndarray  # (m,); NaN for categories
+    grid_values: np.ndarray  # (m,); those of categories are their positions
     new_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
+class Grid:
+    """The levels of a column as numbers, and conversions between its coordinates.
+
+    The module explains positions, scaled values and grid values. Of categories, both
+    values are the positions.
+    """
+
+    # (k,), of the levels, ascending: integers that count the unit, which are Python's
+    # own if they are large, or floats if there is no unit.
+    scaled_values: np.ndarray
+    unit: Fraction | None = None  # in ones or seconds; None for floats and categories
+    step: int = 1  # how many units are between neighbours on the grid
+
+    @property
+    def origin(self) -> int:
+        """The scaled value of the grid value 0; 0 if there is no unit."""
+        if self.unit is None:
+            return 0
+        return int(self.scaled_values[0])
+
+    @cached_property
+    def grid_values(self) -> np.ndarray:
+        """(k,), the grid values of the levels, ascending."""
+        if self.unit is None:
+            return self.scaled_values
+        steps = (self.scaled_values - self.origin) // self.step
+        return np.asarray(steps.astype(np.float64))
+
+    def positions_to_grid_values(self, positions: np.ndarray) -> np.ndarray:
+        """The grid values (m,) at positions (m,); NaN where cells are missing."""
+        if len(self.grid_values) == 0:
+            return np.full(len(positions), np.nan)
+        grid_values = _values_at(self.grid_values, positions)
+        return np.where(positions < 0, np.nan, grid_values)
+
+    def grid_values_to_positions(self, grid_values: np.ndarray) -> np.ndarray:
+        """The positions (m,) of grid values (m,): NaN outside the range, −1 for NaN."""
+        level_positions = np.arange(len(self.grid_values))
+        positions = np.interp(
+            grid_values, self.grid_values, level_positions, np.nan, np.nan
+        )
+        # np.interp may miss a level by a rounding error, and only levels are exact.
+        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
+        is_level = self.grid_values[nearest] == grid_values
+        positions = np.where(is_level, nearest, positions)
+        return np.where(np.isnan(grid_values), -1.0, positions)
+
+    def grid_values_to_scaled_values(self, grid_values: np.ndarray) -> np.ndarray:
+        """The scaled values (m,) of grid values (m,), rounded to the grid."""
+        if self.unit is None:
+            return grid_values
+        steps = np.rint(grid_values).astype(np.int64)
+        steps = steps.astype(self.scaled_values.dtype)
+        return np.asarray(self.origin + self.step * steps)
+
+    def scaled_values_to_grid_values(
+        self, scaled_values: np.ndarray, unit: Fraction | None
+    ) -> np.ndarray:
+        """The grid values (m,) of values (m,) that count any unit; None for floats.
+
+        Grid values of what is not on the grid are not whole.
+        """
+        ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
+        numerator = ratio.numerator
+        denominator = ratio.denominator
+        if self.unit is None or unit is None:
+            values = scaled_values * float(numerator) / float(denominator)
+            return np.asarray((values - self.origin) / self.step)
+        # Python's integers divide exactly, and round once.
+        differences = scaled_values.astype(object) * numerator
+        differences = differences - self.origin * denominator
+        divisor = denominator * self.step
+        grid_values = [difference / divisor for difference in differences.tolist()]
+        return np.array(grid_values, dtype=np.float64)
+
+    def positions_to_scaled_values(self, positions: np.ndarray) -> np.ndarray:
+        """The exact scaled values (m,) at positions (m,) of no missing cells."""
+        level = np.floor(positions).astype(np.int64)
+        scaled_values = self.scaled_values[level]
+        is_new = positions != level
+        new_values = self.positions_to_grid_values(positions[is_new])
+        scaled_values[is_new] = self.grid_values_to_scaled_values(new_values)
+        return np.asarray(scaled_values)
+
+    def round(self, grid_values: np.ndarray) -> np.ndarray:
+        """The nearest grid values (m,) that the column can have."""
+        if self.unit is None:
+            return grid_values
+        return np.asarray(np.rint(grid_values))
+
+
+def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Values (k,) at positions (m,), or on a line between two of them."""
+    with np.errstate(invalid="ignore"):
+        whole = positions.astype(np.int64)
+    if (whole == positions).all():  # as most are, and this is quick
+        return np.asarray(values[whole], dtype=np.float64)
+    return np.asarray(np.interp(positions, np.arange(len(values)), values))
+
+
+@dataclass(frozen=True, eq=False)
 class Column:
-    """A column of which is known what it is. The module explains its coordinates."""
+    """The cells of a column and its kind, levels and grid.
+
+    The module explains the coordinates of cells.
+    """
 
     encoded: EncodedColumn  # the user's cells
     kind: Kind
     level_codes: np.ndarray  # (k,), the code of the level at each position
-    # (k,), what the levels are, ascending: integers of the unit, or floats if it is
-    # None. Of categories, the positions.
-    integer_values: np.ndarray
-    unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    step: int = 1  # units between neighbours on the grid
-    quantity: Literal["number", "time", "duration"] = "number"
+    grid: Grid  # of the levels; empty if the column is left out, or of identifiers
+    quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
     observed_only: bool = False  # whether only values that occur may be drawn
     identifier_reason: str = ""  # why it is an identifier
@@ -145,7 +255,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it has numbers or times, between which others are thinkable."""
+        """Whether it has numbers or times, so that others may be between them."""
         return self.kind in NUMBERS
 
     @property
@@ -173,80 +283,19 @@ class Column:
         position_of_code[-1] = -1.0  # the code −1 of a missing cell is this last one
         return np.asarray(position_of_code[self.encoded.codes])
 
-    # Numbers
+    @property
+    def unit(self) -> Fraction | None:
+        """What scaled values count, in ones or seconds; None for floats, categories."""
+        return self.grid.unit
 
     @property
-    def origin(self) -> int:
-        """The integer value of the number 0; 0 for floats, which are their numbers."""
-        if self.unit is None:
-            return 0
-        return int(self.integer_values[0])
-
-    @cached_property
     def level_numbers(self) -> np.ndarray:
-        """(k,), the number at each position, ascending."""
-        if self.unit is None:
-            return self.integer_values
-        steps = (self.integer_values - self.origin) // self.step
-        return np.asarray(steps.astype(np.float64))
+        """(k,), the grid values of the levels, ascending."""
+        return self.grid.grid_values
 
     def numbers(self, positions: np.ndarray) -> np.ndarray:
-        """The numbers (m,) at positions (m,); NaN where cells are missing."""
-        if len(self.level_numbers) == 0:
-            return np.full(len(positions), np.nan)
-        numbers = _values_at(self.level_numbers, positions)
-        return np.where(positions < 0, np.nan, numbers)
-
-    def positions_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The positions (m,) of numbers (m,): NaN outside the range, −1 for NaN."""
-        positions = np.interp(
-            numbers, self.level_numbers, np.arange(self.n_levels), np.nan, np.nan
-        )
-        # np.interp may miss a level by a rounding error, and only levels are exact.
-        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
-        is_level = self.level_numbers[nearest] == numbers
-        positions = np.where(is_level, nearest, positions)
-        return np.where(np.isnan(numbers), -1.0, positions)
-
-    def round_to_grid(self, numbers: np.ndarray) -> np.ndarray:
-        """The nearest numbers that the column can have."""
-        if self.unit is None:
-            return numbers
-        return np.asarray(np.rint(numbers))
-
-    def integer_values_at(self, positions: np.ndarray) -> np.ndarray:
-        """The exact integer values (m,) at positions (m,) of no missing cells.
-
-        They are floats if there is no unit, and Python's integers if they are large.
-        """
-        level = np.floor(positions).astype(np.int64)
-        values = self.integer_values[level]
-        is_new = positions != level
-        new_numbers = self.numbers(positions[is_new])
-        if self.unit is not None:
-            steps = np.rint(new_numbers).astype(np.int64)
-            steps = steps.astype(self.integer_values.dtype)
-            new_numbers = self.origin + self.step * steps
-        values[is_new] = new_numbers
-        return np.asarray(values)
-
-    def numbers_of_integers(
-        self, integers: np.ndarray, unit: Fraction | None
-    ) -> np.ndarray:
-        """The numbers (m,) of integers (m,) that count another unit; None for floats.
-
-        Numbers of values that are not on the grid are not whole.
-        """
-        ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
-        numerator = ratio.numerator
-        denominator = ratio.denominator
-        if self.unit is None or unit is None:
-            values = integers * float(numerator) / float(denominator)
-            return np.asarray((values - self.origin) / self.step)
-        # Python's integers divide exactly, and round once.
-        scaled = integers.astype(object) * numerator - self.origin * denominator
-        steps = [value / (denominator * self.step) for value in scaled.tolist()]
-        return np.array(steps, dtype=np.float64)
+        """The grid values (m,) at positions (m,); NaN where cells are missing."""
+        return self.grid.positions_to_grid_values(positions)
 
     # New values
 
@@ -258,20 +307,21 @@ class Column:
         """
         if not self.is_number or self.observed_only:
             return False
-        if np.abs(self.level_numbers).max(initial=0) >= MAX_EXACT_FLOAT:
+        if np.abs(self.grid.grid_values).max(initial=0) >= MAX_EXACT_FLOAT:
             return False
         every = max(1, self.n_levels // _MAX_CELLS_READ)
         positions = np.arange(0, self.n_levels, every)
-        written = self._values_of_numbers(positions)
-        pairs = zip(written, self.levels.iloc[positions], strict=True)
-        share_alike = float(np.mean([str(a) == str(b) for a, b in pairs]))
-        return share_alike >= _MIN_SHARE_ALIKE
+        pairs = zip(
+            self._write_values(positions), self.levels.iloc[positions], strict=True
+        )
+        is_alike = [str(written) == str(level) for written, level in pairs]
+        return float(np.mean(is_alike)) >= _MIN_SHARE_ALIKE
 
     @cached_property
     def interpolable(self) -> np.ndarray:
-        """(k,), which levels new values may be next to: those of few rows.
+        """(k,), whether new values may be next to each level: those of few rows.
 
-        None if the column has few different values, or no new ones.
+        No level is, if the column has few different values, or allows no new ones.
         """
         k = self.n_levels
         n = int((~self.encoded.missing).sum())
@@ -299,10 +349,10 @@ class Column:
         A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
         result is the position `fallback`.
         """
-        low_numbers = self.numbers(np.maximum(low, 0))
-        high_numbers = self.numbers(np.maximum(high, 0))
-        numbers = low_numbers + fraction * (high_numbers - low_numbers)
-        new = self.positions_of(self.round_to_grid(numbers))
+        low_values = self.grid.positions_to_grid_values(np.maximum(low, 0))
+        high_values = self.grid.positions_to_grid_values(np.maximum(high, 0))
+        grid_values = low_values + fraction * (high_values - low_values)
+        new = self.grid.grid_values_to_positions(self.grid.round(grid_values))
         allowed = self.is_interpolable(low) & self.is_interpolable(high) & (new >= 0)
         return np.where(allowed, new, fallback)
 
@@ -366,7 +416,7 @@ class Column:
     def decode(self, positions: np.ndarray, rng: np.random.Generator) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
-        Identifiers are made up, by random numbers.
+        Identifiers are new ones, drawn at random.
         """
         if self.kind == "identifier":
             return self._new_identifiers(positions < 0, rng)
@@ -375,7 +425,7 @@ class Column:
         values = self.encoded.to_series(code_of_level[level])
         is_new = positions != level
         if is_new.any():
-            new_values = self._values_of_numbers(positions[is_new])
+            new_values = self._write_values(positions[is_new])
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
@@ -386,32 +436,34 @@ class Column:
         values = np.full(len(missing), None, dtype=object)
         n = int((~missing).sum())
         values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
-        return pandas().Series(values, dtype=object).astype(self.encoded.dtype)
+        return import_pandas().Series(values, dtype=object).astype(self.encoded.dtype)
 
-    def _values_of_numbers(self, positions: np.ndarray) -> pd.Series:
-        """The values at positions, made of their numbers even if they are levels."""
+    def _write_values(self, positions: np.ndarray) -> pd.Series:
+        """The values at positions, written anew even if they are levels."""
         value_type = self.encoded.value_type
-        unit = self.unit or Fraction(1)
-        integers = self.integer_values_at(positions)
-        values: Any = integers
+        unit = self.grid.unit or Fraction(1)
+        scaled_values = self.grid.positions_to_scaled_values(positions)
+        values: Any = scaled_values
         if value_type == "Decimal":
             exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
-            values = [Decimal(f"{integer}e{exponent}") for integer in integers.tolist()]
+            values = [
+                Decimal(f"{value}e{exponent}") for value in scaled_values.tolist()
+            ]
         elif value_type == "date":
-            values = integers.astype("datetime64[D]").tolist()
+            values = scaled_values.astype("datetime64[D]").tolist()
         elif isinstance(self.text_format, DateFormat):
-            times = integers.astype(f"datetime64[{TIME_UNITS[unit]}]")
+            times = scaled_values.astype(f"datetime64[{TIME_UNITS[unit]}]")
             values = self.text_format.write(times)
         elif value_type in ("float", "str"):
-            values = integers / unit.denominator
+            values = scaled_values / unit.denominator
             if self.text_format is not None:
                 values = self.text_format.write(values)
         if self.encoded.dtype == "object":
-            return pandas().Series(values, dtype=object)
-        return pandas().Series(values).astype(self.encoded.dtype)
+            return import_pandas().Series(values, dtype=object)
+        return import_pandas().Series(values).astype(self.encoded.dtype)
 
     def locate(self, values: pd.Series) -> Located:
-        """Where values (m,), none of them missing, or texts for them are.
+        """Where values (m,) are. They may be texts, but none is missing.
 
         A `DataError` names a value that the column cannot have.
         """
@@ -424,16 +476,20 @@ class Column:
         positions = np.array(
             [position_of.get(value, -1) for value in values.tolist()], dtype=np.float64
         )
-        numbers = self.numbers(positions)
+        grid_values = self.grid.positions_to_grid_values(positions)
         new = np.flatnonzero(positions < 0)
         new_values = values.iloc[new]
         if not len(new):
-            return Located(positions, numbers, new_values)
+            return Located(positions, grid_values, new_values)
         dtype = self.encoded.levels.dtype
         try:
             new_values = self._convert_new_values(new_values, as_texts)
-            integers, unit = integer_values_of(new_values, value_type, self.text_format)
-            numbers[new] = self.numbers_of_integers(integers, unit)
+            scaled_values, unit = to_scaled_values(
+                new_values, value_type, self.text_format
+            )
+            grid_values[new] = self.grid.scaled_values_to_grid_values(
+                scaled_values, unit
+            )
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
                 f"{values.iloc[new[0]]!r} does not fit the column, which is "
@@ -442,14 +498,14 @@ class Column:
                 column=self.name,
             ) from error
         positions[new] = np.interp(
-            numbers[new], self.level_numbers, np.arange(self.n_levels)
+            grid_values[new], self.grid.grid_values, np.arange(self.n_levels)
         )
-        return Located(positions, numbers, new_values)
+        return Located(positions, grid_values, new_values)
 
     def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
         if not self.is_number:
-            raise ValueError(f"it has {shown(self.levels.tolist())}")
+            raise ValueError(f"it has {format_names(self.levels.tolist())}")
         dtype = self.encoded.levels.dtype
         value_type = self.encoded.value_type
         if as_texts:
@@ -460,7 +516,7 @@ class Column:
             return converted
         make = OBJECT_OF_TEXT[value_type]
         objects = [make(str(value)) for value in converted]
-        return pandas().Series(objects, dtype=object)
+        return import_pandas().Series(objects, dtype=object)
 
     def encode(self, cells: EncodedColumn) -> np.ndarray:
         """The positions (m,) of other cells (m,) of this column.
@@ -475,7 +531,7 @@ class Column:
         positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
         return positions
 
-    # What the user is told
+    # What `columns_` says
 
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
@@ -497,9 +553,10 @@ class Column:
             return f"{self.identifier_reason}: new ones like {example}"
         if self.is_number:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
-        note = shown(self.levels.tolist()) or "all missing"
+        note = format_names(self.levels.tolist()) or "all missing"
         if self.discloses_rows:
-            note += "; SAMPLES CONTAIN REAL VALUES, most of which belong to one row"
+            # At the front, because long notes are cut.
+            note = f"REAL VALUES in samples, most of which belong to one row; {note}"
         return note
 
     @property
@@ -512,31 +569,22 @@ class Column:
         return self.is_category and many_rows and 2 * n_once > n
 
 
-def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Values (k,) at positions (m,), or on a line between two of them."""
-    with np.errstate(invalid="ignore"):
-        whole = positions.astype(np.int64)
-    if (whole == positions).all():  # as most are, and this is quick
-        return np.asarray(values[whole], dtype=np.float64)
-    return np.asarray(np.interp(positions, np.arange(len(values)), values))
-
-
-def infer_schema(
+def infer_column(
     encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
 ) -> Column:
-    """What a column is: numbers, categories, identifiers …
+    """Infer the kind, the levels and the grid of a column from its cells.
 
     Parameters
     ----------
     encoded : the cells of the column
-    distinct_rows : numbers of the table's rows without repetitions of whole rows
+    distinct_rows : indices of the table's rows without repetitions of whole rows
     wanted : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
     """
     kind, date_format = _parse_wanted_kind(encoded.name, wanted)
     counts = np.bincount(encoded.codes[encoded.codes >= 0])
     present = np.flatnonzero(counts)  # codes of the levels that have a cell
     if kind == "drop":
-        return Column(encoded, "drop", present[:0], np.empty(0))
+        return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
 
     reason = _identifier_reason(encoded, distinct_rows, wanted)
     if reason and reason != identifiers.NEARLY_UNIQUE:
@@ -555,12 +603,17 @@ def infer_schema(
     return _category(encoded, counts, kind)
 
 
-def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[Any, str]:
-    """The kind and the format of dates that a user gave; empty if there is none."""
+def _is_user_kind(kind: str) -> TypeGuard[UserKind]:
+    """Whether a user may give a column this kind."""
+    return kind in KINDS
+
+
+def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, str]:
+    """The kind that a user gave, and the format of dates, empty if there is none."""
     if wanted is None:
-        return "", ""
+        return None, ""
     kind, _, date_format = wanted.partition(":")
-    if kind not in KINDS or (date_format and kind != "datetime"):
+    if not _is_user_kind(kind) or (date_format and kind != "datetime"):
         raise ParameterError(
             "columns",
             {name: wanted},
@@ -583,9 +636,8 @@ def _identifier_reason(
 
 def _identifier(encoded: EncodedColumn, present: np.ndarray, reason: str) -> Column:
     """A column of identifiers. All values are at the position 0."""
-    return Column(
-        encoded, "identifier", present[:1], np.empty(0), identifier_reason=reason
-    )
+    grid = Grid(np.empty(0))
+    return Column(encoded, "identifier", present[:1], grid, identifier_reason=reason)
 
 
 def _is_constant(encoded: EncodedColumn, present: np.ndarray) -> bool:
@@ -600,37 +652,38 @@ def _constant(encoded: EncodedColumn, present: np.ndarray) -> Column:
     is_number = encoded.value_type not in ("str", "bool") and not encoded.categorical
     if len(present) and is_number:
         return _numeric_column(encoded, present, "constant", None)
-    return Column(encoded, "constant", present, np.zeros(len(present)))
+    return Column(encoded, "constant", present, Grid(np.zeros(len(present))))
 
 
-def _category(encoded: EncodedColumn, counts: np.ndarray, kind: Any) -> Column:
+def _category(encoded: EncodedColumn, counts: np.ndarray, kind: Kind | None) -> Column:
     """A column of categories, of which `counts` says how many cells each code has.
 
-    An empty `kind` is chosen.
+    A `kind` of None is chosen.
     """
     if encoded.value_type == "bool" and not encoded.categorical:
         kind = "boolean"
-    elif not kind and encoded.categorical == "ordered":
+    elif kind is None and encoded.categorical == "ordered":
         kind = "ordered"
-    elif not kind:
+    elif kind is None:
         kind = "category"
     level_codes = np.flatnonzero(counts)
     if kind != "ordered":
         by_frequency = np.argsort(-counts[level_codes], kind="stable")
         level_codes = level_codes[by_frequency]
     positions = np.arange(len(level_codes), dtype=np.float64)
-    return Column(encoded, kind, level_codes, positions)
+    return Column(encoded, kind, level_codes, Grid(positions))
 
 
 def _infer_numeric(
-    encoded: EncodedColumn, present: np.ndarray, kind: Any, date_format: str
+    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None, date_format: str
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
     last = encoded.levels.iloc[present[-1]]
     may_be_text = value_type == "str"
-    if value_type in ("int", "float"):  # dates may be numbers such as 20240131
-        may_be_text = bool(date_format) or 19e6 < last < 21e6
+    if value_type in ("int", "float"):
+        low, high = _COMPACT_DATE_RANGE
+        may_be_text = bool(date_format) or low < last < high
     text_format = None
     if may_be_text:
         text_format = _infer_text_format(encoded, present, kind, date_format)
@@ -649,37 +702,29 @@ def _infer_numeric(
 def _numeric_column(
     encoded: EncodedColumn,
     present: np.ndarray,
-    kind: Any,
+    kind: Kind | None,
     text_format: TextFormat | None,
 ) -> Column:
-    """The column of numbers or times; an empty `kind` is chosen."""
-    integer_values, unit = integer_values_of(
+    """The column of numbers or times; a `kind` of None is chosen."""
+    scaled_values, unit = to_scaled_values(
         encoded.levels.iloc[present], encoded.value_type, text_format
     )
-    ascending = np.argsort(integer_values, kind="stable")
-    integer_values = integer_values[ascending]
+    ascending = np.argsort(scaled_values, kind="stable")
+    scaled_values = scaled_values[ascending]
     # A user who calls floats continuous wants no grid of their last decimal.
     is_float = encoded.levels.dtype.kind == "f"
     if unit is not None and kind == "continuous" and is_float:
-        integer_values = integer_values / unit.denominator
+        scaled_values = scaled_values / unit.denominator
         unit = None
-    step = 1
-    if unit is not None:
-        if int(integer_values[-1]) - int(integer_values[0]) >= 2**62:
-            integer_values = integer_values.astype(object)  # differences are too large
-        if len(integer_values) >= _MIN_LEVELS:
-            step = int(np.gcd.reduce(integer_values - integer_values[0])) or 1
 
     quantity = _quantity(encoded, text_format)
-    if not kind:
+    if kind is None:
         kind = _kind_of_numbers(quantity, unit)
     column = Column(
         encoded,
         kind,
         level_codes=present[ascending],
-        integer_values=integer_values,
-        unit=unit,
-        step=step,
+        grid=_infer_grid(scaled_values, unit),
         quantity=quantity,
         text_format=text_format,
     )
@@ -688,21 +733,30 @@ def _numeric_column(
     return column
 
 
-def _quantity(
-    encoded: EncodedColumn, text_format: TextFormat | None
-) -> Literal["number", "time", "duration"]:
+def _infer_grid(scaled_values: np.ndarray, unit: Fraction | None) -> Grid:
+    """The grid of ascending levels (k,), with the largest step that fits all of them."""
+    if unit is None:
+        return Grid(scaled_values)
+    if int(scaled_values[-1]) - int(scaled_values[0]) >= _MAX_INT64_DIFFERENCE:
+        scaled_values = scaled_values.astype(object)  # Python's integers
+    step = 1
+    if len(scaled_values) >= _MIN_LEVELS:
+        step = int(np.gcd.reduce(scaled_values - scaled_values[0])) or 1
+    return Grid(scaled_values, unit, step)
+
+
+def _quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantity:
     """What numbers of the column measure."""
-    if isinstance(text_format, DateFormat) or encoded.value_type in (
-        "date",
-        "datetime",
-    ):
+    if isinstance(text_format, DateFormat):
+        return "time"
+    if encoded.value_type in ("date", "datetime"):
         return "time"
     if encoded.value_type == "timedelta":
         return "duration"
     return "number"
 
 
-def _kind_of_numbers(quantity: str, unit: Fraction | None) -> Kind:
+def _kind_of_numbers(quantity: Quantity, unit: Fraction | None) -> Kind:
     """The kind of a column of numbers or times."""
     if quantity != "number":
         return "datetime"
@@ -722,37 +776,34 @@ def _is_on_calendar(column: Column) -> bool:
         if len(times) >= _MIN_LEVELS:
             wall_clock = times.dt.tz_localize(None).astype("int64").to_numpy()
             wall_clock_step = np.gcd.reduce(wall_clock - wall_clock[0])
-            if wall_clock_step > column.step:
+            if wall_clock_step > column.grid.step:
                 return True
     else:
-        assert column.unit is not None, "times are integers of a unit"
-        unit_name = TIME_UNITS[column.unit]
-        times = pandas().Series(
-            column.integer_values.astype(f"datetime64[{unit_name}]")
+        grid = column.grid
+        assert grid.unit is not None, "times are integers of a unit"
+        unit_name = TIME_UNITS[grid.unit]
+        times = import_pandas().Series(
+            grid.scaled_values.astype(f"datetime64[{unit_name}]")
         )
     is_midnight = times == times.dt.normalize()
     return bool(((times.dt.day == 1) & is_midnight).all())
 
 
 def _infer_text_format(
-    encoded: EncodedColumn, present: np.ndarray, kind: str, date_format: str
+    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None, date_format: str
 ) -> TextFormat | None:
     """How texts write numbers or times, or integers dates; None for other texts.
 
     A `DataError` names the first cell that is written in another way than most.
     """
     texts = encoded.levels.iloc[present].astype(str).tolist()
+    text_format: TextFormat | None = None
     if date_format:
-        text_format: TextFormat | None = DateFormat(date_format)
-    else:
-        text_format = None
-        if kind in ("", "datetime"):
-            text_format = _infer_one_date_format(encoded, present, texts)
-        if text_format is None and kind != "datetime" and encoded.value_type == "str":
-            codes = encoded.codes[encoded.codes >= 0]
-            every = max(1, len(codes) // _MAX_CELLS_READ)
-            cells = encoded.levels.iloc[codes[::every]]
-            text_format = infer_number_format(cells.to_numpy(dtype=object))
+        text_format = DateFormat(date_format)
+    elif kind is None or kind == "datetime":
+        text_format = _infer_one_date_format(encoded, present, texts)
+    if text_format is None and kind != "datetime" and encoded.value_type == "str":
+        text_format = _infer_number_format(encoded)
     if text_format is None:
         return None
     unreadable = np.isnan(text_format.parse(texts))
@@ -761,6 +812,14 @@ def _infer_text_format(
         others = date_format or "numbers"
         raise _odd_cell(encoded, present[first], f"but others are {others}")
     return text_format
+
+
+def _infer_number_format(encoded: EncodedColumn) -> NumberFormat | None:
+    """How the texts of a column write numbers; None if they are other texts."""
+    codes = encoded.codes[encoded.codes >= 0]
+    every = max(1, len(codes) // _MAX_CELLS_READ)
+    cells = encoded.levels.iloc[codes[::every]]
+    return infer_number_format(cells.to_numpy(dtype=object))
 
 
 def _infer_one_date_format(
@@ -779,7 +838,7 @@ def _infer_one_date_format(
         raise _odd_cell(encoded, present[0], fact, kinds)
     every = max(1, len(texts) // _MAX_CELLS_READ)
     looks_like_date = [
-        _LOOKS_LIKE_DATE.fullmatch(text.strip()) is not None for text in texts[::every]
+        _DATE_AND_TIME.fullmatch(text.strip()) is not None for text in texts[::every]
     ]
     if np.mean(looks_like_date) >= _MIN_SHARE_ALIKE:
         first = every * int(np.argmin(looks_like_date))
@@ -806,13 +865,15 @@ def _odd_cell(
     )
 
 
-def _refuse_free_text(encoded: EncodedColumn, present: np.ndarray, kind: str) -> None:
+def _refuse_free_text(
+    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None
+) -> None:
     """Raise a `DataError` for texts that cannot be categories.
 
     These are texts where the user wants numbers, and many long, different texts.
     """
     texts = encoded.levels.iloc[present].tolist()
-    if kind:
+    if kind is not None:
         raise DataError(
             f"the column is text such as {texts[0]!r}, not {kind}",
             "convert it",

@@ -6,8 +6,8 @@
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A comparison or sum with a missing cell holds. A column that follows from another in
-every row, as a country from its town, is kept so without being asked for
+A comparison or sum with a missing cell holds. Functional dependencies, as of a country
+on its town, are found in the table and hold without being asked for
 (`find_dependencies`). Names that are not words stand in backquotes:
 ``"`unit price` >= 0"``.
 
@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, TypeGuard
 import numpy as np
 
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import pandas
+from sliceflow.spaces.tables.cells import import_pandas
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 
@@ -44,21 +44,35 @@ _COMPARISON = re.compile(
     rf"\s*{_NAME}\s*([<>]=?|==?)\s*([+-]?\s*{_TERM}(\s*[+-]\s*{_TERM})*)\s*"
 )
 
+# ≥ and > become ≤ and < when both sides change their sign.
+Relation = Literal["<=", "<", "="]
+_RELATIONS: dict[str, Relation] = {
+    "<=": "<=",
+    ">=": "<=",
+    "<": "<",
+    ">": "<",
+    "=": "=",
+    "==": "=",
+}
+
 # Terms of a sum below this are added in 64 bits: up to 32 of them cannot overflow.
 # Python's own integers add larger ones.
 _MAX_FAST_INTEGER = 2**58
-# Relative rounding error that sums of floats may have.
+# A sum of floats holds if it is off by no more than this share of its largest term.
+# The rounding errors of a few additions are far smaller.
 _FLOAT_TOLERANCE = 1e-9
-# A total of floats is computed with a tolerance of a step that is larger.
+# If some columns of a sum are floats, rounding errors move what is computed for one
+# with a unit off its grid. It is rounded if it is off by no more steps than this.
 _STEP_TOLERANCE = 1e-6
-# Rows per level that a column must have on average, so that others may follow from it.
-# With fewer it would be hard to tell a rule from chance.
+# Rows per level that a determinant must have on average. With fewer it would be hard
+# to tell a dependency from chance. A round number.
 _MIN_ROWS_PER_LEVEL = 5
-# A dependency must be less probable than this in columns that are independent.
+# A dependency must be less probable than this in columns that are independent. There
+# are at most 300² pairs of columns, so that hardly any table has one by chance.
 _MAX_CHANCE = 1e-9
-# Rows that refute most pairs of columns, before all rows are compared.
+# These first rows refute most pairs of columns, before all rows are compared.
 _ROWS_COMPARED_FIRST = 500
-# Columns among which dependencies are looked for; every pair of them is compared.
+# The first columns, among which dependencies are searched: every pair is compared.
 _MAX_COLUMNS_COMPARED = 300
 
 
@@ -73,7 +87,7 @@ class LinearRule:
     text: str  # as the user wrote it
     columns: tuple[int, ...]
     weights: tuple[float, ...]
-    relation: Literal["<=", "<", "="]
+    relation: Relation
     bound: float = 0
     unit: Fraction | None = None
 
@@ -94,7 +108,7 @@ class CombinationRule:
 
 @dataclass(frozen=True)
 class MembershipRule:
-    """A column has one of some positions, −1 for a missing cell."""
+    """A column has one of the listed positions, −1 for a missing cell."""
 
     text: str
     columns: tuple[int]
@@ -204,8 +218,9 @@ class Rules:
     def complete(self, z: np.ndarray, computable: np.ndarray) -> np.ndarray:
         """Compute cells of sums in z (m, d), in place; which rows keep all rules (m,).
 
-        Only the cells in `computable` (m, d) change. A row with a cell that is still
-        not drawn, or cannot be computed, does not count as one that keeps the rules.
+        Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
+        columns. A row with a cell that is still not drawn, or cannot be computed, does
+        not count as one that keeps the rules.
         """
         keeps_rules = self._keep(self.rules, z, computable)
         return np.asarray(keeps_rules & np.isfinite(z).all(1))
@@ -218,14 +233,14 @@ class Rules:
         rows: np.ndarray,
         positions: np.ndarray,
     ) -> np.ndarray:
-        """Whether a column may have certain positions, as far as the rest is drawn.
+        """Whether a column may have certain positions, given what is drawn so far.
 
         Parameters
         ----------
-        c : the number of the column
+        c : the index of the column
         z : (m, d), all rows that are being drawn, with NaN for what is not drawn yet
         missing : whether cells may be missing
-        rows : (k,), the numbers of the rows in question
+        rows : (k,), the indices of the rows in question
         positions : (k,), what the column may have there
         """
         allowed = missing | (positions >= 0)
@@ -249,7 +264,10 @@ class Rules:
     def _keep(
         self, rules: Sequence[Rule], z: np.ndarray, computable: np.ndarray
     ) -> np.ndarray:
-        """Compute sums in place; which rows (m,) have all sums and keep the rules."""
+        """Compute sums in place; which rows (m,) have all sums and keep the rules.
+
+        z is (m, d), and `computable` (m, d) or (d,).
+        """
         self._compute_sums(z, computable)
         keeps_rules = ~np.isinf(z).any(1)
         for rule in rules:
@@ -279,14 +297,14 @@ class Rules:
 
     def _occurs(self, positions: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
         """Which combinations of positions (m, k) of some columns are in the table."""
-        pd = pandas()
+        pd = import_pandas()
         if columns not in self._combinations:
             all_rows = pd.DataFrame(self.z[:, columns])
             self._combinations[columns] = all_rows.drop_duplicates().to_numpy()
         known = self._combinations[columns]
-        both = pd.DataFrame(np.concatenate((known, positions)))
+        frame = pd.DataFrame(np.concatenate((known, positions)))
         # Groups are numbered as they appear, so those of known combinations come first.
-        group = both.groupby([*both], sort=False).ngroup().to_numpy()
+        group = frame.groupby([*frame], sort=False).ngroup().to_numpy()
         return np.asarray(group[len(known) :] < len(known))
 
     def _broken_sums(self, rule: LinearRule, z: np.ndarray) -> np.ndarray:
@@ -314,12 +332,12 @@ class Rules:
         """weight·column of rows (m,)."""
         column = self.columns[c]
         weight = rule.weights[rule.columns.index(c)]
-        values = column.integer_values_at(z[:, c])
+        values = column.grid.positions_to_scaled_values(z[:, c])
         if rule.unit is None:
             values = values.astype(np.float64)
         else:
-            lowest = int(column.integer_values[0])
-            highest = int(column.integer_values[-1])
+            lowest = int(column.grid.scaled_values[0])
+            highest = int(column.grid.scaled_values[-1])
             if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
                 values = values.astype(object)
         return np.asarray(weight * values)
@@ -337,33 +355,63 @@ class Rules:
     def _compute_sums(self, z: np.ndarray, computable: np.ndarray) -> None:
         """Compute cells of sums in z (m, d), in place, ∞ for those that cannot be.
 
-        First come sums in which only one cell may change. Of several, the total is
-        computed, or else the last part. Then there may be others with only one.
+        First come cells that are determined: no other cell of their sum may change.
+        Where several may, the total is computed, or else the last part, and the others
+        stay as drawn. That may determine cells of other sums.
+
+        Take ab = a + b and abc = ab + c, with abc = 10 and c = 4 given, and with a = 1
+        and b = 2 drawn. Of abc = ab + c only ab may change, so it is 6. Now a and b may
+        change in ab = a + b. It is b that does, and is 5.
         """
         computable = computable & (z != -1)  # a cell that was drawn as missing stays
-        for only_one in (True, False, True):
+        self._compute_determined_cells(z, computable)
+        for rule in [*self.sums, *reversed(self.sums)]:
+            self._compute_sum(rule, z, computable, only_determined=False)
+        self._compute_determined_cells(z, computable)
+
+    def _compute_determined_cells(self, z: np.ndarray, computable: np.ndarray) -> None:
+        """Compute cells of sums of which no other cell may change, in place.
+
+        Each computed cell may determine one of another sum, so this goes on until
+        there is none. It ends, because each round makes cells uncomputable.
+        """
+        is_changed = True
+        while is_changed:
+            is_changed = False
             for rule in [*self.sums, *reversed(self.sums)]:
-                self._compute_sum(rule, z, computable, only_one)
+                if self._compute_sum(rule, z, computable, only_determined=True):
+                    is_changed = True
 
     def _compute_sum(
-        self, rule: LinearRule, z: np.ndarray, computable: np.ndarray, only_one: bool
-    ) -> None:
-        """Compute a cell of one sum in each row where all others are there, in place.
+        self,
+        rule: LinearRule,
+        z: np.ndarray,
+        computable: np.ndarray,
+        only_determined: bool,
+    ) -> bool:
+        """Compute a cell of one sum in each row where all others are known, in place.
 
-        With `only_one`, not in rows where others are computable, too. Cells of a sum
-        that was computed are no longer computable.
+        With `only_determined`, not in rows where others may change, too. All cells of
+        a sum with a computed cell become uncomputable in `computable` (m, d), in place.
+
+        Returns
+        -------
+        whether a cell was computed
         """
+        is_changed = False
         total, *parts = rule.columns
         for c in (total, *reversed(parts)):
             others = [other for other in rule.columns if other != c]
             known = (z[:, others] >= 0) & np.isfinite(z[:, others])
             may_compute = computable[:, c] & known.all(1)
-            if only_one:
+            if only_determined:
                 may_compute &= ~computable[:, others].any(1)
             if may_compute.any():
                 rows = np.flatnonzero(may_compute)
                 z[rows, c] = self._position_in_sum(rule, c, z[rows])
                 computable[np.ix_(may_compute, rule.columns)] = False
+                is_changed = True
+        return is_changed
 
     def _position_in_sum(self, rule: LinearRule, c: int, z: np.ndarray) -> np.ndarray:
         """The positions (m,) of a column that follow from the other columns of a sum.
@@ -373,13 +421,15 @@ class Rules:
         column = self.columns[c]
         sign = int(np.sign(rule.weights[rule.columns.index(c)]))
         value = -sign * self._difference(rule, z, without=c)
-        numbers = column.numbers_of_integers(value, rule.unit)
-        on_grid = column.round_to_grid(numbers)
+        grid_values = column.grid.scaled_values_to_grid_values(value, rule.unit)
+        on_grid = column.grid.round(grid_values)
         tolerance = 0.0
         if rule.unit is None:
             tolerance = _STEP_TOLERANCE
-        positions = column.positions_of(on_grid)
-        is_possible = (np.abs(on_grid - numbers) <= tolerance) & ~np.isnan(positions)
+        positions = column.grid.grid_values_to_positions(on_grid)
+        is_possible = (np.abs(on_grid - grid_values) <= tolerance) & ~np.isnan(
+            positions
+        )
         return np.where(is_possible, positions, np.inf)
 
 
@@ -410,28 +460,30 @@ def _parse_comparison(
     sign = 1
     if ">" in operator:  # a > b is −a < −b
         sign = -1
-    relation: Any = operator.replace(">", "<").replace("==", "=")
+    relation = _RELATIONS[operator]
     names = [name]
     signs = [sign]
     bound = Fraction(0)
     for minus, other_name, number in re.findall(rf"([+-]?)\s*{_TERM}", right_side):
-        sign_on_the_left = sign if minus == "-" else -sign
+        sign_on_the_left = -sign
+        if minus == "-":
+            sign_on_the_left = sign
         if other_name:
             names.append(other_name)
             signs.append(sign_on_the_left)
         else:
             bound -= sign_on_the_left * Fraction(number)
-    numbers = _find_columns(text, names, columns, numeric=True)
+    indices = _find_columns(text, names, columns, numeric=True)
     compares_two = relation != "=" and len(signs) == 2 and sum(signs) == 0
-    _check_quantities(text, [columns[c] for c in numbers], bound, compares_two)
+    _check_quantities(text, [columns[c] for c in indices], bound, compares_two)
 
-    units = [columns[c].unit for c in numbers]
+    units = [columns[c].unit for c in indices]
     known_units = [unit for unit in units if unit is not None]
     if len(known_units) < len(units):  # some are floats
         weights = [
             sign * float(unit or 1) for sign, unit in zip(signs, units, strict=True)
         ]
-        return LinearRule(text, numbers, tuple(weights), relation, float(bound))
+        return LinearRule(text, indices, tuple(weights), relation, float(bound))
     # The finest unit of which all columns and the bound are integers.
     finest = min(known_units)
     finest /= (bound / finest).denominator
@@ -439,7 +491,7 @@ def _parse_comparison(
         sign * int(unit / finest) for sign, unit in zip(signs, known_units, strict=True)
     ]
     return LinearRule(
-        text, numbers, tuple(integers), relation, int(bound / finest), finest
+        text, indices, tuple(integers), relation, int(bound / finest), finest
     )
 
 
@@ -463,7 +515,7 @@ def _check_quantities(
 def _find_columns(
     text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = False
 ) -> tuple[int, ...]:
-    """The numbers of the columns with these names, of numbers or times if `numeric`."""
+    """The indices of the columns with these names, of numbers or times if `numeric`."""
     known = [str(column.name) for column in columns]
     names = [name.strip("`") for name in quoted]
     for name in names:
@@ -484,15 +536,21 @@ def _find_columns(
 
 
 def find_dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
-    """Columns from which others follow, such as a country from its town.
+    """Functional dependencies of one column on another, as of a country on its town.
 
-    The rule must be too good for chance: if the most frequent value of the other column
-    has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ.
-    Missing cells break no rule. z (n, d) are the positions of the rows.
+    The town is the *determinant*: all rows with the same town have the same country,
+    the *dependent*. Missing cells break no dependency. It must be too good for chance:
+    if the most frequent value of the dependent has a share p, n rows in k groups with
+    one value each have a probability of at most pⁿ⁻ᵏ in independent columns.
+
+    z (n, d) are the positions of the rows. The rules allow only pairs of values that
+    occur.
     """
     n_levels = dict[int, int]()
     largest_share = dict[int, float]()
-    usable = [c for c, of in enumerate(columns) if of.is_category or of.is_number]
+    usable = [
+        c for c, column in enumerate(columns) if column.is_category or column.is_number
+    ]
     for c in usable[:_MAX_COLUMNS_COMPARED]:
         levels, counts = np.unique(z[:, c], return_counts=True)
         if 1 < len(levels) <= len(z) / _MIN_ROWS_PER_LEVEL:
@@ -500,41 +558,47 @@ def find_dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
             largest_share[c] = float(counts.max() / len(z))
 
     rules = list[Rule]()
-    equivalent = set[int]()  # columns from which others of as many levels follow
-    for a in sorted(n_levels, key=lambda c: (-n_levels[c], c)):
-        rows = np.flatnonzero(z[:, a] >= 0)
-        followers = [
-            b
-            for b in n_levels
-            if b != a and b not in equivalent and n_levels[b] <= n_levels[a]
-        ]
-        followers = [
-            b
-            for b in followers
-            if (len(rows) - n_levels[a]) * np.log(largest_share[b])
-            < np.log(_MAX_CHANCE)
-        ]
-        followers = _followers(z, a, followers, rows[:_ROWS_COMPARED_FIRST])
-        followers = _followers(z, a, followers, rows)
-        for b in followers:
-            if n_levels[b] == n_levels[a]:
-                equivalent.add(a)
-            text = f"combinations({columns[a].name}, {columns[b].name})"
-            rules.append(CombinationRule(text, (a, b), implied=True))
+    # Columns that determine one with as many levels, which then determines them, too.
+    # One of the two rules is enough.
+    one_to_one = set[int]()
+    for determinant in sorted(n_levels, key=lambda c: (-n_levels[c], c)):
+        rows = np.flatnonzero(z[:, determinant] >= 0)
+        n_repeated = len(rows) - n_levels[determinant]
+        candidates = []
+        for c in n_levels:
+            could_depend = n_levels[c] <= n_levels[determinant] and c != determinant
+            log_chance = n_repeated * np.log(largest_share[c])
+            beyond_chance = log_chance < np.log(_MAX_CHANCE)
+            if could_depend and beyond_chance and c not in one_to_one:
+                candidates.append(c)
+        first_rows = rows[:_ROWS_COMPARED_FIRST]
+        candidates = _dependents(z, determinant, candidates, first_rows)
+        for dependent in _dependents(z, determinant, candidates, rows):
+            if n_levels[dependent] == n_levels[determinant]:
+                one_to_one.add(determinant)
+            names = f"{columns[determinant].name}, {columns[dependent].name}"
+            rules.append(
+                CombinationRule(
+                    f"combinations({names})", (determinant, dependent), implied=True
+                )
+            )
     return rules
 
 
-def _followers(
-    z: np.ndarray, a: int, others: Sequence[int], rows: np.ndarray
+def _dependents(
+    z: np.ndarray, determinant: int, candidates: Sequence[int], rows: np.ndarray
 ) -> list[int]:
-    """Of other columns those that have one value for each value of a, in some rows."""
-    by_a = rows[np.argsort(z[rows, a], kind="stable")]
-    same_a = np.diff(z[by_a, a]) == 0
-    followers = []
-    for b in others:
-        positions = z[by_a, b]
+    """The candidates with one value for each value of the determinant, in these rows.
+
+    z (n, d) are positions, and `rows` indices of rows with a known determinant.
+    """
+    sorted_rows = rows[np.argsort(z[rows, determinant], kind="stable")]
+    same_group = np.diff(z[sorted_rows, determinant]) == 0
+    dependents = []
+    for c in candidates:
+        positions = z[sorted_rows, c]
         positions = np.where(positions < 0, np.nan, positions)
         differs = np.abs(np.diff(positions)) > 0  # not next to a missing cell
-        if not (same_a & differs).any():
-            followers.append(b)
-    return followers
+        if not (same_group & differs).any():
+            dependents.append(c)
+    return dependents

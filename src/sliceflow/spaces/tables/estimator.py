@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,30 +14,39 @@ import torch
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, is_int, is_real, require
+from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.saving import Model
-from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
+from sliceflow.spaces.tables.cells import (
+    TableRows,
+    format_names,
+    import_pandas,
+    read_frame,
+)
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.files import as_frame
+from sliceflow.spaces.tables.conditioning import find_value
+from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
     TableAdapter,
     TableHistory,
     TablePlan,
 )
-from sliceflow.spaces.tables.given import condition_on, find_value
 from sliceflow.spaces.tables.imputing import fill
-from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain, generator
+from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.validation import is_int, is_real, require
 
-# `score` draws at least this many rows, so that its own noise is small where there are
-# few rows.
+# `score` draws at least this many rows, so that the noise of its draws is small even if
+# it compares them with few rows. A round number.
 MIN_ROWS_SCORED = 2_000
 
 # `columns_` is printed in lines of this many characters: in a terminal of 80, pandas
 # leaves out columns in the middle, the kind among them, if lines are longer.
 LINE_WIDTH = 79
+
+# Notes are not cut to fewer characters than this, however wide the other columns are: a
+# few letters would say nothing.
 MIN_NOTE_WIDTH = 12
 
 
@@ -111,7 +120,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     ['gold', 'gold', 'gold']
     """
 
-    _kinds = (TablePlan, FittedTable, TableRows)
+    _saved_types = (FittedTable, TableRows)
+    plan_: TablePlan
     _history_type = TableHistory
 
     def __init__(
@@ -119,7 +129,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         *,
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
-        missing: str = "model",
+        missing: Literal["model", "fill"] = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -148,12 +158,14 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             tree_settings=_checked_tree_settings(self.tree_settings),
         )
 
-    def _store_model(self, model: Model) -> None:
+    def _store_model(self, model: Model[TableRows, FittedTable]) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
-        fitted: FittedTable = model.fitted
+        fitted = model.fitted
         if fitted.known_table is None:
+            if model.rows is None:
+                raise ValueError("the table has no rows")
             adapter = self._adapter()
-            table = Table.infer_schema(model.rows, adapter.kinds, adapter.constraints)
+            table = Table.from_rows(model.rows, adapter.kinds, adapter.constraints)
             if not fitted.plan.fits(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
@@ -169,15 +181,12 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         """A DataFrame that says what each column was taken for."""
         table: Table = self._fitted_state().table
         rows = [column.describe() for column in table.columns]
-        for column, row in zip(table.columns, rows, strict=True):
-            if column.discloses_rows:
-                row["note"] = f"REAL VALUES in samples; {row['note']}"
         for rule in table.rules.rules:
             if rule.implied:
                 source, target = rule.columns
                 note = rows[target]["note"]
                 rows[target]["note"] = f"follows from {table.names[source]}, {note}"
-        frame = pandas().DataFrame(rows)
+        frame = import_pandas().DataFrame(rows)
         frame["note"] = _shortened_notes(frame)
         return frame
 
@@ -190,9 +199,9 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def sample(
         self,
         n: int = 1,
-        random_state: Any = None,
         *,
         given: Mapping[Any, Any] | None = None,
+        random_state: Any = None,
     ) -> Any:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
@@ -217,24 +226,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         )
         if not given:
             return fitted.draw(n, seed, missing)
-        conditional = condition_on(fitted.table, given)
-        chain = fit_chain(
-            conditional.table,
-            conditional.z,
-            fixed=list(conditional.fixed),
-            seed=seed.child("given"),
-            settings=fitted.plan.tree_settings_for(missing),
-            strategies=fitted.plan.strategies,
-        )
-        z = draw_rows(
-            conditional.table,
-            list(chain),
-            n,
-            seed=seed,
-            fixed=conditional.fixed,
-            missing=missing,
-        )
-        return conditional.table.frame(z, seed, conditional.values)
+        return fitted.draw_given(n, seed, given, missing)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -268,7 +260,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             return [_python_value(column, part) for part in text.split("|")]
         return _python_value(column, text)
 
-    def impute(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
+    def impute(self, X: Any, n: int = 1, *, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
@@ -279,15 +271,15 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         Parameters
         ----------
         X : DataFrame with the columns of the fitted one, or a path; with missing cells
-        n : 1 returns one DataFrame, more a list: their spread is the uncertainty of the
-            cells
+        n : 1 returns one DataFrame, more a list: how much cells differ between them
+            says how uncertain they are
         random_state : int, RandomState, Generator or None
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
-        frame = as_frame(X)
+        frame = read_if_path(X)
         z = table.positions_of(read_frame(frame))
         filled, unfilled = fill(table, z, n, seed)
         tables = []
@@ -406,5 +398,5 @@ def _warn_of_empty_cells(
     if len(rows_left):
         n_rows = len(frames[0])
         reason = f"constraints cannot be kept in {len(rows_left)} of {n_rows} rows"
-    text = f"impute left cells of {shown(empty)} empty: {reason}"
+    text = f"impute left cells of {format_names(empty)} empty: {reason}"
     warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute

@@ -19,10 +19,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from sliceflow.errors import DataError, duplicates
+from sliceflow.errors import DataError
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
-from sliceflow.spaces.tables.cells import pandas
+from sliceflow.spaces.tables.cells import import_pandas
+from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ _BINARY_FORMATS = {
     ".xls": "excel",
 }
 _SEPARATORS = ",;\t"
-# Rows that tell whether the first one has the names of the columns.
+# These first rows tell whether the very first has the names of the columns.
 _MAX_ROWS_BELOW_HEADER = 100
 _LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
@@ -49,7 +50,7 @@ class _Layout(NamedTuple):
     has_header: bool  # whether the first row has these names
 
 
-def as_frame(X: Any) -> Any:
+def read_if_path(X: Any) -> Any:
     """A table, read from its file if X is a path; anything else is unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_table(X)
@@ -59,7 +60,7 @@ def as_frame(X: Any) -> Any:
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
     path = Path(path)
-    pd = pandas()
+    pd = import_pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     binary_format = _binary_format(path)
@@ -67,10 +68,13 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         return getattr(pd, f"read_{binary_format}")(path)
     text = _read_text(path)
     layout = _find_layout(path, text)
+    header = None
+    if layout.has_header:
+        header = 0
     texts = pd.read_csv(
         io.StringIO(text),
         names=layout.names,
-        header=0 if layout.has_header else None,
+        header=header,
         sep=layout.separator,
         skipinitialspace=True,
         dtype=str,
@@ -87,8 +91,9 @@ def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     binary_format = _binary_format(Path(path))
 
     def write(file: BinaryIO) -> None:
-        # In memory first, because Excel files seek in what they write. It is done here,
-        # because they also use the disk, which may be full.
+        # Excel files seek in what they write, so it is written to memory first. That is
+        # done within `write`, because writers of Excel also use the disk, and
+        # `write_atomically` adds the path to the error of a full one.
         content = io.BytesIO()
         if binary_format is not None:
             getattr(frame, f"to_{binary_format}")(content, index=False)
@@ -115,8 +120,10 @@ def _read_text(path: Path) -> str:
     """The text of a file in UTF-8 or UTF-16; in Windows-1252, with a warning."""
     raw = path.read_bytes()
     encoding = "utf-8-sig"
-    if b"\0" in raw:  # as every Latin letter has in UTF-16
-        encoding = "utf-16-be" if raw.startswith(b"\0") else "utf-16"
+    if raw.startswith(b"\0"):  # every Latin letter has a zero byte in UTF-16
+        encoding = "utf-16-be"
+    elif b"\0" in raw:
+        encoding = "utf-16"
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -17,24 +17,30 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
-from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import RIDGE_SCALES, Strategy
-from sliceflow.spaces.tables.choosing import choose_tree_settings, may_use_neighbours
+from sliceflow.spaces.tables.cells import TableRows, format_names, read_frame
+from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
+from sliceflow.spaces.tables.conditioning import condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
-from sliceflow.spaces.tables.files import as_frame
-from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.strategies import choose_strategies
-from sliceflow.spaces.tables.table import ChainStep, Table, draw_rows, fit_chain
+from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain
+from sliceflow.spaces.tables.tree_tuning import (
+    choose_tree_settings,
+    may_use_neighbours,
+)
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # About what a fit takes, to tell users before it starts: seconds on one thread for each
-# cell that a tree is fitted to and each column that it sees, seconds for each cell that
-# is read, and bytes for each cell.
+# cell that a tree is fitted to and each column that the tree sees; seconds for each
+# cell that is read; and bytes for each cell. Users are told an order of magnitude.
 SECONDS_PER_CELL_AND_PREDICTOR = 1.5e-6
 SECONDS_PER_CELL = 1e-6
 BYTES_PER_CELL = 200
 
-# About the bytes of each drawn cell. Draws read the rows of the table, too.
+# About the bytes of each drawn cell, and of each cell of the table, which draws read.
 BYTES_PER_DRAWN_CELL = 64
 
 
@@ -84,22 +90,22 @@ class TablePlan(Plan):
             f"leaves of {self.min_samples_leaf} rows or more; "
             f"splits worth {self.ccp_factor:g} times noise"
         )
-        on_lines = []
+        by_regression = []
         per_level = ""
         for name, strategy in zip(self.order, self.strategies, strict=True):
-            if strategy in RIDGE_SCALES:
-                on_lines.append(name)
+            if uses_ridge(strategy):
+                by_regression.append(name)
             if strategy == "per_level":
-                per_level = f"each level of {name} has trees of its own"
+                per_level = f"each level of {name!s} has trees of its own"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
-            ("order", shown(self.order)),
+            ("order", format_names(self.order)),
             ("near rows", near_rows),
             ("trees", trees),
-            ("lines", shown(on_lines)),
+            ("regressions", format_names(by_regression)),
             ("per_level", per_level),
-            ("rules", shown(self.rules)),
-            ("identifiers", shown(self.identifiers)),
+            ("rules", format_names(self.rules)),
+            ("identifiers", format_names(self.identifiers)),
             ("model", "keeps all rows"),
         ]
 
@@ -110,7 +116,7 @@ class TablePlan(Plan):
             return False
         for c, strategy in zip(table.order, self.strategies, strict=True):
             column = table.columns[c]
-            if strategy in RIDGE_SCALES and not column.allows_new_values:
+            if uses_ridge(strategy) and not column.allows_new_values:
                 return False
             if strategy == "per_level" and not column.is_binary:
                 return False
@@ -184,13 +190,39 @@ class FittedTable:
         n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
         return BYTES_PER_DRAWN_CELL * n_cells
 
-    def draw(self, n: int, seed: Seed, missing: bool = True) -> Any:
+    def draw(self, n: int, seed: Seed, missing: bool = True) -> pd.DataFrame:
         """A DataFrame of n new rows, with or without `missing` cells."""
         chain = self.chain
         if not missing and self.plan.n_neighbors:
             chain = tuple(self.fit_chain(missing=False))
         z = draw_rows(self.table, chain, n, seed=seed, fixed={}, missing=missing)
         return self.table.frame(z, seed)
+
+    def draw_given(
+        self, n: int, seed: Seed, given: Mapping[Any, Any], missing: bool = True
+    ) -> pd.DataFrame:
+        """A DataFrame of n new rows that have what is given, by column.
+
+        A chain of the other columns is fitted to the rows that have it.
+        """
+        conditional = condition_on(self.table, given)
+        chain = fit_chain(
+            conditional.table,
+            conditional.z,
+            fixed=list(conditional.fixed),
+            seed=seed.child("given"),
+            settings=self.plan.tree_settings_for(missing),
+            strategies=self.plan.strategies,
+        )
+        z = draw_rows(
+            conditional.table,
+            list(chain),
+            n,
+            seed=seed,
+            fixed=conditional.fixed,
+            missing=missing,
+        )
+        return conditional.table.frame(z, seed, conditional.values)
 
     def features(self, X: Any) -> Tensor:
         """Comparable coordinates (a, n) of the n rows of a DataFrame."""
@@ -217,14 +249,14 @@ class TableAdapter:
         if y is not None:
             fact = "a table has no y"
             raise DataError(fact, "pass it as a column of X, and given= to sample")
-        rows = read_frame(as_frame(X))
+        rows = read_frame(read_if_path(X))
         if self.known_rows is None:
             return rows
-        return rows.like(self.known_rows)
+        return rows.align_columns(self.known_rows)
 
     def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
-        table = Table.infer_schema(rows, self.kinds, self.constraints)
+        table = Table.from_rows(rows, self.kinds, self.constraints)
         strategies = choose_strategies(table)
         settings = self.tree_settings
         if settings is None:
@@ -297,11 +329,7 @@ class PlannedTable:
 
     def _column_names(self, step: ChainStep) -> list[str]:
         """The names of the columns that a step draws."""
-        if isinstance(step, NeighbourModel):
-            indices = step.drawn_columns
-        else:
-            indices = [step.column]
-        return [str(self.fitted.table.names[c]) for c in indices]
+        return [str(self.fitted.table.names[c]) for c in step.drawn_columns]
 
     def _warning(self) -> DataWarning | None:
         """What to say of columns whose values mostly belong to one row; or nothing."""
@@ -311,7 +339,7 @@ class PlannedTable:
             return None
         fact = "samples contain real values, most of which belong to one row"
         if len(names) > 1:
-            fact += f" (also those of {shown(names[1:])})"
+            fact += f" (also those of {format_names(names[1:])})"
         return DataWarning(
             fact, column=names[0], suggested_kinds=("identifier", "drop")
         )

@@ -1,4 +1,4 @@
-"""Values as exact integers, and dates that are written as text.
+"""Values as exact integers, the scaled values, and dates that are written as text.
 
 An amount of 12.50 is 1250 cents, a date is a number of days, a time a number of
 microseconds since 1970 in UTC: integers of a `unit`, a fraction of one or of a second.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import ValueType, pandas
+from sliceflow.spaces.tables.cells import ValueType, import_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ class DateFormat:
 
     def parse(self, texts: Sequence[str] | pd.Series) -> np.ndarray:
         """Times (n,) in UTC as datetime64; NaT for what is not written this way."""
-        pd = pandas()
+        pd = import_pandas()
         stripped = pd.Series(texts, dtype="str").str.strip()
         date_format = self.format
         if date_format == _COMPACT_FORMAT:
@@ -73,7 +73,9 @@ class DateFormat:
             stripped = stripped.where(stripped.str.match(_ISO_DATE))
             date_format = "ISO8601"
         times = pd.to_datetime(stripped, format=date_format, errors="coerce", utc=True)
-        unit = "ns" if self.digits > 6 else "us"
+        unit = "us"
+        if self.digits > 6:
+            unit = "ns"
         return np.asarray(times.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
 
     def write(self, times: np.ndarray) -> list[str]:
@@ -121,7 +123,9 @@ def _possible_formats(text: str) -> list[str]:
     """Formats of `strftime` that a text may have, sorted."""
     time_of_day = _TIME_OF_DAY.fullmatch(text)
     if time_of_day:
-        seconds = ":%S" if time_of_day["seconds"] else ""
+        seconds = ""
+        if time_of_day["seconds"]:
+            seconds = ":%S"
         if time_of_day["half"]:
             return [f"%I:%M{seconds} %p"]
         return [f"%H:%M{seconds}"]
@@ -132,7 +136,7 @@ def _possible_formats(text: str) -> list[str]:
 
 
 def _day_first_options(text: str) -> tuple[bool, ...]:
-    """Whether the day may stand before the month, or must."""
+    """The values of `dayfirst` to try: whether the day stands before the month."""
     if text[:4].isdigit():
         return (False,)
     if "/" in text:
@@ -142,9 +146,9 @@ def _day_first_options(text: str) -> tuple[bool, ...]:
 
 def _guess_format(text: str, day_first: bool) -> str | None:
     """The format that pandas guesses for a text."""
-    with warnings.catch_warnings():  # that the day of a date cannot come first
+    with warnings.catch_warnings():  # pandas warns if the day cannot come first
         warnings.simplefilter("ignore")
-        guess: str | None = pandas().tseries.api.guess_datetime_format(
+        guess: str | None = import_pandas().tseries.api.guess_datetime_format(
             text, dayfirst=day_first
         )
     return guess
@@ -165,7 +169,7 @@ def _common_end(texts: list[str], date_format: str) -> tuple[int, str]:
     return digits, offset
 
 
-def integer_values_of(
+def to_scaled_values(
     values: pd.Series, value_type: ValueType, text_format: TextFormat | None
 ) -> tuple[np.ndarray, Fraction | None]:
     """Values (n,) without missing ones as integers, and their unit in ones or seconds.

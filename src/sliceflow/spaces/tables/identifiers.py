@@ -17,24 +17,28 @@ import numpy as np
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables.cells import EncodedColumn
 
-# The reason that still lets a column be numbers or dates, if its texts are such.
+# A column that is an identifier for this reason only is numbers or dates nevertheless,
+# if all its texts are.
 NEARLY_UNIQUE = "is nearly unique"
-# Characters on average, from which on neither a form nor categories imitate texts.
+# Texts that are longer on average are free text: neither identifiers nor categories.
+# By judgement: addresses and UUIDs are shorter, most sentences are longer.
 LONG_TEXT_LENGTH = 40
 # With fewer rows, different values in all of them may be chance. A round number.
 MIN_ROWS_TO_JUDGE = 20
-# Share of different values among the rows from which on a column is nearly unique, and
-# share of texts of a personal form from which on the column is personal.
+# A column is nearly unique if at least this share of its cells are different, and
+# personal if at least this share of its texts have a personal form. By judgement.
 _MIN_IDENTIFYING_SHARE = 0.8
-# Average number of spaces, below which texts need not all have the same form.
+# Texts with fewer spaces on average are identifiers of any form. With more, they are
+# sentences, unless they have few forms. By judgement: a name has one or two spaces.
 _MAX_SPACES_OF_IDENTIFIER = 1.5
 # Different forms, such as AB-12 and ABC-12, that texts with spaces may have.
 _MAX_FORMS = 3
 # Values that are looked at to see their form; more would only take time.
 _MAX_VALUES_READ = 1_000
-# How many times more values than wanted ones a form must allow, so that new ones are
-# found quickly. Integers may have to do with a fifth of that.
+# A form must allow this many times the values that are known or wanted, so that few
+# draws are repeated. A dtype of integers may have room for fewer of them.
 _SPARE_ROOM = 10
+_MIN_SPARE_ROOM_OF_DTYPE = 2
 
 _PERSONAL_FORMS = {
     "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[A-Za-z]{2,}"),
@@ -63,8 +67,8 @@ _LOWERCASE_HEX = hexdigits[:16]
 def why_identifier(column: EncodedColumn, distinct_rows: np.ndarray) -> str:
     """Why a column of texts or integers identifies persons or rows; empty if not.
 
-    `distinct_rows` are the numbers of rows without repetitions of whole rows, which
-    must not change the answer.
+    `distinct_rows` are the indices of rows without repetitions of whole rows, because
+    a table that holds each row twice should get the same answer.
     """
     if column.value_type not in ("str", "int") or column.categorical:
         return ""
@@ -93,7 +97,7 @@ def why_identifier(column: EncodedColumn, distinct_rows: np.ndarray) -> str:
         return ""
     if _IDENTIFIER_COLUMN.search(name):
         return "is nearly unique and named like an identifier"
-    # Nearly all integers of a measurement differ, too, so only texts are left.
+    # Nearly all integers of a measurement differ, too, so this is only for texts.
     if is_text and _have_forms_of_identifiers(texts):
         return NEARLY_UNIQUE
     return ""
@@ -116,31 +120,32 @@ def _have_forms_of_identifiers(texts: list[str]) -> bool:
     mean_spaces = sum(text.count(" ") for text in texts) / len(texts)
     if mean_spaces < _MAX_SPACES_OF_IDENTIFIER:
         return True
-    forms = {"".join(alphabets([text])) for text in texts}
+    forms = {"".join(character_classes([text])) for text in texts}
     return len(forms) <= _MAX_FORMS
 
 
-def alphabets(texts: Sequence[str]) -> list[str]:
-    """What may stand in every place of a text that is like these.
+def character_classes(texts: Sequence[str]) -> list[str]:
+    """The characters that may stand in each place of a text that is like these.
 
-    A place has the letters or digits of the kind that the longest text has there, or
-    only the one character that all texts of this length share. Of AB-12, AC-77 and
-    AD-30 these are: A, any capital letter, -, any digit, and any digit.
+    Each class is a text of characters: all digits, capital or small letters if the
+    longest text has one of them in this place, or only the one character that all
+    texts of this length have there. The classes of AB-12, AC-77 and AD-30 are: A, any
+    capital letter, -, any digit, and any digit.
     """
     longest = max(texts, key=lambda text: (len(text), text))
     same_length = [text for text in texts if len(text) == len(longest)]
-    kinds: tuple[str, ...] = (digits, ascii_uppercase, ascii_lowercase)
+    known_classes: tuple[str, ...] = (digits, ascii_uppercase, ascii_lowercase)
     if _is_hexadecimal(texts):
-        kinds = (_LOWERCASE_HEX,)
-    places = []
+        known_classes = (_LOWERCASE_HEX,)
+    classes = []
     for i, character in enumerate(longest):
         all_the_same = len({text[i] for text in same_length}) == 1
         # Two texts agree by chance, and leading zeros are places for digits.
         if all_the_same and len(same_length) > 2 and character != "0":
-            places.append(character)
+            classes.append(character)
         else:
-            places.append(_alphabet_of(character, kinds))
-    return places
+            classes.append(_class_of(character, known_classes))
+    return classes
 
 
 def _is_hexadecimal(texts: Sequence[str]) -> bool:
@@ -151,11 +156,11 @@ def _is_hexadecimal(texts: Sequence[str]) -> bool:
     return has_letter and letters_and_digits <= set(_LOWERCASE_HEX)
 
 
-def _alphabet_of(character: str, kinds: tuple[str, ...]) -> str:
-    """The kind of characters to which one belongs; other signs are kinds of one."""
-    for kind in kinds:
-        if character in kind:
-            return kind
+def _class_of(character: str, known_classes: tuple[str, ...]) -> str:
+    """The class to which a character belongs; another sign is a class of its own."""
+    for known_class in known_classes:
+        if character in known_class:
+            return known_class
     if character.isalpha():  # of another script
         return ascii_lowercase
     return character
@@ -164,7 +169,7 @@ def _alphabet_of(character: str, kinds: tuple[str, ...]) -> str:
 def example_of(column: EncodedColumn) -> str:
     """What new identifiers of the column look like."""
     values = column.levels.iloc[:_MAX_VALUES_READ].astype(str).tolist()
-    return "".join(alphabet[-1] for alphabet in alphabets(values))
+    return "".join(characters[-1] for characters in character_classes(values))
 
 
 def new_identifiers(
@@ -174,30 +179,30 @@ def new_identifiers(
     if column.value_type == "int":
         return _new_integers(column, n, rng)
     known = column.levels.tolist()
-    places = alphabets(known[:_MAX_VALUES_READ])
-    _add_places(places, _SPARE_ROOM * (n + len(known)))
+    classes = character_classes(known[:_MAX_VALUES_READ])
+    _add_digits(classes, _SPARE_ROOM * (n + len(known)))
     known_texts = set(known)
-    found = dict[str, None]()  # a set that keeps its order
-    while len(found) < n:
-        drawn = [rng.choice([*alphabet], n) for alphabet in places]
-        characters = np.column_stack(drawn).astype("U1")
-        texts = characters.view(f"U{len(places)}")[:, 0].tolist()
-        found |= dict.fromkeys(text for text in texts if text not in known_texts)
-    return list(found)[:n]
+    new_texts = dict[str, None]()  # a set that keeps its order
+    while len(new_texts) < n:
+        drawn = [rng.choice([*characters], n) for characters in classes]
+        letters = np.column_stack(drawn).astype("U1")  # (n, length of a text)
+        texts = letters.view(f"U{len(classes)}")[:, 0].tolist()
+        new_texts |= dict.fromkeys(text for text in texts if text not in known_texts)
+    return list(new_texts)[:n]
 
 
-def _add_places(places: list[str], n_texts: int) -> None:
-    """Add places for digits, in place, until there are `n_texts` different texts.
+def _add_digits(classes: list[str], n_texts: int) -> None:
+    """Insert places for digits until there are `n_texts` different texts, in place.
 
     They stand behind the last place that has a choice: an e-mail address grows before
     its @ if all have the same domain.
     """
-    last_choice = len(places) - 1
-    for i, alphabet in enumerate(places):
-        if len(alphabet) > 1:
+    last_choice = len(classes) - 1
+    for i, characters in enumerate(classes):
+        if len(characters) > 1:
             last_choice = i
-    while math.prod(len(alphabet) for alphabet in places) < n_texts:
-        places.insert(last_choice + 1, digits)
+    while math.prod(len(characters) for characters in classes) < n_texts:
+        classes.insert(last_choice + 1, digits)
 
 
 def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
@@ -213,16 +218,18 @@ def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> li
     if dtype.kind in "iu":
         numpy_dtype = getattr(dtype, "numpy_dtype", dtype)
         high = min(high, int(np.iinfo(numpy_dtype).max))
-    if 5 * (high - low) < wanted_room:
+    if high - low < _MIN_SPARE_ROOM_OF_DTYPE * (n + len(known)):
         raise DataError(
             f"the dtype {dtype} has too few other numbers for {n} new identifiers",
             "convert it to int64, or drop it",
             column=column.name,
         )
-    sign = -1 if max(known) < 0 else 1
-    found = dict[int, None]()  # a set that keeps its order
-    while len(found) < n:
+    sign = 1
+    if max(known) < 0:
+        sign = -1
+    new_values = dict[int, None]()  # a set that keeps its order
+    while len(new_values) < n:
         offsets = rng.integers(0, min(high - low, 2**62), n).tolist()
         values = [sign * (low + offset) for offset in offsets]
-        found |= dict.fromkeys(value for value in values if value not in known)
-    return list(found)[:n]
+        new_values |= dict.fromkeys(value for value in values if value not in known)
+    return list(new_values)[:n]

@@ -4,10 +4,10 @@ This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
 "Recursive partitioning for missing data imputation in the presence of interaction
 effects", Computational Statistics & Data Analysis 72.
 
-1. All missing cells of a row start together, with those of a near row, moved along a
-   regression on the known cells.
+1. All missing cells of a row are filled at once from a near row. Their numbers are
+   corrected by a regression on the known cells.
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
-   random row in the leaf of a random tree, or along a ridge regression.
+   random row in the leaf of a random tree, or by a ridge regression and a residual.
 3. Each tree of a column is fitted to another copy of the training rows. Holes of these
    are filled in the same sweeps, so that trees see rows without holes.
 4. Rows that break a constraint go through 1 and 2 again, with the same trees.
@@ -17,52 +17,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
 
 from sliceflow.engine.random import Seed
+from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.chain import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import Rules
 from sliceflow.spaces.tables.strategies import choose_strategy
-from sliceflow.spaces.tables.table import Table, generator
+from sliceflow.spaces.tables.table import Table, generator, is_allowed_in
 from sliceflow.spaces.tables.trees import TreeSettings
 
-# Trees of a column: one for each table that is asked for, within these limits. Round
-# numbers: a few show how uncertain trees are, many take time.
+# The least and most trees of a column. Between these limits there is one for each
+# filled table that is asked for. Round numbers: a few show how uncertain trees are, and
+# many take time.
 MIN_TREES = 3
 MAX_TREES = 10
 
-# Each tree is fitted to this share of its rows, drawn without replacement. A bootstrap
-# sample has as many different rows (1 − 1/e).
+# Each tree is fitted to this share of its rows, drawn without replacement: a bootstrap
+# sample has about as many different rows, 1 − 1/e of all.
 BAGGING_SHARE = 0.63
 
-# Leaves of 5 rows instead of 8 were no better: mean errors of .381 and .399 for .382
-# and .401, but worse on small tables (benchmarks/RESULTS.md).
+# Leaves of 5 rows instead of 8 were no better: mean errors were .381 and .399 instead
+# of .382 and .401, but worse on small tables (benchmarks/RESULTS.md).
 TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 
-# Training rows to learn from, by rows and by cells: these limit time and memory.
+# The most training rows to learn from, and the most of their cells, which counts for
+# wide tables. Round numbers, to limit time and memory.
 MAX_TRAINING_ROWS = 20_000
 MAX_TRAINING_CELLS = 2_000_000
 
-# A row starts from one of its nearest rows, among some training rows and by the first
-# columns. Starts from 40 near rows were no better (caschool: error .293 for .295).
+# A row is first filled from one of this many nearest rows. They are among some training
+# rows, the donors, and are compared by the first columns; both limits save time. 40
+# nearest rows were no better (on caschool, the error was .293 instead of .295).
 N_NEAREST = 10
 MAX_DONORS = 5_000
 MAX_COLUMNS_COMPARED = 50
 
-# The regression of the start: the penalty, and the iterations of expectation
-# maximisation where donors have holes themselves.
+# The penalty of the regression that corrects the first filling, relative to variances
+# of about 1, so that columns may determine each other; and its iterations of
+# expectation maximisation, if donors have holes themselves. Round numbers.
 RIDGE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
-# Sweeps over the columns. Four gave the error .305 in place of .295 on caschool.
+# Sweeps over the columns. With four, the error on caschool was .305 instead of .295.
 N_SWEEPS = 2
 
-# Rounds for rows that break a constraint. In the first ones, dependencies that the
-# table shows without being asked for are kept, too; known cells may break these.
+# The most rounds in which rows that break a constraint are filled again. In the first
+# of them, rows must also keep dependencies that were found in the table, though nobody
+# asked for them; not later, because known cells may break them. Round numbers.
 MAX_ROUNDS = 10
 ROUNDS_WITH_IMPLIED_RULES = 2
 
@@ -75,48 +79,33 @@ def fill(
     Returns positions (n·m, d), one filling below the other, and the indices of those of
     these rows that are left as they were, because they would break a constraint.
     Identifiers, and columns without values, stay missing.
+
+    Models are fitted during the first round of fillings, and serve all later rounds.
     """
     training_rows = _sample_training_rows(table, seed)
-    fillable = _fillable_columns(table, training_rows)
-    forests = _Forests(
-        table.columns,
-        fillable,
-        training_rows,
-        int(np.clip(n, MIN_TREES, MAX_TREES)),
-        seed,
+    models = _ImputationModels(
+        columns=table.columns,
+        fillable=_fillable_columns(table, training_rows),
+        training_rows=training_rows,
+        n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
+        seed=seed,
     )
     rng = generator(seed.child("fill"))
-
-    # Copies of training rows come first, then the user's rows.
-    n_training = len(forests.copies)
-    user_rows = np.tile(_with_constants(table.columns, z), (n, 1))
-    rows = np.concatenate((forests.copies, user_rows))
-    is_hole = (rows < 0) & np.isin(np.arange(len(table.columns)), fillable)
-    hole_columns = [c for c in fillable if is_hole[:, c].any()]
-
+    rows = np.tile(_with_constants(table.columns, z), (n, 1))
     rules = table.rules
-    unfinished = np.flatnonzero(is_hole.any(axis=1))
+    unfinished = np.flatnonzero(models.holes(rows).any(axis=1))
     for attempt in range(MAX_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_IMPLIED_RULES:
             rules = _without_implied(rules)
-        cells = rows[unfinished]
-        holes = is_hole[unfinished]
-        is_training = unfinished < n_training
-        _start(table.columns, training_rows[:MAX_DONORS], cells, fillable, rng)
-        for sweep in range(N_SWEEPS):
-            needs_fit = attempt == 0 and (sweep == 0 or forests.have_holes)
-            for column in hole_columns:
-                if needs_fit:
-                    forests.copies[unfinished[is_training]] = cells[is_training]
-                    forests.fit(column, sweep)
-                _redraw(rules, forests.models[column], cells, holes, rng)
-            cells, keeps_rules = _apply_rules(rules, cells, holes)
-        rows[unfinished[keeps_rules]] = cells[keeps_rules]
-        # Training rows have served their purpose once the trees are fitted.
-        unfinished = unfinished[~keeps_rules & ~is_training]
-    return rows[n_training:], unfinished - n_training
+        if attempt == 0:
+            filled, keeps_rules = models.fit_and_fill(rules, rows[unfinished], rng)
+        else:
+            filled, keeps_rules = models.fill(rules, rows[unfinished], rng)
+        rows[unfinished[keeps_rules]] = filled[keeps_rules]
+        unfinished = unfinished[~keeps_rules]
+    return rows, unfinished
 
 
 def _sample_training_rows(table: Table, seed: Seed) -> np.ndarray:
@@ -139,7 +128,7 @@ def _fillable_columns(table: Table, training_rows: np.ndarray) -> list[int]:
 def _with_constants(columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
     """Positions z (m, d) in which constant columns have their value in all cells."""
     is_constant = [
-        column.kind == "constant" and len(column.level_codes) > 0 for column in columns
+        column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
     return np.where(is_constant, 0.0, z)
 
@@ -150,38 +139,86 @@ def _without_implied(rules: Rules) -> Rules:
     return replace(rules, rules=asked)
 
 
-@dataclass(eq=False)
-class _Forests:
-    """Models of each column given all others, each of one copy of training rows."""
+@dataclass(frozen=True, eq=False)
+class _ImputationModels:
+    """Several models of each column given all others.
+
+    Each model of a column is fitted to another copy of the training rows, whose holes
+    are filled in another way. It starts without models: `fit_and_fill` fits them.
+    """
 
     columns: Sequence[Column]  # all columns of the table
-    fillable: list[int]  # the columns that models see, and draw
+    fillable: Sequence[int]  # the columns that models see, and draw
     training_rows: np.ndarray  # (r, d), positions, with holes
     n_copies: int
     seed: Seed
-    copies: np.ndarray = field(
-        init=False
-    )  # (n_copies · r, d), holes are filled in place
-    models: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by column
+    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.copies = np.tile(self.training_rows, (self.n_copies, 1))
+    def holes(self, rows: np.ndarray) -> np.ndarray:
+        """Which cells of rows with positions (m, d) are missing and can be filled."""
+        is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
+        return np.asarray((rows < 0) & is_fillable)
 
-    @cached_property
-    def have_holes(self) -> bool:
-        """Whether training rows have holes, so that every sweep changes the copies."""
-        return bool((self.training_rows[:, self.fillable] < 0).any())
+    def fit_and_fill(
+        self, rules: Rules, rows: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
-    def fit(self, column: int, sweep: int) -> None:
-        """Fit the models of a column to the copies as they are filled now."""
-        seed = self.seed.child("column", column, sweep)
+        Before a column is drawn again, its models are fitted to the copies of training
+        rows as these are filled by then. The copies are swept together with the rows.
+
+        Returns the filled rows (m, d), and which of them (m,) keep all rules.
+        """
+        copies = np.tile(self.training_rows, (self.n_copies, 1))
+        with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
+        n_swept_copies = len(with_holes)
+        cells = np.concatenate((copies[with_holes], rows))
+        holes = self.holes(cells)
+        hole_columns = [c for c in self.fillable if holes[:, c].any()]
+        self._fill_initially(cells, rng)
+        for sweep in range(N_SWEEPS):
+            # Copies without holes never change, so models of the first sweep stay.
+            needs_fit = sweep == 0 or n_swept_copies > 0
+            for column in hole_columns:
+                if needs_fit:
+                    copies[with_holes] = cells[:n_swept_copies]
+                    self._fit(column, copies, self.seed.child("column", column, sweep))
+                _redraw(rules, self.by_column[column], cells, holes, rng)
+            cells, keeps_rules = _apply_rules(rules, cells, holes)
+        return cells[n_swept_copies:], keeps_rules[n_swept_copies:]
+
+    def fill(
+        self, rules: Rules, rows: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Fill rows with positions (m, d) by the models that are fitted.
+
+        Returns the filled rows (m, d), and which of them (m,) keep all rules.
+        """
+        cells = rows.copy()
+        holes = self.holes(cells)
+        self._fill_initially(cells, rng)
+        for _ in range(N_SWEEPS):
+            for models in self.by_column.values():
+                _redraw(rules, models, cells, holes, rng)
+            cells, keeps_rules = _apply_rules(rules, cells, holes)
+        return cells, keeps_rules
+
+    def _fill_initially(self, cells: np.ndarray, rng: np.random.Generator) -> None:
+        """Fill the holes of rows (m, d), in place, from some of the training rows."""
+        donors = self.training_rows[:MAX_DONORS]
+        _initial_fill(self.columns, donors, cells, self.fillable, rng)
+
+    def _fit(self, column: int, copies: np.ndarray, seed: Seed) -> None:
+        """Fit the models of a column to copies (n_copies · r, d) of training rows.
+
+        Rows whose cell of the column was a hole are left out.
+        """
         others = [c for c in self.fillable if c != column]
         predictors = np.array(others, dtype=np.int64)
         is_known = self.training_rows[:, column] >= 0
-        copies = self.copies.reshape(self.n_copies, *self.training_rows.shape)
-        copies = copies[:, is_known]
+        copies = copies.reshape(self.n_copies, *self.training_rows.shape)[:, is_known]
         strategy = choose_strategy(
-            self.columns, copies[0], column, predictors, seed=seed.child("way").key
+            self.columns, copies[0], column, predictors, seed=seed.child("way")
         )
         models = []
         for t, rows in enumerate(copies):
@@ -192,12 +229,12 @@ class _Forests:
                 bag,
                 column,
                 predictors,
-                seed=seed.child("grow", t).key,
+                seed=seed.child("grow", t),
                 settings=TREE_SETTINGS,
                 strategy=strategy,
             )
             models.append(model)
-        self.models[column] = models
+        self.by_column[column] = models
 
 
 def _redraw(
@@ -217,12 +254,11 @@ def _redraw(
     parts = np.array_split(rows_with_hole, len(models))
     for model, rows in zip(models, parts, strict=True):
         given = cells[rows]
-        # For the rules, cells that are still missing, and this column, are not drawn
-        # yet.
+        # Rules ignore NaN: cells that are still missing, and those of this column.
         known = np.where(holes[rows] & (given < 0), np.nan, given)
         known[:, column] = np.nan
-        is_allowed = partial(rules.allowed, column, known, False)
-        drawn = model.draw(given, rng, is_allowed)
+        is_allowed = is_allowed_in(rules, known, missing=False)
+        drawn = model.draw(given, rng, is_allowed)[:, 0]
         cells[rows, column] = np.where(np.isnan(drawn), given[:, column], drawn)
 
 
@@ -238,11 +274,11 @@ def _apply_rules(
     return np.where(np.isfinite(completed), completed, cells), keeps_rules
 
 
-def _start(
+def _initial_fill(
     columns: Sequence[Column],
     donors: np.ndarray,
     cells: np.ndarray,
-    fillable: list[int],
+    fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
     """Fill the missing cells of rows (m, d) from near rows, in place, as a first guess.
@@ -252,32 +288,48 @@ def _start(
     expects of the difference between the two rows.
     """
     donor_points = _points(columns, donors, fillable)
+    # Equal rows, of which there are many copies, are looked up once.
     distinct, index = np.unique(cells, axis=0, return_inverse=True)
     index = index.reshape(-1)
     points = _points(columns, distinct, fillable)
-    search = NearestNeighbors(
-        n_neighbors=min(N_NEAREST, len(donors)), metric="nan_euclidean"
-    ).fit(donor_points)
-    nearest = search.kneighbors(points, return_distance=False)[index]
+    k = min(N_NEAREST, len(donors))
+    donor_index = build_index(donor_points, metric="nan_euclidean")
+    nearest = query_index(donor_index, points, k)[1].numpy()[index]
     nearest = rng.permuted(nearest, axis=1)
-
-    completed, precision = _fit_gaussian(donor_points)
-    expected = completed[nearest[:, 0]]
-    expected += _conditional_means(points[index] - expected, precision)[0]
+    expected = _expected_points(donor_points, nearest[:, 0], points[index])
 
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
-        column = columns[c]
         is_missing = cells[:, c] < 0
-        donor_cells = donors[nearest[is_missing], c]
-        first_known = np.argmax(donor_cells >= 0, axis=1)
-        cells[is_missing, c] = donor_cells[np.arange(len(donor_cells)), first_known]
-        levels = np.arange(len(column.level_codes))
-        level_axes = column.features(levels)
-        if column.is_number and axis < expected.shape[1]:
+        levels = np.arange(columns[c].n_levels)
+        level_axes = columns[c].features(levels)
+        # Columns beyond MAX_COLUMNS_COMPARED have no axis.
+        if columns[c].is_number and axis < expected.shape[1]:
             scores = expected[is_missing, axis]
             cells[is_missing, c] = np.rint(np.interp(scores, level_axes[:, 0], levels))
+        else:
+            cells[is_missing, c] = _first_known(donors[nearest[is_missing], c])
         axis += level_axes.shape[1]
+
+
+def _expected_points(
+    donor_points: np.ndarray, donor: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Points (m, a) whose missing coordinates (NaN) follow from one donor (m,) each.
+
+    They are those of the donor plus the conditional mean of the difference between the
+    two, given the known coordinates, in the Gaussian of all donors.
+    """
+    completed, precision = _fit_gaussian(donor_points)
+    of_donor = completed[donor]
+    differences, _ = _conditional_means(points - of_donor, precision)
+    return np.asarray(of_donor + differences)
+
+
+def _first_known(positions: np.ndarray) -> np.ndarray:
+    """The first position in each row of (m, k) that is not missing; −1 if all are."""
+    first = np.argmax(positions >= 0, axis=1)
+    return np.asarray(positions[np.arange(len(positions)), first])
 
 
 def _points(
@@ -295,23 +347,23 @@ def _fit_gaussian(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit a Gaussian to points (m, a) with missing coordinates (NaN).
 
     Returns the points with these replaced by their expectations, and the precision
-    matrix (a, a). Expectation maximisation: expectations given the Gaussian, then the
-    Gaussian given these and the covariance that they leave.
+    matrix (a, a). Expectation maximisation computes in turn the expectations given the
+    Gaussian, and the Gaussian given these and the covariance around them.
     """
     n_axes = points.shape[1]
     is_missing = np.isnan(points)
     n_known = np.maximum(1, (~is_missing).sum(0))
     mean = np.nansum(points, axis=0) / n_known
     completed = np.where(is_missing, mean, points)
-    covariance_left = np.zeros((n_axes, n_axes))
+    residual_covariance = np.zeros((n_axes, n_axes))
     n_iterations = 1
     if is_missing.any():
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
-        covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + covariance_left
+        covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
         precision = np.linalg.inv(covariance + RIDGE_PENALTY * np.eye(n_axes))
         mean = completed.mean(0)
-        completed, covariance_left = _conditional_means(points - mean, precision)
+        completed, residual_covariance = _conditional_means(points - mean, precision)
         completed += mean
     return completed, precision
 

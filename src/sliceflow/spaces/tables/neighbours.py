@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,21 +25,26 @@ from torch import Tensor
 
 from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.spaces.tables.chain import IsAllowed, allow_all
 from sliceflow.spaces.tables.columns import Column
 
-# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4).
+# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4). A round
+# number.
 ROW_WEIGHT = 4
 
-# Added to the variances before the covariance is inverted, so that columns that
-# determine each other can be.
+# Added to the variances, of which normal scores have about 1, so that the covariance
+# can be inverted even if columns determine each other. A round number.
 RIDGE_PENALTY = 0.01
 
 # Every column counts for distances as if the others explained at least this share of
-# it.
+# it, so that none is ignored. A round number.
 MIN_EXPLAINED = 0.25
 
-# Cells of neighbours that are drawn from at a time. It limits memory.
+# Cells of neighbours that are drawn from at a time: 8 MiB of float64. It limits memory.
 MAX_CELLS_PER_BLOCK = 1 << 20
+
+# Added to a variance that is divided by: that of constant columns is 0.
+MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,8 @@ class NeighbourModel:
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
 
+    is_ridge: ClassVar[bool] = False  # no column is drawn by a regression
+
     @classmethod
     def fit(
         cls,
@@ -60,7 +68,7 @@ class NeighbourModel:
         drawn_columns: list[int],
         k: int,
     ) -> NeighbourModel:
-        """Find the k rows nearest to each of the rows z (n, d), by some columns."""
+        """Find the k rows nearest to each row of z (n, d), by the drawn columns."""
         axes = [columns[c].features(z[:, c]) for c in drawn_columns]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbours = query_index(build_index(points), points, min(k, len(z)))[1]
@@ -76,7 +84,7 @@ class NeighbourModel:
 
         within = scores[neighbours].var(1, correction=0).mean(0)
         overall = scores.var(0, correction=0)
-        unexplained = float(within.sum() / (overall.sum() + 1e-12))
+        unexplained = float(within.sum() / (overall.sum() + MIN_VARIANCE))
         return cls(
             columns,
             list(drawn_columns),
@@ -86,12 +94,20 @@ class NeighbourModel:
             unexplained,
         )
 
-    def draw(self, n_draws: int, rng: np.random.Generator) -> np.ndarray:
-        """Positions (n_draws, p) of new rows, in the order of `drawn_columns`.
+    def draw(
+        self,
+        z: np.ndarray,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed = allow_all,
+    ) -> np.ndarray:
+        """Positions (m, p) of the drawn columns, for the m rows of z (m, d).
 
-        Numbers are moved by their ranks among the draws. So there are at least as many
-        draws as rows, and those that were not asked for are left out.
+        As `ChainStep.draw`; but it is the first step, so nothing is read from z, and
+        `is_allowed` is not asked: whole rows are checked once they are drawn. Numbers
+        are moved by their ranks among the draws. So at least as many rows are drawn as
+        the table has, and those that were not asked for are left out.
         """
+        n_draws = len(z)
         n_rows = len(self.z)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)

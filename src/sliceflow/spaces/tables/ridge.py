@@ -20,11 +20,13 @@ from sliceflow.spaces.tables.columns import Column
 Scale = Literal["scores", "numbers", "logs"]
 
 # The penalty of squared coefficients, relative to the variance of a regressor. A total
-# must stay the sum of its parts, so regressions of numbers and logarithms have only as
-# much as rounding errors need. Predicted scores are just one more column for a tree.
+# must stay the sum of its parts, so regressions of numbers and of logarithms have only
+# the penalty that rounding errors need. Predicted scores need not be exact: they are
+# one more feature of a tree.
 RIDGE_PENALTY: dict[Scale, float] = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}
 
-# With more numeric columns their products are left out: they would be more than 78.
+# With more numeric columns, their products are left out, to limit the regressors: of
+# 12 columns there are 78 products.
 MAX_COLUMNS_WITH_PRODUCTS = 12
 
 # With fewer rows a regression with products would fit the noise. A usual rule of thumb.
@@ -46,14 +48,14 @@ MAX_LOGARITHM = 700.0
 
 
 @dataclass(frozen=True, eq=False)
-class RidgeLine:
+class RidgeRegression:
     """A ridge regression of one number on other columns."""
 
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
     predictors: np.ndarray  # (p,), indices of the columns that it sees
-    centre: np.ndarray  # of the numbers among these, to standardise them,
-    spread: np.ndarray  # and their standard deviations
+    means: np.ndarray  # of the numbers among these, to standardise them
+    deviations: np.ndarray  # the standard deviations of the same numbers
     regressor_means: np.ndarray  # (q,)
     coefficients: np.ndarray  # (q,)
     intercept: float  # the mean of what is predicted
@@ -66,17 +68,18 @@ class RidgeLine:
         z: np.ndarray,
         target: int,
         predictors: np.ndarray,
-    ) -> RidgeLine | None:
+    ) -> RidgeRegression | None:
         """Regress the column `target` on `predictors`, for rows of positions z (n, d).
 
         The target has no missing cells. None if there are too few rows.
         """
         numbers = numbers_on_scale(scale, columns, z, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
-            centre = np.nan_to_num(np.nanmean(numbers, axis=0))
-            spread = np.nan_to_num(np.nanstd(numbers, axis=0))
-        spread[spread <= 0] = 1
-        x = _regressors(scale, columns, z, predictors, (numbers - centre) / spread)
+            means = np.nan_to_num(np.nanmean(numbers, axis=0))
+            deviations = np.nan_to_num(np.nanstd(numbers, axis=0))
+        deviations[deviations <= 0] = 1
+        standardised = (numbers - means) / deviations
+        x = _regressors(scale, columns, z, predictors, standardised)
         n_rows, n_regressors = x.shape
         if scale != "scores" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
@@ -90,8 +93,8 @@ class RidgeLine:
             scale,
             columns,
             predictors,
-            centre,
-            spread,
+            means,
+            deviations,
             regressor_means,
             coefficients,
             intercept,
@@ -103,7 +106,7 @@ class RidgeLine:
         predictions = []
         for block in np.array_split(z, n_blocks):
             numbers = numbers_on_scale(self.scale, self.columns, block, self.predictors)
-            standardised = (numbers - self.centre) / self.spread
+            standardised = (numbers - self.means) / self.deviations
             x = _regressors(
                 self.scale, self.columns, block, self.predictors, standardised
             )
@@ -119,7 +122,7 @@ class RidgeLine:
         if self.scale == "logs":
             numbers = np.exp(np.minimum(values, MAX_LOGARITHM)) - _log_offset(column)
         inside = np.clip(numbers, column.level_numbers[0], column.level_numbers[-1])
-        return column.positions_of(column.round_to_grid(inside))
+        return column.grid.grid_values_to_positions(column.grid.round(inside))
 
     def is_exact(self, z: np.ndarray, target: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""
@@ -161,7 +164,7 @@ def _log_offset(column: Column) -> float:
     Numbers count steps from the lowest value. If the values themselves are positive,
     the offset gives these back. Else the lowest number becomes 1.
     """
-    zero = column.origin / column.step
+    zero = column.grid.origin / column.grid.step
     if column.level_numbers[0] + zero > 0:
         return zero
     return 1.0 - float(column.level_numbers[0])

@@ -16,38 +16,41 @@ from sklearn.tree import DecisionTreeClassifier
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import (
     MIN_LEVELS_FOR_RIDGE,
-    RIDGE_SCALES,
+    RIDGE_STRATEGIES,
+    RidgeStrategy,
     Strategy,
     find_predictors,
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.ridge import RidgeLine, Scale
-from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.ridge import RidgeRegression
+from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
-# Rows that are predicted to compare strategies, and as many to learn from. It limits
+# The most rows that judge strategies, and the most that these are fitted to. It limits
 # the time of large tables.
 MAX_ROWS_PER_TRIAL = 4_000
 
-# A regression is a candidate if its predictions are off by at most this share of the
-# rows, on average. A round number: lines are for columns that follow from others.
+# A regression is a candidate if the ranks of its predictions, from 0 to 1, are wrong by
+# at most this on average. A round number: regressions are for columns that follow from
+# others.
 MAX_RANK_ERROR = 0.05
 
-# To draw new rows, a regression must score this much better than leaves. Where the two
-# are close, a detector tells rows along lines more easily (with a margin of .9, its AUC
-# is .589 for .562 on the table economics, and .611 for .588 on mpg).
+# To draw new rows, the error of a regression must be below this share of the error of
+# leaves. Where the two are close, a detector tells draws of regressions from rows more
+# easily than draws from leaves (with a share of .9, its AUC is .589 instead of .562 on
+# the table economics, and .611 instead of .588 on mpg).
 RIDGE_MARGIN = 0.8
 
 # A label has trees of its own for each level if a tree of the numbers predicts it with
-# this area under the ROC curve, and each level has this many rows. On the table Magic,
-# whose AUC is above, utility is .942 for .932. With fewer rows, trees of one level
-# would have few leaves. Both are round numbers.
+# at least this area under the ROC curve, and each level has this many rows. It does on
+# the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
+# With fewer rows, trees of one level would have few leaves. Both are round numbers.
 MIN_LABEL_AUC = 0.8
 MIN_ROWS_PER_LEVEL = 500
 
-# Rows that the label is predicted with, about, and the least rows of a leaf. Round
-# numbers, to be quick.
+# About how many rows the tree is fitted to that predicts the label, and the least rows
+# of its leaves. Round numbers, to be quick.
 N_ROWS_FOR_LABEL = 10_000
 MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
@@ -67,7 +70,7 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
             table.z,
             column,
             order[:k],
-            seed=seed.child(k).key,
+            seed=seed.child(k),
             margin=RIDGE_MARGIN,
         )
         strategies.append(strategy)
@@ -80,22 +83,22 @@ def choose_strategy(
     column: int,
     predictors: np.ndarray,
     *,
-    seed: tuple[int, ...],
+    seed: Seed,
     margin: float = 1.0,
 ) -> Strategy:
     """The strategy that draws a column best given `predictors`, for positions z (n, d).
 
-    It is along a regression if the score of that is below `margin` times the score of
-    leaves. Each half of the rows judges what was fitted to the other half. One half
-    alone would choose by luck where the two are close: the error of filled cells
-    duplicates on one table in six.
+    It is a regression if the error (CRPS) of that is below `margin` times the error of
+    leaves. Each half of the rows judges what was fitted to the other half. If only one
+    half judged, the choice would be luck where the two are close: on one table in six,
+    the error of filled cells doubled.
     """
     target = columns[column]
     predictors = find_predictors(z, column, predictors)
-    few_levels = len(target.level_codes) < MIN_LEVELS_FOR_RIDGE
+    few_levels = target.n_levels < MIN_LEVELS_FOR_RIDGE
     if not target.allows_new_values or few_levels or not len(predictors):
         return "leaves"
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     rows = np.flatnonzero(z[:, column] >= 0)
     rows = rows[rng.permutation(len(rows))[: 2 * MAX_ROWS_PER_TRIAL]]
     first, second = np.array_split(z[rows], 2)
@@ -103,22 +106,22 @@ def choose_strategy(
         _Trial(columns, column, predictors, fitted=first, held_out=second),
         _Trial(columns, column, predictors, fitted=second, held_out=first),
     ]
-    errors = dict[Strategy, float]()
-    for strategy, scale in RIDGE_SCALES.items():
-        errors[strategy] = sum(trial.rank_error(scale) for trial in trials) / 2
+    errors = dict[RidgeStrategy, float]()
+    for strategy in RIDGE_STRATEGIES:
+        errors[strategy] = sum(trial.rank_error(strategy) for trial in trials) / 2
     best = min(errors, key=lambda strategy: errors[strategy])
     if errors[best] > MAX_RANK_ERROR:
         return "leaves"
-    ridge_score = sum(trial.score(best, seed, rng) for trial in trials)
-    leaves_score = sum(trial.score("leaves", seed, rng) for trial in trials)
-    if ridge_score < margin * leaves_score:
+    ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
+    leaves_crps = sum(trial.crps("leaves", seed, rng) for trial in trials)
+    if ridge_crps < margin * leaves_crps:
         return best
     return "leaves"
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Fits ways to draw a column to some rows, and judges them by other rows."""
+    """Fits strategies of a column to one half of the rows, and judges by the other."""
 
     columns: Sequence[Column]  # all columns of the table
     column: int  # the index of the one that is drawn
@@ -126,24 +129,22 @@ class _Trial:
     fitted: np.ndarray  # (n, d), positions of the rows to fit
     held_out: np.ndarray  # (m, d), and of those that judge
 
-    def rank_error(self, scale: Scale) -> float:
+    def rank_error(self, strategy: RidgeStrategy) -> float:
         """The mean absolute error, in ranks from 0 to 1, of a regression's predictions.
 
         Infinite if there are too few rows for a regression.
         """
-        line = RidgeLine.fit(
-            scale, self.columns, self.fitted, self.column, self.predictors
+        regression = RidgeRegression.fit(
+            strategy, self.columns, self.fitted, self.column, self.predictors
         )
-        if line is None:
+        if regression is None:
             return np.inf
-        predicted = line.to_positions(
-            self.columns[self.column], line.predict(self.held_out)
+        predicted = regression.to_positions(
+            self.columns[self.column], regression.predict(self.held_out)
         )
         return float(np.abs(self._ranks(predicted) - self._true_ranks).mean())
 
-    def score(
-        self, strategy: Strategy, seed: tuple[int, ...], rng: np.random.Generator
-    ) -> float:
+    def crps(self, strategy: Strategy, seed: Seed, rng: np.random.Generator) -> float:
         """The continuous ranked probability score of a strategy; lower is better.
 
         E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u; Y and Y′ are two draws for each
@@ -159,13 +160,13 @@ class _Trial:
             settings=settings,
             strategy=strategy,
         )
-        first = self._ranks(model.draw(self.held_out, rng))
-        second = self._ranks(model.draw(self.held_out, rng))
+        first = self._ranks(model.draw(self.held_out, rng)[:, 0])
+        second = self._ranks(model.draw(self.held_out, rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_ranks), np.abs(second - self._true_ranks)]
         )
-        spread = np.abs(first - second).mean()
-        return float(error - spread / 2)
+        difference_of_draws = np.abs(first - second).mean()
+        return float(error - difference_of_draws / 2)
 
     @cached_property
     def _true_ranks(self) -> np.ndarray:

@@ -6,22 +6,29 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError
-from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.spaces.tables.cells import (
+    TableRows,
+    format_names,
+    import_pandas,
+    make_frame,
+)
 from sliceflow.spaces.tables.chain import (
-    RIDGE_SCALES,
-    ColumnModel,
+    ChainStep,
+    IsAllowed,
     PerLevel,
     Strategy,
+    draw_chain,
     find_equal_columns,
     fit_column_model,
+    uses_ridge,
 )
-from sliceflow.spaces.tables.columns import Column, infer_schema
+from sliceflow.spaces.tables.columns import Column, infer_column
 from sliceflow.spaces.tables.constraints import (
     Rule,
     Rules,
@@ -29,23 +36,25 @@ from sliceflow.spaces.tables.constraints import (
     parse_constraint,
 )
 from sliceflow.spaces.tables.neighbours import NeighbourModel
-from sliceflow.spaces.tables.ridge import RidgeLine
+from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.trees import TreeSettings
 
-# Rows that break a constraint are drawn again, at most so often. Then there is an
-# error.
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The most rounds in which rows that break a constraint are drawn again, before there is
+# an error. A round number.
 MAX_ROUNDS = 60
 
-# In the first of these rounds, copies of rows that occur once are drawn again, too, and
-# rows whose regressions left the range of their column. Later, better one than none.
+# In this many first rounds, two more kinds of rows are drawn again: copies of rows that
+# occur once, and rows with a prediction outside the range of its column. Later rounds
+# accept such rows, because some tables allow no others. A round number.
 MAX_ROUNDS_AGAINST_COPIES = 5
 
 # A number that equals an earlier column in more than this share of the rows does not do
-# so by accident: it is not drawn from nearest rows, which would lose that.
+# so by accident: it is not drawn from nearest rows, which would lose that. A round
+# number.
 MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
-
-# A step of a chain draws one column, or several.
-ChainStep = ColumnModel | PerLevel | NeighbourModel
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -61,30 +70,32 @@ class Table:
     columns: tuple[Column, ...]  # what they are
     rules: Rules  # what holds between them
     z: np.ndarray  # (n, d), the positions of all cells
-    # What `columns_for_neighbours` found. Every trial of a choice asks again.
+    # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
         tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
     ] = field(default_factory=dict, init=False)
 
     @classmethod
-    def infer_schema(
+    def from_rows(
         cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]
     ) -> Table:
-        """The table of rows, with given kinds of columns (by name) and constraints.
+        """Find out what the columns of rows are, and what holds between them.
 
-        An error says which column, row or constraint is wrong.
+        `kinds` names the kinds of some columns, and `constraints` are as users write
+        them. An error says which column, row or constraint is wrong.
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
-        for name in kinds:
+        for name, kind in kinds.items():
             if name not in texts:
-                fact = f"columns names {name!r}, which is not a column"
-                raise DataError(fact, f"there are {shown(names)}")
+                fact = f"names {name!r}, which is not a column"
+                hint = f"there are {format_names(names)}"
+                raise ParameterError("columns", {name: kind}, fact, hint)
         codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
-        is_repeated = pandas().DataFrame(codes).duplicated().to_numpy()
+        is_repeated = import_pandas().DataFrame(codes).duplicated().to_numpy()
         distinct_rows = np.flatnonzero(~is_repeated)
         columns = tuple(
-            infer_schema(encoded, distinct_rows, kinds.get(str(encoded.name)))
+            infer_column(encoded, distinct_rows, kinds.get(str(encoded.name)))
             for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
@@ -97,17 +108,17 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Columns of which only what occurs is allowed have no new values between rows.
+        Some rules allow only values that occur in the table. New values between those
+        of rows are then not drawn.
         """
-        only_known = set[int]()
+        newly_observed_only = set[int]()
         for rule in more:
             if rule.needs_observed_values:
-                only_known.update(rule.columns)
+                newly_observed_only.update(rule.columns)
         columns = []
         for c, column in enumerate(self.columns):
-            columns.append(
-                replace(column, observed_only=column.observed_only or c in only_known)
-            )
+            observed_only = column.observed_only or c in newly_observed_only
+            columns.append(replace(column, observed_only=observed_only))
         rules = Rules((*self.rules.rules, *more), columns, self.z)
         return replace(self, columns=tuple(columns), rules=rules)
 
@@ -129,50 +140,50 @@ class Table:
     def columns_for_neighbours(
         self, strategies: Sequence[Strategy], fixed: Sequence[int] = ()
     ) -> list[int]:
-        """Columns that can be drawn from nearest rows, but for the `fixed` ones.
+        """Columns that can be drawn from nearest rows, except the `fixed` ones.
 
-        These are categories, and smooth numbers that follow from no others. None, if
-        there is no such number.
+        These are categories, and smooth numbers that follow from no others. The list is
+        empty if there is no such number.
         """
         key = (tuple(strategies), tuple(fixed))
         if key not in self._neighbour_columns:
-            found = self._find_columns_for_neighbours(strategies, fixed)
-            self._neighbour_columns[key] = found
+            usable = self._find_columns_for_neighbours(strategies, fixed)
+            self._neighbour_columns[key] = usable
         return list(self._neighbour_columns[key])
 
     def _find_columns_for_neighbours(
         self, strategies: Sequence[Strategy], fixed: Sequence[int]
     ) -> list[int]:
-        found = list[int]()
+        usable = list[int]()
         for k, (c, strategy) in enumerate(zip(self.order, strategies, strict=True)):
             if c in fixed:
                 continue
             column = self.columns[c]
             is_usable = column.is_category
             if column.is_smooth:
-                is_usable = not self._follows(k, strategy, found)
+                is_usable = not self._follows(k, strategy, usable)
             if is_usable:
-                found.append(c)
-        if not any(self.columns[c].is_smooth for c in found):
+                usable.append(c)
+        if not any(self.columns[c].is_smooth for c in usable):
             return []
-        return found
+        return usable
 
     def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
         """Whether the k-th number of the chain follows exactly from columns before it.
 
-        It may equal one of the `earlier` columns in many rows, or all may be on a line.
+        It may equal one of the `earlier` columns in many rows, or a regression may
+        predict it without an error.
         """
         c = self.order[k]
         _, sources = find_equal_columns(self.columns, self.z, c, np.array(earlier))
         if (sources > 0).mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
             return True
-        scale = RIDGE_SCALES.get(strategy)
-        if scale is None:
+        if not uses_ridge(strategy):
             return False
         rows = self.z[self.z[:, c] >= 0]
         before = np.array(self.order[:k], dtype=np.int64)
-        line = RidgeLine.fit(scale, self.columns, rows, c, before)
-        return line is not None and line.is_exact(rows, c)
+        regression = RidgeRegression.fit(strategy, self.columns, rows, c, before)
+        return regression is not None and regression.is_exact(rows, c)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
@@ -192,15 +203,15 @@ class Table:
 
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. An error names a value that cannot be."""
-        others = rows.like(self.rows).columns
+        others = rows.align_columns(self.rows).columns
         positions = []
         for column, encoded in zip(self.columns, others, strict=True):
             positions.append(column.encode(encoded))
         return np.column_stack(positions)
 
     def frame(
-        self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None
-    ) -> Any:
+        self, z: np.ndarray, seed: Seed, given: Mapping[int, pd.Series] | None = None
+    ) -> pd.DataFrame:
         """A DataFrame of rows with positions z (m, d).
 
         `given` columns have one value in all rows, which is passed as a Series of one.
@@ -252,7 +263,7 @@ def fit_chain(
             table.columns,
             column=c,
             predictors=np.array(drawn, dtype=np.int64),
-            seed=seed.child("tree", len(drawn)).key,
+            seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
         )
@@ -285,8 +296,8 @@ def draw_rows(
 ) -> np.ndarray:
     """Positions (n, d) of new rows that keep all rules; an error if there are none.
 
-    `fixed` columns have these positions in all rows. Cells may be missing only if
-    `missing`.
+    `fixed` columns have these positions in all rows. Cells are missing only if
+    `missing` is true.
     """
     rng = generator(seed.child("rows"))
     blank_row = _blank_row(table.columns, fixed)
@@ -295,7 +306,7 @@ def draw_rows(
     unfinished = np.arange(n)
     for attempt in range(MAX_ROUNDS):
         z = np.tile(blank_row, (len(unfinished), 1))
-        _draw_chain(table, chain, z, rng, missing)
+        draw_chain(chain, z, rng, is_allowed_in(table.rules, z, missing))
         accepted = table.rules.complete(z, is_free)
         if attempt < MAX_ROUNDS_AGAINST_COPIES:
             accepted[accepted] = ~table.is_copy(z[accepted])
@@ -308,20 +319,13 @@ def draw_rows(
     raise _no_rows_error(table.rules, z, n)
 
 
-def _draw_chain(
-    table: Table,
-    chain: Sequence[ChainStep],
-    z: np.ndarray,
-    rng: np.random.Generator,
-    missing: bool,
-) -> None:
-    """Draw the columns of a chain into positions z (m, d), in place, as rules allow."""
-    for step in chain:
-        if isinstance(step, NeighbourModel):
-            z[:, step.drawn_columns] = step.draw(len(z), rng)
-        else:
-            is_allowed = partial(table.rules.allowed, step.column, z, missing)
-            z[:, step.column] = step.draw(z, rng, is_allowed)
+def is_allowed_in(rules: Rules, z: np.ndarray, missing: bool) -> IsAllowed:
+    """Which draws the rules allow, for rows z (m, d) of which a part is drawn."""
+
+    def is_allowed(column: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return rules.allowed(column, z, missing, rows, positions)
+
+    return is_allowed
 
 
 def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndarray:
@@ -335,7 +339,7 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndar
             row[c] = fixed[c]
         elif column.is_modelled:
             row[c] = np.nan
-        elif len(column.level_codes):
+        elif column.n_levels:
             row[c] = 0.0
         else:
             row[c] = -1.0
@@ -345,16 +349,17 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndar
 def _is_inside_range(
     columns: Sequence[Column], chain: Sequence[ChainStep], z: np.ndarray
 ) -> np.ndarray:
-    """Which rows z (m, d) have no lowest or highest value in a column along a line.
+    """Which rows z (m, d) have no prediction outside the range of its column.
 
-    Predictions outside the range of their column were clipped to these.
+    Such predictions of regressions were clipped to the lowest or highest value.
     """
     is_inside = np.full(len(z), True)
     for step in chain:
-        if not isinstance(step, NeighbourModel) and step.is_ridge:
-            positions = z[:, step.column]
-            highest = len(columns[step.column].level_codes) - 1
-            is_inside &= (positions != 0) & (positions != highest)
+        if not step.is_ridge:
+            continue
+        for c in step.drawn_columns:
+            highest = columns[c].n_levels - 1
+            is_inside &= (z[:, c] != 0) & (z[:, c] != highest)
     return is_inside
 
 

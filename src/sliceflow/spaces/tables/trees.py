@@ -1,7 +1,7 @@
 """Decision trees whose leaves hold rows, and how fine such trees are.
 
 A tree compares distributions, not means. Its targets for a number are the normal score
-and the cosines cos(kπu) of its rank u, so differences in spread and shape count as
+and the cosines cos(kπu) of its rank u, so differences in scale and shape count as
 well. Cost-complexity pruning removes splits that gain hardly more than a split of pure
 noise would.
 """
@@ -9,7 +9,7 @@ noise would.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -22,8 +22,8 @@ from sliceflow.spaces.tables.columns import Column
 # Adult are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
 MAX_ROWS_PER_TREE = 50_000
 
-# A small table gets smaller leaves: at least so many could be filled, but no leaf has
-# fewer rows than MIN_SAMPLES_LEAF. Both are round numbers.
+# In a small table, leaves are made smaller until a tree can have this many of them. But
+# no leaf has fewer rows than MIN_SAMPLES_LEAF. Both are round numbers.
 MIN_LEAVES_PER_TABLE = 15
 MIN_SAMPLES_LEAF = 3
 
@@ -31,12 +31,32 @@ MIN_SAMPLES_LEAF = 3
 # Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
 N_COSINES = 16
 
-# The weight of the normal score beside the cosines, so that tails count.
+# The weight of the normal score beside the cosines, so that tails count. A round number.
 NORMAL_SCORE_WEIGHT = 1.5
 
 # A category with more levels is not one target with classes, but has a target of 0 and
 # 1 for each of its most frequent levels. scikit-learn is slow with many classes.
 MAX_CLASSES = 30
+
+# The least impurity that is divided by: that of a constant target is 0.
+MIN_IMPURITY = 1e-12
+
+
+class TreeNodes(Protocol):
+    """What is used of the attribute `tree_` of scikit-learn's trees.
+
+    Arrays have one entry for each node; children of leaves are −1.
+    """
+
+    node_count: int
+    children_left: np.ndarray
+    children_right: np.ndarray
+    impurity: np.ndarray
+    n_node_samples: np.ndarray
+
+    def apply(self, X: np.ndarray) -> np.ndarray:
+        """The leaf (m,) of each row of features (m, p) in single precision."""
+        ...
 
 
 class TreeSettings(NamedTuple):
@@ -66,7 +86,7 @@ class TreeSettings(NamedTuple):
 class Tree:
     """A tree whose leaves hold rows: those of each node are a range of `row_order`."""
 
-    nodes: Any  # the `tree_` of a fitted tree of scikit-learn
+    nodes: TreeNodes
     row_order: np.ndarray  # (n,), rows by leaf, and by their values within a leaf
     node_start: np.ndarray  # (nodes,), where the range of each node begins
     node_size: np.ndarray  # (nodes,), and how many rows it has
@@ -105,13 +125,14 @@ class Tree:
         )
 
     def is_leaf(self, node: np.ndarray) -> np.ndarray:
-        """Which of some nodes (m,) are leaves."""
+        """Which of the nodes (m,) are leaves."""
         return np.asarray(self.nodes.children_left[node] < 0)
 
 
 def sample_rows(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """At most as many random ones of some rows as a tree is fitted to, in order."""
-    return np.sort(rows[rng.permutation(len(rows))[:MAX_ROWS_PER_TREE]])
+    """Random ones of `rows` (n,), at most `MAX_ROWS_PER_TREE`, in ascending order."""
+    order = rng.permutation(len(rows))
+    return np.sort(rows[order[:MAX_ROWS_PER_TREE]])
 
 
 def tree_targets(column: Column, values: np.ndarray) -> np.ndarray:
@@ -131,7 +152,7 @@ def tree_targets(column: Column, values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, None] == most_frequent, dtype=np.float64)
 
 
-def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> Any:
+def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> TreeNodes:
     """The `tree_` of scikit-learn for features x (n, p) and a target (n,) or (n, k)."""
     ccp_alpha = settings.ccp_factor / len(x) * _impurity(target)
     estimator_type = DecisionTreeClassifier
@@ -141,10 +162,12 @@ def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> Any
         random_state=0,
         min_samples_leaf=settings.min_samples_leaf,
         ccp_alpha=ccp_alpha,
-        # Half the gain saves time, and hardly a split that pruning would have kept.
+        # To save time, splits that gain less than half of what pruning asks for are
+        # not made. Pruning would remove nearly all of them.
         min_impurity_decrease=ccp_alpha / 2,
     )
-    return estimator.fit(x, target).tree_
+    nodes: TreeNodes = estimator.fit(x, target).tree_
+    return nodes
 
 
 def _impurity(target: np.ndarray) -> float:
@@ -156,7 +179,7 @@ def _impurity(target: np.ndarray) -> float:
     return float(1 - (shares**2).sum())
 
 
-def _parents_and_subtree_ends(nodes: Any) -> tuple[np.ndarray, np.ndarray]:
+def _parents_and_subtree_ends(nodes: TreeNodes) -> tuple[np.ndarray, np.ndarray]:
     """The parent of each node, and one more than the last node below it.
 
     scikit-learn numbers nodes depth first: what is below a left child ends where its
@@ -174,8 +197,8 @@ def _parents_and_subtree_ends(nodes: Any) -> tuple[np.ndarray, np.ndarray]:
     return parent, subtree_end
 
 
-def _residual_impurity(nodes: Any) -> float:
+def _residual_impurity(nodes: TreeNodes) -> float:
     """The impurity of all leaves together, as a share of the root's."""
     impurity = nodes.impurity * nodes.n_node_samples
     is_leaf = nodes.children_left < 0
-    return float(impurity[is_leaf].sum() / max(impurity[0], 1e-12))
+    return float(impurity[is_leaf].sum() / max(impurity[0], MIN_IMPURITY))

@@ -1,9 +1,9 @@
-"""`SlicedWassersteinFlow`: generative models of vectors, following scikit-learn's conventions."""
+"""`SlicedWassersteinFlow`: generative models of vectors, as scikit-learn wants them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,39 +24,50 @@ from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
 
 class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
-    """Generative model for vectors: particles moved onto the data by sliced optimal transport.
+    """Generative model for vectors: particles moved by sliced optimal transport.
 
-    Each of `n_steps` steps projects particles and data on a frame of directions, solves the
-    one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
-    x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact.
+    Each of `n_steps` steps projects particles and data on a frame of directions, solves
+    the one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the
+    particles by x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own
+    distribution exact.
 
-    X is an (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept. y is None,
-    labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame or (n, L) array
-    of objects, where a column is continuous if all its values are numbers.
+    X is an (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are
+    kept. y is None, labels (n,) of any hashable kind, continuous columns (n, l), or
+    both in one DataFrame or (n, L) array of objects, where a column is continuous if
+    all its values are numbers.
 
     Parameters
     ----------
-    n_particles : number of particles to keep; None takes the smallest multiple of the number of rows
-        that is at least 10,000. The fit may move more: at least 2,000, and 200 per class
-    n_steps : steps of the flow, before the axis steps. More steps fit the data more closely
-    frame : directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles and data:
-        fewer steps and a smaller model for many columns) or "axis", or an object from
-        `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``
-    transport : how to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`
-    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits each class separately
+    n_particles : number of particles to keep; None takes the smallest multiple of the
+        number of rows that is at least 10,000. The fit may move more: at least 2,000,
+        and 200 per class
+    n_steps : steps of the flow, before the axis steps. More steps fit the data more
+        closely
+    frame : directions of a step: "orthogonal", "random", "max-sliced" (fitted to
+        particles and data: fewer steps and a smaller model for many columns) or "axis",
+        or an object from `sliceflow.frames` such as
+        ``frames.Random(n_directions=10_000)``
+    transport : how to solve each direction: "auto", "sorted" or "histogram"; see
+        `sliceflow.transports`
+    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits
+        separate maps for each class
     entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
-    random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
-    verbose : 1 logs how far the fit is, to the logger "sliceflow" or, if that has no handler, to stderr
-    standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
-        first. With False, scale the data to be near N(0, I), from which the flow starts
-    preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
-        defaults take its values. The data should be near N(0, I) in scale
-    condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
-        "local" keeps the rows and samples from those near the y that is asked for, without steps or
-        maps. "auto" is local unless ξ is 0 or ∞, or several ranks take part; labels alone never are
-    keep_rows : write the rows into the model's file, too, so that rows can be added and removed after
-        it is loaded. In memory, an estimator always has its rows
+    random_state : int, RandomState, Generator or None; the same seed and machine give
+        the same bits
+    verbose : 1 logs how far the fit is, to the logger "sliceflow" of Python's
+        `logging`, or to stderr if no handler shows that
+    standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses
+        heavy tails first. With False, scale the data to be near N(0, I), from which the
+        flow starts
+    preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters
+        left at their defaults take its values. The data should be near N(0, I) in scale
+    condition : what to do with a continuous y. "joint" runs one flow of x and y
+        together, as the paper. "local" keeps the rows and samples from those near the y
+        that is asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or
+        several ranks take part; labels alone never are
+    keep_rows : write the rows into the model's file, too, so that rows can be added and
+        removed after it is loaded. In memory, an estimator always has its rows
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 
     Attributes
@@ -65,10 +76,12 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     particle_conditions_ : their conditions, as the user wrote them, or None
     classes_ : the class labels, if y is labels
     plan_ : a `VectorPlan`: what the fit did, with every "auto" resolved; print it
-    history_ : dict of lists: stage, step, sliced distance before the step, seconds elapsed
+    history_ : dict of lists: stage, step, sliced distance before the step, seconds
+        elapsed
     n_iter_ : steps done, axis steps included
     n_features_in_ : d
-    feature_names_in_ : the column names, if X is a DataFrame whose column names are strings
+    feature_names_in_ : the column names, if X is a DataFrame whose column names are
+        strings
 
     Examples
     --------
@@ -82,7 +95,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     (3, 2)
     """
 
-    _kinds = (VectorPlan, FittedVectors, VectorRows)
+    _saved_types = (FittedVectors, VectorRows)
+    plan_: VectorPlan
     _options_type = VectorOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
@@ -128,13 +142,14 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
             defaults = type(self)().get_params(deep=False)
             defaults["options"] = VectorOptions()
             parameters = with_preset(parameters, defaults, VECTORS)
-        validate = self._validator(like_fitted)
+        validate = partial(self._validate, like_fitted=like_fitted)
         return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
 
-    def _validator(self, like_fitted: bool) -> Callable[[Any], np.ndarray]:
-        """scikit-learn's check of X, as a function that changes nothing of this.
+    def _validate(self, X: Any, like_fitted: bool) -> np.ndarray:
+        """X after scikit-learn's checks, which change nothing of this estimator.
 
-        If `like_fitted`, X must have the columns of the known rows, and takes their type.
+        If `like_fitted`, X must have the columns of the known rows, and takes their
+        type.
         """
         checked = type(self)()  # takes the attributes that the check sets
         dtypes = ["float64", "float32"]
@@ -147,24 +162,21 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
             else:
                 dtypes = [str(known.X.dtype)]
                 checked._set_columns(known.X.shape[1], known.names)
-
-        def validate(X: Any) -> np.ndarray:
-            array = validate_data(
-                checked,
-                X,
-                dtype=dtypes,
-                ensure_all_finite=False,
-                reset=not like_fitted,
-            )
-            return np.asarray(array)
-
-        return validate
+        array = validate_data(
+            checked, X, dtype=dtypes, ensure_all_finite=False, reset=not like_fitted
+        )
+        return np.asarray(array)
 
     def _like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, self._validator(like_fitted=True))
+        return check_rows(X, partial(self._validate, like_fitted=True))
 
-    def _store_model(self, model: Model, particles: Any = None, y: Any = None) -> None:
-        fitted: FittedVectors = model.fitted.with_rows(model.rows)
+    def _store_model(
+        self,
+        model: Model[VectorRows, FittedVectors],
+        particles: Any = None,
+        y: Any = None,
+    ) -> None:
+        fitted = model.fitted.with_rows(model.rows)
         super()._store_model(replace(model, fitted=fitted), particles, y)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 

@@ -18,24 +18,25 @@ from sliceflow.engine.batches import Target, divide_per_class, weighted_batches
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.events import History, Listener
-from sliceflow.engine.flow import Flow, FlowState, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, choose_transport
-from sliceflow.errors import CopyWarning, DataError, ParameterError, require
+from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.fitting import run_flow
+from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     count_moved,
     select_particles,
 )
 from sliceflow.models.protocols import FlowResult
-from sliceflow.models.ranks import SINGLE, Ranks, across_ranks
+from sliceflow.models.rank_transports import across_ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
-from sliceflow.spaces.vectors.fitted import FittedVectors, as_cloud
+from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
     choose_frame,
@@ -45,10 +46,16 @@ from sliceflow.spaces.vectors.plan import (
 from sliceflow.spaces.vectors.rows import (
     Units,
     VectorRows,
+    as_cloud,
     check_rows,
     encode_classes,
 )
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+from sliceflow.validation import require
+
+# What these names of the parameter `transport` stand for.
+HISTOGRAM = Histogram()
+AUTO = Auto()
 
 # Particles of local conditions unless the user says how many: each needs a
 # neighbourhood of its own.
@@ -70,7 +77,7 @@ class VectorAdapter:
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
         x = check_rows(X, self.validate)
-        names = column_names(X)
+        names = column_names(X) if hasattr(X, "columns") else None
         tensor = X.device.type if isinstance(X, Tensor) else ""
         row_conditions = None
         if y is not None:
@@ -84,19 +91,21 @@ class VectorAdapter:
     def _with_all_conditions(
         self, rows: VectorRows, y: np.ndarray | None
     ) -> VectorRows:
-        """This rank's rows with the conditions y of all ranks, and their place there."""
+        """This rank's rows with the conditions of all ranks, and their place there."""
         kind_of_y = "no y"
         if y is not None:
             kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {kind_of_y}"
-        shard = self.ranks.shard(n, what)
+        shard = self.ranks.gather_shard(n, what)
         row_conditions = None
         if y is not None:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
-    def plan(self, rows: VectorRows, seed: Seed) -> VectorFit | LocalFit:
+    def plan(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedVectors | PlannedLocalVectors:
         """What a fit of these rows will do; an error if that is impossible."""
         is_local = self._is_local(rows)
         n_particles = self._count_particles(rows, is_local)
@@ -137,7 +146,7 @@ class VectorAdapter:
         m = int(m)
         least = self.ranks.size
         if isinstance(rows.condition, conditions.LabelCondition):
-            least = max(least, rows.n_conditions)
+            least = max(least, rows.condition.width)
         kind = f"at least {least}, one for each class and rank"
         require(m >= least, "n_particles", m, kind)
         d = rows.X.shape[1]
@@ -146,7 +155,9 @@ class VectorAdapter:
         require_memory(nbytes, self.device, what, "lower n_particles")
         return m
 
-    def _plan_flow(self, rows: VectorRows, n_particles: int, seed: Seed) -> VectorFit:
+    def _plan_flow(
+        self, rows: VectorRows, n_particles: int, seed: Seed
+    ) -> PlannedVectors:
         """One flow for all rows."""
         amplifier = 0.0
         if rows.conditions is not None:
@@ -157,8 +168,11 @@ class VectorAdapter:
 
         units = self._fit_units(rows, per_class)
         codes = rows.codes if amplifier else None
-        x = encode_classes(units, rows.X, codes)
-        heavy_tailed = np.any([u.heavy_tailed for u in units], axis=0)
+        if per_class:
+            x = encode_classes(units, rows.X, codes)
+        else:
+            x = units[0].encode(rows.X)
+        heavy_tailed = np.any([u.width > 0 for u in units], axis=0)
         smoothing, smoothing_from = choose_smoothing(
             x,
             codes,
@@ -188,7 +202,7 @@ class VectorAdapter:
         )
         nbytes, seconds = plan.cost(n, m)
         plan = plan.with_cost(nbytes, seconds, what, hint)
-        return VectorFit(
+        return PlannedVectors(
             plan, rows, x, units, assigned, smoothing, seed, self.device, self.ranks
         )
 
@@ -264,8 +278,8 @@ class VectorAdapter:
                 parameters["transport"],
                 n_per_map,
                 self.ranks.size,
-                Histogram(),
-                Auto(),
+                HISTOGRAM,
+                AUTO,
             ),
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),
@@ -276,7 +290,9 @@ class VectorAdapter:
             smoothing_from=smoothing_from,
         )
 
-    def _plan_local(self, rows: VectorRows, n_particles: int, seed: Seed) -> LocalFit:
+    def _plan_local(
+        self, rows: VectorRows, n_particles: int, seed: Seed
+    ) -> PlannedLocalVectors:
         """Keep the rows; the particles are samples at their own conditions."""
         row_conditions = rows.conditions
         assert row_conditions is not None
@@ -306,7 +322,7 @@ class VectorAdapter:
         settings = tuple(sampler.settings for sampler in local)
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
         numbers = conditions.even_rows(n, n_particles, seed.child("conditions"))
-        return LocalFit(fitted, row_conditions.take(numbers), seed)
+        return PlannedLocalVectors(fitted, row_conditions.take(numbers), seed)
 
 
 def _largest_class(codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> int:
@@ -319,7 +335,7 @@ def _largest_class(codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> i
 
 
 @dataclass(frozen=True)
-class LocalFit:
+class PlannedLocalVectors:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     fitted: FittedVectors
@@ -344,7 +360,7 @@ class LocalFit:
 
 
 @dataclass(frozen=True)
-class VectorFit:
+class PlannedVectors:
     """A planned fit of a flow. No particle has moved yet."""
 
     plan: VectorPlan
@@ -357,9 +373,9 @@ class VectorFit:
     device: torch.device
     ranks: Ranks
 
-    def start(self) -> MovingVectors:
+    def start(self) -> RunningVectors:
         """The particles at their start."""
-        return MovingVectors(self)
+        return RunningVectors(self)
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
@@ -368,10 +384,10 @@ class VectorFit:
         return run_flow(self.start(), listeners, checkpoints)
 
 
-class MovingVectors:
+class RunningVectors:
     """A flow whose particles stand at their start, or are on their way."""
 
-    def __init__(self, planned: VectorFit) -> None:
+    def __init__(self, planned: PlannedVectors) -> None:
         plan = planned.plan
         ranks = planned.ranks
         self.planned = planned
@@ -400,15 +416,15 @@ class MovingVectors:
         x = planned.x.new_empty(self.share.count, plan.n_columns)
         self.particles = as_cloud(x, own_codes, planned.device)
         self.particles.class_slices = class_slices
-        self.noise = Noise(planned.seed.child("particles"), self.share.first)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self.noise.child("start").fill(self.particles.x)
 
         self.replayed = plan.flow(planned.seed, planned.device)
         self.flow = self._fitted_flow()
-        self.n_stages = sum(not stage.exact for stage in self.flow.stages)
+        self.n_stages = sum(not stage.matches_marginals for stage in self.flow.stages)
 
     def _set_data(self) -> None:
-        """Set the data of the flow and of its axis steps: the rows, or draws of them."""
+        """Set the data of the flow and of its axis steps: rows, or draws of them."""
         planned = self.planned
         rows = planned.rows
         codes = rows.codes
@@ -424,7 +440,7 @@ class MovingVectors:
                 codes = codes.repeat_interleave(n_draws, 0)
         self.n_draws = n_draws
         self.data_codes = codes  # of the data of all ranks
-        self.data_shard = rows.shard.times(n_draws)
+        self.data_shard = rows.shard.repeated(n_draws)
         own_codes = None
         if codes is not None:
             own_codes = codes[self.data_shard.slice]
@@ -562,7 +578,7 @@ class MovingVectors:
     def _fresh_particles(
         self, model: Sequence[ModelStep]
     ) -> tuple[Cloud, Tensor | None]:
-        """This rank's share of fresh particles, moved by a model, and all their codes."""
+        """This rank's fresh particles, moved by a model, and the codes of all ranks."""
         planned = self.planned
         plan = planned.plan
         seed = planned.seed.child("fresh")
@@ -582,13 +598,13 @@ class MovingVectors:
         own_codes = None if codes is None else codes[share.slice]
         fresh = as_cloud(x.to(self.data.x.dtype), own_codes, planned.device)
         fresh.class_slices = class_slices
-        noise = Noise(seed.child("particles"), share.first)
+        noise = ParticleNoise(seed.child("particles"), share.first)
         replay(self.replayed, model, fresh, noise)
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
         """Conditions of fresh particles in the data's proportions, enough of each class."""
-        numbers = conditions.proportional(codes_q, n_fresh, seed.child("conditions"))
+        numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.replayed.conditional:
             return codes
@@ -630,12 +646,12 @@ class MovingVectors:
             for c in range(planned.plan.per_class):
                 of_class = (codes == c).to(x.device)
                 pairs.append((planned.x[codes_q == c], x[:, of_class].T))
-        shown = copy_warning(pairs)
-        if not shown:
+        evidence = copy_warning(pairs)
+        if not evidence:
             return None
         more = f"more smoothing than {planned.plan.smoothing:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
-        return CopyWarning(f"the particles copy rows of X ({shown}); {hint}")
+        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")
 
 
 def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import MixedCondition
-from sliceflow.engine.flow import Flow, Noise, replay
+from sliceflow.engine.flow import Flow, ParticleNoise, replay
 from sliceflow.engine.frames import (
     MaxSliced,
     count_directions,
@@ -21,7 +21,6 @@ from sliceflow.engine.frames import (
     freeing_rotation_pools,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.errors import require_finite
 from sliceflow.fields import Label
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
@@ -30,9 +29,11 @@ from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import (
     Units,
     VectorRows,
+    as_cloud,
     decode_classes,
     in_users_form,
 )
+from sliceflow.validation import require_finite
 
 # Offline samples of one pass over the steps of a model: bounds the memory.
 SAMPLES_PER_PASS = 1 << 16
@@ -121,9 +122,8 @@ class FittedVectors(HasConditions):
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
         if len(self.class_units) != plan.per_class:
-            raise ValueError(
-                f"there are units of {len(self.class_units)} of {plan.per_class} classes"
-            )
+            n_units = len(self.class_units)
+            raise ValueError(f"{n_units} classes have units, not {plan.per_class}")
         for units in (self.units, *self.class_units):
             if len(units.shift) != d:
                 raise ValueError(f"there are not units for {d} columns")
@@ -136,12 +136,12 @@ class FittedVectors(HasConditions):
         d = plan.n_columns
         flow = plan.flow(self.seed, self.device)
         n_classes = max(1, plan.per_class)
-        n_maps = [n_classes * count_directions(s.frame, d) for s in flow.stages]
+        n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
         reach = check_steps(
             flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
         )
         for step in self.steps:
-            is_fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
+            is_fitted = isinstance(flow.stages[step.stage].frame_kind, MaxSliced)
             wanted_width = d if is_fitted else 0
             width = 0 if step.theta is None else step.theta.shape[1]
             if width != wanted_width:
@@ -176,7 +176,7 @@ class FittedVectors(HasConditions):
         width = plan.n_conditions
         bytes_of_frame = 0
         for stage in plan.stages():
-            of_stage = frame_bytes(stage.frame, d, width, itemsize)
+            of_stage = frame_bytes(stage.frame_kind, d, width, itemsize)
             bytes_of_frame = max(bytes_of_frame, of_stage)
         bytes_of_condition = 0
         if width:
@@ -204,12 +204,12 @@ class FittedVectors(HasConditions):
             part_codes = None
             if codes is not None:
                 part_codes = codes[first : first + count]
-            noise = Noise(seed.child("particles"), first)
+            noise = ParticleNoise(seed.child("particles"), first)
             parts.append(self._draw_pass(flow, count, part_codes, noise))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: Flow, n: int, codes: Tensor | None, noise: Noise
+        self, flow: Flow, n: int, codes: Tensor | None, noise: ParticleNoise
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
@@ -245,10 +245,3 @@ class FittedVectors(HasConditions):
     def in_form(self, rows: Tensor) -> Any:
         """Rows in the form of X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor, self.device)
-
-
-def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
-    if codes is not None:
-        codes = codes.to(device)
-    return Cloud(x.to(device).T.contiguous(), codes)

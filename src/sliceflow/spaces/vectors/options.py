@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_int, is_real, require
+from sliceflow.validation import is_int, is_real, require
 
 
 @dataclass(frozen=True)

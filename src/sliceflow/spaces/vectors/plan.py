@@ -24,11 +24,12 @@ from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
-from sliceflow.errors import ParameterError, is_int, is_real, require
+from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
+from sliceflow.validation import is_int, is_real, require
 
 ConditionKind = Literal["none", "labels", "columns", "mixed"]
 
@@ -40,7 +41,7 @@ FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
 }
 CONDITION_MODES = ("auto", "joint", "local")
 
-# Directions per column of the paper's preset: its own 10,000 are for hundreds of columns.
+# Directions per column of the paper's preset: its 10,000 are for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
 
 # Fresh particles to which the model's axis steps are fitted, and the most of their
@@ -123,7 +124,7 @@ class VectorPlan(Plan):
 
     @property
     def n_draws(self) -> int:
-        """Draws of each row with `smoothing`, as many in all as particles; 1 without."""
+        """Draws of each row with `smoothing`, in all as many as particles; else 1."""
         if not self.smoothing:
             return 1
         return max(1, round(self.n_moved / self.n_rows))
@@ -161,7 +162,7 @@ class VectorPlan(Plan):
                     options.n_axis_steps,
                     Sorted(),  # bins would blur the values of discrete columns
                     n_knots=options.n_knots,
-                    exact=True,
+                    matches_marginals=True,
                 )
             )
         return stages

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.dataframes import as_frame, check_columns, column_names
-from sliceflow.errors import DataError, from_tensor, unmasked
+from sliceflow.engine.clouds import Cloud
+from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.validation import from_tensor, unmasked
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
 # for heavy tails: others are near enough to a normal one.
@@ -34,7 +36,24 @@ class VectorRows(ArrayRows):
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
-    _names = ("X", "y")
+
+    def check(self) -> None:
+        """Raise a ValueError if saved rows contradict their conditions or names."""
+        self.check_lengths()
+        d = self.X.shape[1]
+        if self.names is not None and len(self.names) != d:
+            raise ValueError(f"there are {len(self.names)} names for {d} columns")
+
+    @property
+    def values(self) -> np.ndarray:
+        """This rank's rows (n, d)."""
+        return self.X
+
+    def with_values(
+        self, values: np.ndarray, row_conditions: RowConditions | None
+    ) -> Self:
+        """Rows of the same kind with other values and conditions."""
+        return replace(self, X=values, conditions=row_conditions)
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         """X and y as the user would pass them."""
@@ -58,9 +77,10 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     `validate` is scikit-learn's check of the number and the names of columns.
     """
     X = unmasked(from_tensor(X), "X")
-    names = column_names(X)
+    names = None
     if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
         check_columns(X)
+        names = column_names(X)
     else:
         X = _as_numeric(X)
     array = validate(X)
@@ -172,7 +192,7 @@ class Units:
 
     def compress(self, X: np.ndarray) -> np.ndarray:
         """g(x) for rows (n, d)."""
-        heavy = self.heavy_tailed
+        heavy = self.width > 0
         if not heavy.any():
             return X
         X = X.astype(np.float64)
@@ -204,7 +224,7 @@ class Units:
 def encode_classes(
     units: Sequence[Units], X: np.ndarray, codes: Tensor | None
 ) -> Tensor:
-    """Rows (n, d) in the flow's units; `units` are those of each class, or one for all."""
+    """Rows (n, d) in the flow's units; `units` are of each class, or one for all."""
     if len(units) == 1 or codes is None:
         return units[0].encode(X)
     x = torch.from_numpy(np.empty_like(X))
@@ -223,6 +243,13 @@ def decode_classes(units: Sequence[Units], x: Tensor, codes: Tensor | None) -> T
         of_class = (codes == c).to(x.device)
         rows[of_class] = units_of_class.decode(x[:, of_class])
     return rows
+
+
+def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
+    if codes is not None:
+        codes = codes.to(device)
+    return Cloud(x.to(device).T.contiguous(), codes)
 
 
 def _summary(

@@ -1,7 +1,7 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
-`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here is
-decided whether rows are smoothed at all, and what the axis steps see.
+`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
+is decided whether rows are smoothed at all, and what the axis steps see.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Smoothing:
             draws = group.draw(self.h, times, seed.child(i))
             for_flow[group.indices] = draws.to(x.dtype)
 
-            own = group.x[:, None]
-            low = own.amin(0)
-            high = own.amax(0)
-            is_end = (own == low) | (own == high)  # the ends of the range stay
+            rows = group.x[:, None]
+            low = rows.amin(0)
+            high = rows.amax(0)
+            is_end = (rows == low) | (rows == high)  # the ends of the range stay
             is_outside = (draws < low) | (draws > high)
             group_atoms = atoms[group.indices]
-            kept = group_atoms[:, None] | is_outside | is_end
-            draws = torch.where(kept, own, draws)
+            stays = group_atoms[:, None] | is_outside | is_end
+            draws = torch.where(stays, rows, draws)
             even = spread_evenly(group.x, group_atoms, times)
             is_even = self.exact | _differs(group.x, draws.flatten(0, 1))
             for_axes[group.indices] = torch.where(is_even, even, draws).to(x.dtype)
-        rows = shard.slice
-        return for_flow[rows].flatten(0, 1), for_axes[rows].flatten(0, 1)
+        of_rank = shard.slice
+        return for_flow[of_rank].flatten(0, 1), for_axes[of_rank].flatten(0, 1)
 
 
 def choose_smoothing(
@@ -136,10 +136,10 @@ def _differs(x: Tensor, draws: Tensor) -> Tensor:
     return distance > _KOLMOGOROV_5_PERCENT / math.sqrt(len(x))
 
 
-def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
+def spread_evenly(x: Tensor, stays: Tensor, times: int) -> Tensor:
     """The values of each column of x (n, d), spread halfway to the next values.
 
-    Returns (n, times, d). Values that are `kept` (n, d) stay.
+    Returns (n, times, d). Values stay where `stays` (n, d) is True.
     """
     values, order = x.sort(0)
     gap = values.diff(dim=0)
@@ -149,7 +149,7 @@ def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
     # From −½ to ½, in the middle of `times` equal intervals.
     t = ((torch.arange(times, dtype=x.dtype) + 0.5) / times - 0.5)[:, None]
     moved = x[:, None] + t * torch.where(t < 0, gap_below[:, None], gap_above[:, None])
-    return torch.where(kept[:, None], x[:, None], moved)
+    return torch.where(stays[:, None], x[:, None], moved)
 
 
 def are_atoms(x: Tensor) -> Tensor:

@@ -1,28 +1,31 @@
 """Columns that are given: rows that have these cells, or are moved to them.
 
-What is given chooses rows, and a chain of the other columns is fitted to these. For a
-number that few rows have, the rows nearest to it are moved there: their other numbers
-change along ridge regressions on the given ones.
+A chain of the other columns is fitted to the rows that have what is given. For a number
+that few rows have, the rows nearest to it are moved there: their other numbers change
+by as much as ridge regressions on the given numbers predict.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import pandas, shown
+from sliceflow.spaces.tables.cells import format_names, import_pandas
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
-from sliceflow.spaces.tables.formats import integer_values_of
-from sliceflow.spaces.tables.ridge import RidgeLine
+from sliceflow.spaces.tables.formats import to_scaled_values
+from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # An answer with fewer rows behind it gets a warning, and a number that fewer rows have
 # takes the nearest rows, too. A round number.
@@ -34,10 +37,12 @@ SHARE_OF_NEAREST_ROWS = 1 / 8
 MIN_NEAREST_ROWS = 100
 MAX_NEAREST_ROWS = 2_000
 
-# Rows within this many standard deviations count as near, for the warning.
+# Rows within this many standard deviations count as near, for the warning that few are.
+# A round number.
 NEAR_DISTANCE = 0.5
 
-# Numbers are equal if they differ by at most this much, relative to their size.
+# Numbers are equal if they differ by at most this much, relative to their size: more
+# than rounding errors of float64.
 EQUAL_TOLERANCE = 1e-12
 
 
@@ -46,7 +51,7 @@ class FoundValue(NamedTuple):
 
     position: float  # −1 for a missing cell
     number: float  # NaN for a missing cell and for categories
-    series: Any  # a Series of one, in the dtype of the column
+    series: pd.Series  # of one cell, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +61,7 @@ class Conditional:
     table: Table  # ranges and lists are more rules of it
     z: np.ndarray  # (n, d), positions of the rows, moved to given numbers
     fixed: dict[int, float]  # the position of each column with one given value,
-    values: dict[int, Any]  # and of numbers the value itself, a Series of one
+    values: dict[int, pd.Series]  # and of numbers the value itself, as one cell
 
 
 @dataclass(eq=False)
@@ -64,10 +69,10 @@ class _Request:
     """What is asked for, column by column."""
 
     table: Table
-    matches: np.ndarray  # (n,), which rows have what is given
+    matches: np.ndarray  # (n,), which rows have all given, except rare numbers
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed: dict[int, float] = field(default_factory=dict)  # positions of values
-    values: dict[int, Any] = field(default_factory=dict)  # of numbers, a Series of one
+    values: dict[int, pd.Series] = field(default_factory=dict)  # as in `Conditional`
     rare_numbers: dict[int, float] = field(default_factory=dict)  # that few rows have
     notes: list[str] = field(default_factory=list)  # what is doubtful
 
@@ -77,15 +82,15 @@ class _Request:
         self.matches &= self.table.z[:, c] >= 0
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
-        """Ask for cells of column c among some values."""
+        """Ask for cells of column c that have one of the values."""
         column = self.table.columns[c]
         positions = set[float]()
         for value in values:
-            found = find_value(column, value)
-            is_missing = found.position < 0
-            number = column.numbers(np.array([found.position]))[0]
-            if is_missing or number == found.number:
-                positions.add(found.position)
+            cell = find_value(column, value)
+            is_missing = cell.position < 0
+            number = column.numbers(np.array([cell.position]))[0]
+            if is_missing or number == cell.number:
+                positions.add(cell.position)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
@@ -94,16 +99,16 @@ class _Request:
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
         column = self.table.columns[c]
-        found = find_value(column, value)
-        self.fixed[c] = found.position
-        has_value = self.table.z[:, c] == found.position
-        if column.is_number and not np.isnan(found.number):
-            self.values[c] = found.series
-            if not column.level_numbers[0] <= found.number <= column.level_numbers[-1]:
+        cell = find_value(column, value)
+        self.fixed[c] = cell.position
+        has_value = self.table.z[:, c] == cell.position
+        if column.is_number and not np.isnan(cell.number):
+            self.values[c] = cell.series
+            if not column.level_numbers[0] <= cell.number <= column.level_numbers[-1]:
                 text = f"{column.name}={value} is outside the table's values"
                 self.notes.append(text)
             if int((has_value & self.matches).sum()) < MIN_ROWS:
-                self.rare_numbers[c] = found.number
+                self.rare_numbers[c] = cell.number
                 return
         self.matches &= has_value
 
@@ -111,8 +116,9 @@ class _Request:
 def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
     """The rows of a table that have what is given.
 
-    That is a value, a list or a range for each of some columns. A warning says what is
-    doubtful. Errors name what cannot be.
+    `given` has a value, a list or a range by the name of the column. A warning says
+    what is doubtful, such as a value that few rows have. An error names what no row can
+    have.
     """
     request = _read_request(table, given)
     if request.rules:
@@ -133,7 +139,8 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
         notes.append(f"only {n_matches} rows of the table have this")
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
-        warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of sample
+        # Below the user's line: TableFlow.sample, FittedTable.draw_given, and this.
+        warnings.warn(text, UserWarning, stacklevel=4)
     return Conditional(table, z, request.fixed, request.values)
 
 
@@ -158,7 +165,7 @@ def _column_index(table: Table, name: Any) -> int:
     """The index of a column that may be given."""
     if name not in table.names:
         fact = f"given {name!r} is not a column"
-        raise DataError(fact, f"there are {shown(table.names)}")
+        raise DataError(fact, f"there are {format_names(table.names)}")
     c = table.names.index(name)
     kind = table.columns[c].kind
     if kind in ("identifier", "drop"):
@@ -173,7 +180,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
-    pd = pandas()
+    pd = import_pandas()
     encoded = column.encoded
     series = pd.Series([value], dtype=object)
     if series.isna().all():
@@ -195,7 +202,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
 def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
     """The rules low ≤ column and column ≤ high for bounds (low, high)."""
     is_range = len(bounds) == 2 and column.is_number
-    if not is_range or pandas().isna([*bounds]).any():
+    if not is_range or import_pandas().isna([*bounds]).any():
         fact = f"given {bounds} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
     text = f"given {column.name}={bounds}"
@@ -208,10 +215,16 @@ def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
     ]
 
 
-def _bound_in_units(column: Column, value: Any, to_integer: Any) -> Any:
-    """A bound as a number of the column's units, rounded into the range; or a float."""
+def _bound_in_units(
+    column: Column, value: Any, to_integer: Callable[[Fraction], int]
+) -> float:
+    """A bound of a range as a number of the column's units.
+
+    It is an int, rounded into the range by `to_integer`; a float if the column has no
+    unit.
+    """
     series = find_value(column, value).series
-    integer_values, unit = integer_values_of(
+    integer_values, unit = to_scaled_values(
         series, column.encoded.value_type, column.text_format
     )
     number = Fraction(integer_values[0]) * (unit or 1)
@@ -226,43 +239,66 @@ def _move_to_numbers(
     numbers: Mapping[int, float],
     fixed: Mapping[int, float],
 ) -> tuple[np.ndarray, int]:
-    """Move the rows nearest to given `numbers` of some columns there.
+    """Move the rows nearest to given `numbers`, by column, to these.
 
-    Of rows with positions z (n, d), returns the positions (k, d) of the nearest, in
-    which other smooth numbers changed along regressions on the given ones; and how many
-    rows were near. `fixed` has the positions of the numbers.
+    `fixed` has the positions of the numbers. Of rows with positions z (n, d), returns
+    the positions (k, d) of the nearest after they moved; and how many rows were near.
     """
+    for c, number in numbers.items():
+        _require_exact(table, c, number, fixed[c])
     given = list(numbers)
-    given_positions = [fixed[c] for c in given]
-    for c in given:
-        _require_exact(table, c, numbers[c], fixed[c])
-    z = z[(z[:, given] >= 0).all(1)]
+    has_numbers = (z[:, given] >= 0).all(axis=1)
+    z = z[has_numbers]
     if not len(z):
         raise DataError("no row has a value of all given columns at once")
     distance = _distances_to_numbers(table, z, numbers)
-    n_nearest = min(int(len(z) * SHARE_OF_NEAREST_ROWS), MAX_NEAREST_ROWS)
-    n_nearest = min(len(z), max(MIN_NEAREST_ROWS, n_nearest))
-    z = z[np.argsort(distance, kind="stable")[:n_nearest]]
+    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(z))]
+    given_positions = [fixed[c] for c in given]
+    moved = _move_rows(table, z[nearest], given, given_positions)
+    return moved, int((distance < NEAR_DISTANCE).sum())
 
+
+def _n_rows_to_move(n: int) -> int:
+    """How many of n rows are moved to given numbers."""
+    n_nearest = min(int(n * SHARE_OF_NEAREST_ROWS), MAX_NEAREST_ROWS)
+    return min(n, max(MIN_NEAREST_ROWS, n_nearest))
+
+
+def _move_rows(
+    table: Table, z: np.ndarray, given: Sequence[int], given_positions: Sequence[float]
+) -> np.ndarray:
+    """Rows z (k, d) with other positions in the `given` columns.
+
+    The other smooth numbers change by as much as their regression on the given columns
+    changes its prediction.
+    """
+    moved = z.copy()
     for c in set(table.order) - set(given):
         column = table.columns[c]
         is_moved = column.is_interpolable(z[:, c])
         before = z[is_moved]
-        line = RidgeLine.fit("numbers", table.columns, before, c, np.array(given))
-        if line is not None:
-            after = before.copy()
-            after[:, given] = given_positions
-            predicted = column.numbers(before[:, c]) + line.predict(after)
-            moved = predicted - line.predict(before)
-            z[is_moved, c] = line.to_positions(column, moved)
-    z[:, given] = given_positions
-    return z, int((distance < NEAR_DISTANCE).sum())
+        regression = RidgeRegression.fit(
+            "numbers", table.columns, before, c, np.array(given)
+        )
+        if regression is None:
+            continue
+        after = before.copy()
+        after[:, given] = given_positions
+        numbers = column.numbers(before[:, c]) + regression.predict(after)
+        numbers = numbers - regression.predict(before)
+        moved[is_moved, c] = regression.to_positions(column, numbers)
+    moved[:, given] = given_positions
+    return moved
 
 
 def _require_exact(table: Table, c: int, number: float, position: float) -> None:
-    """An error if a constraint compares a given number that no position stands for."""
+    """Raise an error if a constraint needs a given number that has no exact position.
+
+    `position` is the nearest. Without constraints, samples have the given number itself
+    instead of what is at this position.
+    """
     column = table.columns[c]
-    stored = column.round_to_grid(column.numbers(np.array([position])))[0]
+    stored = column.grid.round(column.numbers(np.array([position])))[0]
     if abs(stored - number) <= EQUAL_TOLERANCE * abs(number):
         return
     for rule in table.rules.rules:
@@ -279,7 +315,8 @@ def _distances_to_numbers(
 ) -> np.ndarray:
     """Distances (n,) of rows z (n, d) to numbers, in standard deviations of each."""
     x = np.column_stack([table.columns[c].numbers(z[:, c]) for c in numbers])
-    spread = x.std(axis=0)
+    deviations = x.std(axis=0)
+    deviations = np.where(deviations > 0, deviations, 1.0)
     target = np.array(list(numbers.values()))
-    away = (target - x) / np.where(spread > 0, spread, 1.0)
-    return np.asarray(np.sqrt((away**2).sum(axis=1)))
+    differences = (target - x) / deviations
+    return np.asarray(np.sqrt((differences**2).sum(axis=1)))

@@ -13,7 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import JACOBI_ITERATIONS, MAX_LEVEL
+from sliceflow.kernels.reference import (
+    EVEN_SHARE_OF_KNOTS,
+    JACOBI_ITERATIONS,
+    MAX_QUANTIZED_SHIFT,
+    MIN_KNOT_DENSITY,
+    TAIL_SHARE_OF_ROOT,
+)
 from sliceflow.kernels.triton.values import larger
 
 _MAX_BINS_AT_ONCE = 1024  # of a map
@@ -80,6 +86,7 @@ def _store_shift(
     step,
     BINS: tl.constexpr,
     WIDE: tl.constexpr,
+    TAIL_SHARE: tl.constexpr,
 ):
     """Store the rounded range, and the displacements of the map with rigid tails."""
     lane = tl.arange(0, WIDE)
@@ -91,7 +98,7 @@ def _store_shift(
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_particles_in(counts, first + lane, BINS), 0)
-    tail = tl.sqrt(total) / 4
+    tail = tl.sqrt(total) * TAIL_SHARE
     first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
     last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
     unit = step / 8
@@ -135,13 +142,13 @@ def _density(shift, counts, b, BINS: tl.constexpr):
 def _knot_edges(
     shift, counts,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, EVEN_SHARE: tl.constexpr, MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
     """The edge of every knot; lanes without a knot have the last edge."""
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_density(shift, counts, first + tl.arange(0, WIDE), BINS), 0)
-    least = 0.05 * (total / BINS) + 1e-12
+    least = EVEN_SHARE * (total / BINS) + MIN_DENSITY
     total += least * BINS
     k = tl.arange(0, LANES)
     level = total * (k.to(tl.float64) / (KNOTS - 1))
@@ -213,11 +220,13 @@ def _fit_knots(
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _at_bends_kernel(
-    lo, hi, values, counts, new_lo, new_hi, places, levels, shift, knots, exponent,
+def _compress_map_kernel(
+    lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots,
+    exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, TAIL_SHARE: tl.constexpr, EVEN_SHARE: tl.constexpr,
+    MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
     """One map. `shift` and `knots` are memory for its displacements."""
     row = tl.program_id(0).to(tl.int64)
@@ -236,9 +245,12 @@ def _at_bends_kernel(
         step,
         BINS,
         WIDE,
+        TAIL_SHARE,
     )
     tl.debug_barrier()  # what follows reads what other threads wrote
-    edges = _knot_edges(shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE)
+    edges = _knot_edges(
+        shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE, EVEN_SHARE, MIN_DENSITY
+    )
     k = tl.arange(0, LANES)
     tl.store(places + k, edges, mask=k < KNOTS)
     tl.debug_barrier()
@@ -248,10 +260,14 @@ def _at_bends_kernel(
     )
     level = tl.maximum(_whole(value / step), -LARGEST_LEVEL)
     level = tl.minimum(level, LARGEST_LEVEL)
-    tl.store(levels + row * KNOTS + k, level.to(tl.int32).to(tl.int16), mask=k < KNOTS)
+    tl.store(
+        quantized_shifts + row * KNOTS + k,
+        level.to(tl.int32).to(tl.int16),
+        mask=k < KNOTS,
+    )
 
 
-def at_bends(
+def compress_map(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     h = len(values)
@@ -259,14 +275,14 @@ def at_bends(
     device = values.device
     new_lo, new_hi = torch.empty((2, h), dtype=torch.float64, device=device)
     places = torch.empty((h, n_knots), dtype=torch.int32, device=device)
-    levels = torch.empty((h, n_knots), dtype=torch.int16, device=device)
+    quantized_shifts = torch.empty((h, n_knots), dtype=torch.int16, device=device)
     shift = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
     knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
     lanes = max(triton.next_power_of_2(n_knots), 16)
     bins = max(triton.next_power_of_2(n_bins), 16)
     block = min(bins, max(_PAIRS_AT_ONCE // lanes, 16))
     grid: Any = (h,)
-    _at_bends_kernel[grid](
+    _compress_map_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         values.contiguous(),
@@ -274,33 +290,36 @@ def at_bends(
         new_lo,
         new_hi,
         places,
-        levels,
+        quantized_shifts,
         shift,
         knots,
         exponent,
         BINS=n_bins,
         KNOTS=n_knots,
-        LARGEST_LEVEL=MAX_LEVEL,
+        LARGEST_LEVEL=MAX_QUANTIZED_SHIFT,
         ITERATIONS=JACOBI_ITERATIONS,
         LANES=lanes,
         BLOCK=block,
         WIDE=min(bins, _MAX_BINS_AT_ONCE),
+        TAIL_SHARE=TAIL_SHARE_OF_ROOT,
+        EVEN_SHARE=EVEN_SHARE_OF_KNOTS,
+        MIN_DENSITY=MIN_KNOT_DENSITY,
         num_warps=4 if lanes * block <= 2048 else 8,
         enable_fp_fusion=False,
     )
-    return new_lo, new_hi, places, levels
+    return new_lo, new_hi, places, quantized_shifts
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _through_knots_kernel(
-    lo, hi, edges, levels, values, exponent,
+def _expand_map_kernel(
+    lo, hi, edges, quantized_shifts, values, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One map. Its knots are found by bisection."""
     row = tl.program_id(0).to(tl.int64)
     values += row * (BINS + 1)
     edges += row * KNOTS
-    levels += row * KNOTS
+    quantized_shifts += row * KNOTS
     step = _power_of_two(exponent)
     start = tl.load(lo + row)
     width = (tl.load(hi + row) - start) / BINS
@@ -321,10 +340,10 @@ def _through_knots_kernel(
         value = (
             start
             + width * place.to(tl.float64)
-            + tl.load(levels + k).to(tl.float64) * step
+            + tl.load(quantized_shifts + k).to(tl.float64) * step
         )
         next_value = start + width * next_place.to(tl.float64)
-        next_value += tl.load(levels + following).to(tl.float64) * step
+        next_value += tl.load(quantized_shifts + following).to(tl.float64) * step
         rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
         whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
         whole = tl.where(e <= BINS, whole, float("-inf"))
@@ -336,11 +355,11 @@ def _through_knots_kernel(
         so_far = tl.maximum(so_far, tl.max(whole, 0))
 
 
-def through_knots(
+def expand_map(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    levels: Tensor,
+    quantized_shifts: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
@@ -349,11 +368,11 @@ def through_knots(
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
     wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _MAX_BINS_AT_ONCE)
     grid: Any = (h,)
-    _through_knots_kernel[grid](
+    _expand_map_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         edges.contiguous(),
-        levels.contiguous(),
+        quantized_shifts.contiguous(),
         values,
         exponent,
         BINS=n_bins,

@@ -2,6 +2,11 @@
 
 The training rows choose: the finest trees whose draws are hardly nearer to rows than
 rows are to each other.
+
+In a table of many rows, a chain is fitted to each of two halves. The share of its draws
+that are nearer to their own half than to the other is ½ if nothing is copied. How far
+it is above ½ says how coarse trees must be. In a table of few rows, halves would say
+little, so the distances of draws to rows are compared with those between rows.
 """
 
 from __future__ import annotations
@@ -18,17 +23,22 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
-from sliceflow.spaces.tables.chain import Strategy
-from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
+from sliceflow.spaces.tables.chain import Strategy, draw_chain
 from sliceflow.spaces.tables.table import Table, fit_chain, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
 # --- tables of many rows -------------------------------------------------------------
 
 # Tables with at least twice this many rows are halved to choose. Each half then has
-# enough rows to say how many draws are nearer to their own half.
+# enough rows to say how many draws are nearer to their own half. A round number.
 MIN_ROWS_PER_HALF = 3_000
-MAX_ROWS_PER_HALF = 6_000  # more would only take longer
+
+# More rows of a half would take longer, and hardly say more.
+MAX_ROWS_PER_HALF = 6_000
+
+# Draws of each chain for each row of its half. A round number: more draws make the
+# share less noisy, and take longer.
 DRAWS_PER_ROW = 3
 
 # The share of draws that may be nearer to the rows of their trees than to other rows is
@@ -36,27 +46,33 @@ DRAWS_PER_ROW = 3
 # shares (DCR) then are .524 to .538.
 MAX_NEARER_EXCESS = 0.0355
 
-# The excess of that share above ½ falls like exp(−0.8·t) with the coarseness t of
-# trees, and like n^−0.1 with the number n of rows: measured on five tables.
+# The excess of that share above ½ is about c·exp(−0.8·t)·n^−0.1 for trees of coarseness
+# t that are fitted to n rows: measured on five tables. Only c depends on the table.
 DECAY_WITH_COARSENESS = 0.8
 DECAY_WITH_ROWS = 0.1
-MIN_EXCESS = 1e-6  # before its logarithm is taken
+
+# The least excess that a logarithm is taken of: a measured one may be 0 or negative.
+MIN_EXCESS = 1e-6
 
 # --- tables of few rows --------------------------------------------------------------
 
-# With fewer rows nothing can be learnt about trees: the coarsest are taken.
+# With fewer rows, distances say too little about trees: the coarsest are taken. A round
+# number.
 MIN_ROWS_TO_CHOOSE = 40
 
-# Draws must be this far from their nearest row, relative to how far rows are from each
-# other; as for vectors (`neighbours.search`). Means are geometric, so a constant is
-# added to distances, because equal rows have the distance 0.
-MIN_DISTANCE_RATIO = 0.97
+# Added to all distances, whose logarithms are compared: equal rows have the distance 0.
+# It is small beside 1, which is the distance between the ends of a number's range.
 DISTANCE_OF_EQUAL_ROWS = 0.01
+
+# Draws of a chain for each row, to compare distances. A round number, as above.
 TRIAL_DRAWS_PER_ROW = 2
 
-# Nearest rows are tried in tables with fewer rows than this, and so many of them. In
-# larger tables trees are as good, and nearest rows would copy (Magic: DCR .68).
+# Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
+# as good, and nearest rows would copy (in the table Magic, DCR was .68).
 MAX_ROWS_FOR_NEIGHBOURS = 1_000
+
+# The numbers of nearest rows that are tried; each is about 1.5 times the
+# one before.
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
 # Nearest rows are compared with trees by a detector on halves of the rows. A table with
@@ -68,15 +84,18 @@ ROWS_COMPARED = 600
 # Only the first columns of a wide table are drawn and compared, to save time.
 MAX_COLUMNS_COMPARED = 60
 
-# For distances, a number with at most so many values is compared like a category.
+# For distances, a number with at most this many values is compared like a category. A
+# round number.
 MAX_LEVELS_OF_NUMBER = 12
 
-# What another level of a category, and a missing number, counts for a distance. A
-# number counts with its share of the column's range: 0 to 1, and −½ if it is missing.
+# What two different levels of a category count for a distance: 2, as |x − y| of their
+# one-hot vectors. Numbers count by their place in the range of the column, 0 to 1, and
+# a missing number is at −½, so it is half a range away from the lowest one.
 LEVEL_DISTANCE = 2.0
 MISSING_NUMBER = -0.5
 
-CHOICE_SEED = Seed(0).child("detail")  # of all random numbers here
+# The seed of all random numbers here: the same rows always choose the same settings.
+CHOICE_SEED = Seed(0).child("detail")
 
 
 def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
@@ -99,7 +118,7 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
 
 
 def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: of small tables without rules."""
+    """Whether nearest rows may draw smooth numbers: in small tables without rules."""
     is_small = (
         len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
         and len(table.order) <= MAX_COLUMNS_COMPARED
@@ -112,9 +131,9 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
 def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float:
     """The coarseness of trees at which not too many draws are nearer to their rows.
 
-    Two halves of (at most so many) rows have a chain each, with trees of coarseness ½.
-    How many of its draws are nearer to its own half than to the other says how coarse
-    the trees of all rows must be.
+    A chain with trees of coarseness ½ is fitted to each of two halves of the rows, or
+    of some rows of a large table. Of the share p of draws that are nearer to their own
+    half, the excess is p − ½.
     """
     n = len(table.z)
     size = min(MAX_ROWS_PER_HALF, n // 2)
@@ -126,8 +145,21 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
             _nearer_to_own(table, second, first, strategies),
         ]
     )
-    excess_of_halves = float(is_nearer.mean()) / 2
-    excess = excess_of_halves * (size / n) ** DECAY_WITH_ROWS
+    excess_of_halves = float(is_nearer.mean()) / 2  # of numbers that are ±1
+    return _coarseness_for_all_rows(excess_of_halves, size, n)
+
+
+def _coarseness_for_all_rows(excess_of_half: float, n_half: int, n: int) -> float:
+    """The coarseness t at which trees of n rows have the excess that is allowed.
+
+    `excess_of_half` was measured with trees of coarseness ½, of n_half rows. With
+    excess(t, n) = c·exp(−0.8·t)·n^−0.1, this gives excess(½, n) for n rows, and
+
+        t = ½ + ln(excess(½, n) / MAX_NEARER_EXCESS) / 0.8,
+
+    which is limited to [0, 1].
+    """
+    excess = excess_of_half * (n_half / n) ** DECAY_WITH_ROWS
     ratio = max(excess, MIN_EXCESS) / MAX_NEARER_EXCESS
     coarseness = 0.5 + math.log(ratio) / DECAY_WITH_COARSENESS
     return min(1.0, max(0.0, coarseness))
@@ -141,7 +173,7 @@ def _nearer_to_own(
 ) -> Tensor:
     """1 for each draw that is nearer to the rows it was drawn from, −1 for the others.
 
-    0 if both are as near.
+    0 for a draw that is as near to both.
     """
     settings = TreeSettings.from_coarseness(0.5)
     n_draws = DRAWS_PER_ROW * len(own_rows)
@@ -157,7 +189,8 @@ def _choose_trees_of_few_rows(
     """The finest trees whose draws are far enough from rows.
 
     Draws of trees in the middle, and of the finest or the coarsest, are tried. A
-    straight line between the two says at which coarseness draws are just far enough.
+    straight line between their two excesses says at which coarseness draws are just far
+    enough.
     """
 
     def excess(coarseness: float) -> float:
@@ -165,14 +198,14 @@ def _choose_trees_of_few_rows(
         return _nearness_excess(table, settings, strategies, row_distances)
 
     middle_excess = excess(0.5)
-    end = 1.0
+    extreme = 1.0  # the coarsest trees, if draws are too near
     if middle_excess <= 0:
-        end = 0.0
-    end_excess = excess(end)
-    coarseness = end
-    if (middle_excess <= 0) != (end_excess <= 0):
-        share = middle_excess / (middle_excess - end_excess)
-        coarseness = 0.5 + (end - 0.5) * share
+        extreme = 0.0  # the finest, if they are far enough
+    extreme_excess = excess(extreme)
+    coarseness = extreme
+    if (middle_excess <= 0) != (extreme_excess <= 0):
+        share = middle_excess / (middle_excess - extreme_excess)
+        coarseness = 0.5 + (extreme - 0.5) * share
     return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.z))
 
 
@@ -206,20 +239,31 @@ def _neighbours_are_better(
     Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
     them with the other half.
     """
+    only_trees = settings._replace(n_neighbors=0)
+    with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
-    columns = table.order
     for seed in range(max(1, ROWS_COMPARED // len(table.z))):
         rng = generator(CHOICE_SEED.child("near", seed))
         first, second = np.array_split(rng.permutation(table.z), 2)
         for fitted, held_out in ((first, second), (second, first)):
-            aucs = []
-            for n_neighbors in (0, k // 2):
-                trial = settings._replace(n_neighbors=n_neighbors)
-                draws = _trial_draws(table, fitted, len(held_out), trial, strategies)
-                aucs.append(_detector_auc(held_out[:, columns], draws[:, columns]))
-            auc_of_trees, auc_of_neighbours = aucs
+            auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
+            auc_of_neighbours = _trial_auc(
+                table, fitted, held_out, with_neighbours, strategies
+            )
             gain += auc_of_trees - auc_of_neighbours
     return gain > 0
+
+
+def _trial_auc(
+    table: Table,
+    fitted: np.ndarray,
+    held_out: np.ndarray,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> float:
+    """How well a detector tells draws of a chain of `fitted` rows from other rows."""
+    draws = _trial_draws(table, fitted, len(held_out), settings, strategies)
+    return _detector_auc(held_out[:, table.order], draws[:, table.order])
 
 
 def _trial_draws(
@@ -229,9 +273,10 @@ def _trial_draws(
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> np.ndarray:
-    """Positions (n_draws, d) that a chain of rows z (n, d) draws, without constraints.
+    """Positions (n_draws, d) drawn by a chain that is fitted to rows z (n, d).
 
-    Only the first columns of a wide table are drawn; others are 0.
+    Constraints are ignored. Only the first columns of a wide table are drawn; others
+    are 0.
     """
     draws = np.zeros((n_draws, z.shape[1]))
     rng = generator(CHOICE_SEED.child("draws"))
@@ -243,11 +288,7 @@ def _trial_draws(
         settings=settings,
         strategies=strategies,
     )
-    for step in chain:
-        if isinstance(step, NeighbourModel):
-            draws[:, step.drawn_columns] = step.draw(n_draws, rng)
-        else:
-            draws[:, step.column] = step.draw(draws, rng)
+    draw_chain(chain, draws, rng)
     return draws
 
 
@@ -259,21 +300,23 @@ def _nearness_excess(
 ) -> float:
     """How much nearer to rows draws are than they may be; positive if too near.
 
-    The difference of mean logarithms of distances: of rows to each other, which are
-    `row_distances` (n,), and of draws to rows.
+    It is the logarithm of the least allowed ratio of distances minus that of the actual
+    ratio, of draws to rows over `row_distances` (n,), which are between rows.
     """
     n_draws = TRIAL_DRAWS_PER_ROW * len(table.z)
     draws = _trial_draws(table, table.z, n_draws, settings, strategies)
     draw_distances = _nearest_distances(table, draws, table.z)
-    mean_of_draws = (draw_distances + DISTANCE_OF_EQUAL_ROWS).log().mean()
-    mean_of_rows = (row_distances + DISTANCE_OF_EQUAL_ROWS).log().mean()
-    return float(mean_of_rows - mean_of_draws) + math.log(MIN_DISTANCE_RATIO)
+    log_ratio = log_distance_ratio(
+        draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
+    )
+    return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
 def _detector_auc(rows: np.ndarray, draws: np.ndarray) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. The trees are small and few, to be quick.
+    ½ if they cannot. The trees are few, small and learn fast, because the detector is
+    fitted dozens of times; only which of two sets of draws it tells more easily counts.
     """
     x = np.concatenate((rows, draws))
     y = np.repeat((0, 1), (len(rows), len(draws)))
@@ -298,23 +341,22 @@ def _nearest_distances(
     row.
     """
     columns = table.order[:MAX_COLUMNS_COMPARED]
-    max_distance = torch.tensor(
-        [
-            math.inf if _is_compared_by_range(table, c) else LEVEL_DISTANCE
-            for c in columns
-        ]
-    )
-    distances: Tensor = for_device("cpu").closest(
+    max_distances = []
+    for c in columns:
+        if _is_compared_by_range(table, c):
+            max_distances.append(math.inf)
+        else:
+            max_distances.append(LEVEL_DISTANCE)
+    return for_device("cpu").nearest_distance(
         _comparable_points(table, columns, z),
         _comparable_points(table, columns, rows),
-        max_distance,
+        torch.tensor(max_distances),
         exclude_self,
     )
-    return distances
 
 
 def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> Tensor:
-    """Points (m, p) of some columns of positions z (m, d), for `_nearest_distances`.
+    """Points (m, p) of the `columns` of positions z (m, d), for `_nearest_distances`.
 
     Different levels are at least `LEVEL_DISTANCE` apart.
     """
@@ -322,9 +364,8 @@ def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> T
     for i, c in enumerate(columns):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
-            share = (column.numbers(z[:, c]) - column.level_numbers[0]) / np.ptp(
-                column.level_numbers
-            )
+            from_lowest = column.numbers(z[:, c]) - column.level_numbers[0]
+            share = from_lowest / np.ptp(column.level_numbers)
             points[:, i] = np.where(z[:, c] >= 0, share, MISSING_NUMBER)
     return torch.from_numpy(points)
 
@@ -332,4 +373,4 @@ def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> T
 def _is_compared_by_range(table: Table, c: int) -> bool:
     """Whether a column counts for distances by its numbers, not as levels."""
     column = table.columns[c]
-    return column.is_number and len(column.level_codes) > MAX_LEVELS_OF_NUMBER
+    return column.is_number and column.n_levels > MAX_LEVELS_OF_NUMBER

@@ -1,4 +1,4 @@
-"""Draws of the chosen spread are as far from rows as rows are from each other."""
+"""Draws of the chosen bandwidth are as far from rows as rows are from each other."""
 
 import math
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.nearness import (
-    choose_spread,
+from sliceflow.neighbours.distance_ratios import (
+    choose_bandwidth,
     log_distance_ratio,
     median_distance_ratio,
 )
@@ -43,14 +43,14 @@ def test_equal_rows_count_once_and_rows_that_are_all_equal_give_0():
     def draw(h):
         return [with_noise(rows, h)]
 
-    assert choose_spread([rows], draw) == choose_spread([twice], draw) > 0
+    assert choose_bandwidth([rows], draw) == choose_bandwidth([twice], draw) > 0
 
     def fail(h):
         pytest.fail("nothing to choose")
 
-    assert choose_spread([torch.ones(9, 2)], fail) == 0
+    assert choose_bandwidth([torch.ones(9, 2)], fail) == 0
 
 
-def test_the_spread_is_the_largest_where_draws_never_get_as_far_from_rows():
+def test_the_bandwidth_is_the_largest_where_draws_never_get_as_far_from_rows():
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 2)))
-    assert choose_spread([rows], lambda h: [rows + 1e-6 * h]) == pytest.approx(1.2)
+    assert choose_bandwidth([rows], lambda h: [rows + 1e-6 * h]) == pytest.approx(1.2)

@@ -23,12 +23,14 @@ from sliceflow.neighbours.search import build_index, query_index
 MIN_DISTANCE_RATIO = 0.97
 # The mean log distance where all distances are 0.
 _LOG_OF_ZERO = -1e3
-# The largest spread that is tried is 0.8 + 0.2·d in d columns, and 2 at most: in few
-# columns, draws that spread farther would only blur.
-_SPREAD_WITHOUT_COLUMNS = 0.8
-_SPREAD_PER_COLUMN = 0.2
-_MAX_SPREAD = 2.0
-# Seven halvings find the spread to 2 / 2⁷ or better.
+# The largest bandwidth that is tried, for d columns, is 0.8 + 0.2·d, and 2 at most. In
+# few columns a larger one would only blur the distribution. In many columns, all
+# distances are about equal, so draws need a larger one to get away from rows. The
+# three numbers were chosen by hand.
+_MAX_BANDWIDTH_BASE = 0.8
+_MAX_BANDWIDTH_PER_COLUMN = 0.2
+_MAX_BANDWIDTH = 2.0
+# Seven halvings find the bandwidth to 2 / 2⁷ or better.
 _N_HALVINGS = 7
 # Rows of a set, about, whose distances to each other are measured; a sample suffices.
 _MAX_MEASURED_ROWS = 4_000
@@ -72,10 +74,10 @@ class _RowSet:
     row_distances: Tensor
 
 
-def choose_spread(
+def choose_bandwidth(
     row_sets: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]
 ) -> float:
-    """The least spread h whose draws are no nearer to rows than rows are to each other.
+    """The least h whose draws are no nearer to rows than rows are to each other.
 
     Parameters
     ----------
@@ -84,7 +86,8 @@ def choose_spread(
 
     Returns
     -------
-    The spread; the largest that is tried if no draws get so far, 0 if no rows differ
+    The bandwidth h, in units that `draw` decides; the largest that is tried if no draws
+    get so far, 0 if no rows differ
     """
     measured = _measure_rows(row_sets)
     if not measured:
@@ -105,13 +108,14 @@ def choose_spread(
 
     n_columns = row_sets[0].shape[1]
     low = 0.0
-    high = min(_SPREAD_WITHOUT_COLUMNS + _SPREAD_PER_COLUMN * n_columns, _MAX_SPREAD)
-    wanted = math.log(MIN_DISTANCE_RATIO)
-    if log_ratio(high) <= wanted:
+    high = _MAX_BANDWIDTH_BASE + _MAX_BANDWIDTH_PER_COLUMN * n_columns
+    high = min(high, _MAX_BANDWIDTH)
+    min_log_ratio = math.log(MIN_DISTANCE_RATIO)
+    if log_ratio(high) <= min_log_ratio:
         return high
     for _ in range(_N_HALVINGS):
         middle = (low + high) / 2
-        if log_ratio(middle) < wanted:
+        if log_ratio(middle) < min_log_ratio:
             low = middle
         else:
             high = middle

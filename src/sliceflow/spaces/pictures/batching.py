@@ -1,0 +1,147 @@
+"""Which particles and pictures a step of a fit uses.
+
+A step may fit its maps to a part of the particles and pictures, which are the columns
+of two clouds; the maps then move all particles. Several numbers limit these columns.
+They are decided in this order, and none is ever larger than the one before:
+
+1. ``transport.max_samples`` is the limit that the user sets, for particles and for
+   pictures. The default is `plan.MAX_COLUMNS_PER_STEP`.
+2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
+   can hold. From here on it alone counts. None is no limit: a step uses all columns. It
+   is always None on several ranks.
+3. With a batch size, one of these two divides the columns:
+
+   - `divide_among_stages`, on a CPU, if only the pictures are more than a batch. Each
+     stage uses the next part of the pictures, of about the batch size, so that only
+     this part is encoded. All steps of the stage use all of this part and all
+     particles.
+   - `divide_among_steps`, otherwise. A stage encodes all pictures, and each step uses
+     the next batch of particles and of pictures.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sliceflow.devices import total_memory
+from sliceflow.engine.batches import (
+    Batches,
+    divide,
+    divide_per_class,
+    even_parts,
+    weighted_batches,
+)
+from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.spaces.pictures.rows import PictureData
+
+# However small the memory, it limits a step to no fewer columns than these.
+MIN_BATCH = 4096
+# On a CPU, where a step takes long, it uses at most as many pictures as there are
+# particles, but this many if particles are fewer.
+MIN_CPU_BATCH = 10_000
+# The projections of a step may take an eighth of the memory of a computer, which other
+# programs use too, or a quarter of that of a GPU.
+CPU_MEMORY_DIVISOR = 8
+GPU_MEMORY_DIVISOR = 4
+# Of a direction: the projections of a particle and of a picture, in float32.
+BYTES_PER_DIRECTION = 8
+
+
+def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
+    """The most particles, and the most pictures, of a step; None is all of them.
+
+    They fit into a share of the total memory: not of the free memory, because the batch
+    size changes the result of a fit.
+    """
+    batch_size = plan.transport.max_samples
+    if plan.n_ranks > 1 or batch_size is None:
+        return None
+    on_cpu = device.type == "cpu"
+    memory = total_memory(device)
+    if memory is not None:
+        divisor = GPU_MEMORY_DIVISOR
+        if on_cpu:
+            divisor = CPU_MEMORY_DIVISOR
+        bytes_per_column = BYTES_PER_DIRECTION * max(plan.directions_per_stage)
+        affordable = memory // divisor // bytes_per_column
+        batch_size = min(batch_size, max(MIN_BATCH, affordable))
+    if on_cpu and plan.options.dequantize_every == "stage":
+        batch_size = min(batch_size, max(plan.n_moved, MIN_CPU_BATCH))
+    if batch_size >= max(plan.n_moved, plan.n_pictures):
+        return None
+    return batch_size
+
+
+def divide_among_stages(
+    plan: PicturePlan, data: PictureData, seed: Seed
+) -> list[Tensor]:
+    """The columns of the pictures that the stages use, in turn.
+
+    The list is empty if every stage uses all pictures. Classes that share maps are not
+    divided so: their particles need as many pictures of each class.
+    """
+    batch_size = plan.batch_size
+    if batch_size is None or plan.n_moved > batch_size or data.n <= batch_size:
+        return []
+    if data.device.type != "cpu" or plan.classes_share_maps:
+        return []
+    order = seed.child("order").permutation(data.n)
+    class_slices = ClassSlices((0, data.n))
+    n_classes = plan.n_separate_classes
+    if n_classes and data.local_codes is not None:
+        # Class by class, at random within each.
+        order = order[torch.argsort(data.local_codes[order], stable=True)]
+        class_slices = ClassSlices.from_codes(data.local_codes, n_classes)
+    parts, _ = even_parts(class_slices, batch_size, data.device)
+    return [order[columns] for columns in parts]
+
+
+def divide_among_steps(
+    plan: PicturePlan,
+    data: PictureData,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    seed: Seed,
+) -> Batches:
+    """The columns of particles and pictures that steps use, in turn, in one process.
+
+    Parameters
+    ----------
+    codes_p, codes_q : class numbers of all particles and of all pictures, or None. If
+        classes have separate maps, the particles are sorted by class
+    """
+    n_classes = plan.n_separate_classes
+    if n_classes and codes_p is not None and codes_q is not None:
+        return divide_per_class(plan.batch_size, codes_p, codes_q, n_classes, seed)
+    if plan.amplifier == 0:  # the flow ignores the labels
+        codes_p = None
+    return divide(
+        plan.n_moved, data.n, plan.batch_size, codes_p, codes_q, seed, data.device
+    )
+
+
+def use_all_columns(
+    plan: PicturePlan,
+    data: PictureData,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    class_slices_p: ClassSlices | None,
+) -> Batches:
+    """One batch of all columns of this rank, for a fit on several ranks.
+
+    Parameters
+    ----------
+    codes_p, codes_q : as in `divide_among_steps`, of all ranks
+    class_slices_p : where this rank's particles have their classes, if these have
+        separate maps
+    """
+    if class_slices_p is None or data.local_codes is None:
+        if plan.amplifier == 0:  # the flow ignores the labels
+            codes_p = None
+        return weighted_batches(codes_q, codes_p, data.indices, data.device)
+    class_slices_q = ClassSlices.from_codes(data.local_codes, plan.n_separate_classes)
+    order = torch.argsort(data.local_codes, stable=True)
+    return Batches(order=order, class_slices=[(class_slices_p, class_slices_q)])

@@ -1,0 +1,114 @@
+"""The parameters of an `ImageFlow`, checked and typed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+
+from sliceflow.engine.transports import Transport
+from sliceflow.models.plan import check_shared
+from sliceflow.spaces.pictures.layout import MaskName
+from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.validation import is_int, is_real, require
+
+# How many steps a stage has; `plan.QUALITY` has the numbers.
+Quality = Literal["draft", "standard", "best"]
+# "random" are the paper's random patches, not tiles.
+PatchBasis = Literal["pixels", "cosines", "random"]
+Preset = Literal["paper"]
+
+
+@dataclass(frozen=True)
+class PictureParameters:
+    """What a fit needs of the parameters of an `ImageFlow`.
+
+    A preset is applied, and `options` are never None. An "auto" is still there: the
+    plan of a fit resolves it, because that takes the pictures.
+    """
+
+    schedule: str
+    n_particles: int | None
+    quality: Quality | int
+    amplifier: Literal["auto"] | float
+    n_pixel_values: int
+    mirror: bool
+    observed: MaskName | np.ndarray | None
+    transport: str | Transport
+    patch_basis: Literal["auto"] | PatchBasis
+    n_clusters: Literal["auto"] | int
+    preset: Preset | None
+    options: PictureOptions
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """The parameters of an estimator by name, as `check_parameters` accepts them.
+
+        Those that a fit does not need, such as `verbose`, are left out.
+        """
+        return cls(
+            schedule=parameters["schedule"],
+            n_particles=parameters["n_particles"],
+            quality=parameters["quality"],
+            amplifier=parameters["amplifier"],
+            n_pixel_values=parameters["n_pixel_values"],
+            mirror=bool(parameters["mirror"]),
+            observed=parameters["observed"],
+            transport=parameters["transport"],
+            patch_basis=parameters["patch_basis"],
+            n_clusters=parameters["n_clusters"],
+            preset=parameters["preset"],
+            options=parameters["options"],
+        )
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
+    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
+
+    def check(name: str, ok: bool, what: str) -> None:
+        require(ok, name, parameters[name], what)
+
+    qualities = get_args(Quality)
+    quality = parameters["quality"]
+    if isinstance(quality, str):
+        quality_ok = quality in qualities
+    else:
+        quality_ok = is_int(quality, 1)
+    check(
+        "quality",
+        quality_ok,
+        f"one of {list(qualities)} or a number of steps per stage",
+    )
+    check(
+        "schedule",
+        isinstance(parameters["schedule"], str),
+        "a string: 'auto', 'paper' or stages",
+    )
+    check(
+        "n_pixel_values",
+        is_int(parameters["n_pixel_values"], 2),
+        "an int of at least 2",
+    )
+    patch_bases = ("auto", *get_args(PatchBasis))
+    check(
+        "patch_basis",
+        parameters["patch_basis"] in patch_bases,
+        f"one of {list(patch_bases)}",
+    )
+    xi = parameters["amplifier"]
+    is_infinite = isinstance(xi, float) and xi == math.inf
+    check(
+        "amplifier",
+        xi == "auto" or is_real(xi, 0) or is_infinite,
+        "'auto', or a number of at least 0, which may be math.inf",
+    )
+    n_clusters = parameters["n_clusters"]
+    check(
+        "n_clusters",
+        n_clusters == "auto" or is_int(n_clusters, 1),
+        "'auto' or an int of at least 1; 1 turns clustering off",
+    )

@@ -1,0 +1,101 @@
+"""Checks of parameters and data, and conversions of what users pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sliceflow.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def require(ok: bool, name: str, value: object, what: str) -> None:
+    """Raise a `ParameterError` with a parameter's name and value, unless `ok`.
+
+    `what` says what it must be, such as "at least 1".
+    """
+    if not ok:
+        raise ParameterError(name, value, f"must be {what}")
+
+
+def require_finite(x: Tensor, advice: str) -> None:
+    """Raise a `DataError` if results are not all finite."""
+    n = int((~x.isfinite()).sum())
+    if n == 0:
+        return
+    fact = (
+        f"{n} of {x.numel()} values came out infinite or as NaN, "
+        f"beyond what {x.dtype} can hold"
+    )
+    raise DataError(fact, advice)
+
+
+def is_bool(value: object) -> bool:
+    """Whether `value` is True or False, of Python or numpy."""
+    return isinstance(value, bool | np.bool)
+
+
+def is_int(value: object, least: int) -> bool:
+    """Whether `value` is an integer (not a bool) of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return int(value) >= least
+
+
+def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
+    """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return low <= float(value) <= high
+
+
+def duplicates(values: Sequence[Any]) -> list[Any]:
+    """Values that stand a second time, in order."""
+    if len(set(values)) == len(values):
+        return []
+    return [value for i, value in enumerate(values) if value in values[:i]]
+
+
+def from_tensor(x: Any) -> Any:
+    """A tensor on any device as an array; anything else unchanged.
+
+    bfloat16, which numpy does not have, becomes float32.
+    """
+    torch = sys.modules.get("torch")  # without it, x is not a tensor
+    if torch is None or not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach().cpu()
+    if x.dtype == torch.bfloat16:
+        x = x.float()
+    return x.numpy()
+
+
+def unmasked(x: Any, name: str) -> Any:
+    """x unchanged, or a `DataError` if a mask of numpy.ma hides values of it.
+
+    x is an array, or a list of arrays.
+    """
+    if not isinstance(x, list | tuple):
+        _require_no_mask(x, name, [])
+        return x
+    for row, part in enumerate(x):
+        _require_no_mask(part, name, [row])
+    return x
+
+
+def _require_no_mask(x: Any, name: str, place: list[int]) -> None:
+    """Raise a `DataError` if values of x are masked; `place` is that of x in a list."""
+    if not isinstance(x, np.ma.MaskedArray) or not np.ma.is_masked(x):
+        return
+    first = np.argwhere(np.ma.getmaskarray(x))[0]
+    place = [*place, *first.tolist()]
+    fact = f"a value of {name} is masked"
+    if place:
+        fact += f" at {place}"
+    raise DataError(fact, "drop or fill what is masked first")

@@ -1,0 +1,26 @@
+"""The way of a fit to its first step: short, and as the documentation shows it."""
+
+import sys
+
+import pytest
+
+from tracing import BLOCK, PAGE, way_of_a_default_fit, with_way
+
+# What a reader passes. A third of it computes the data of the flow: the neighbours of
+# rows, random numbers and their kernels. It may become less, not more.
+MAX_FUNCTIONS = 122
+MAX_FILES = 27
+
+
+def test_a_fit_reaches_its_first_step_by_few_functions_and_files():
+    way = way_of_a_default_fit()
+    assert way[-1] == ("engine/flow.py", "simulate")
+    assert len(way) <= MAX_FUNCTIONS
+    assert len({file for file, _ in way}) <= MAX_FILES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is asked for otherwise")
+def test_the_page_shows_the_way():
+    page = PAGE.read_text()
+    assert BLOCK.search(page)
+    assert with_way(page) == page, "run: python tests/tracing.py"

@@ -1,0 +1,59 @@
+"""Checks of parameters and data, and conversions of what users pass."""
+
+import numpy as np
+import pytest
+import torch
+
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.validation import (
+    from_tensor,
+    is_int,
+    is_real,
+    require,
+    require_finite,
+    unmasked,
+)
+
+
+def test_what_is_required_is_said_with_the_value():
+    require(True, "n", 1, "at least 1")
+    with pytest.raises(ParameterError, match="n=0 must be at least 1") as caught:
+        require(False, "n", 0, "at least 1")
+    assert (caught.value.parameter, caught.value.value) == ("n", 0)
+
+
+def test_results_that_are_not_finite_are_counted():
+    require_finite(torch.ones(3), "scale the rows")
+    values = torch.tensor([1.0, torch.inf, torch.nan])
+    with pytest.raises(DataError, match=r"2 of 3 values .*float32") as caught:
+        require_finite(values, "scale the rows")
+    assert caught.value.hint == "scale the rows"
+
+
+def test_bools_and_nan_are_no_numbers():
+    assert is_int(3, 3)
+    assert is_int(np.int8(3), 1)
+    assert not is_int(2, 3)
+    assert not is_int(True, 0)
+    assert not is_int(2.0, 0)
+    assert is_real(0.5, 0, 1)
+    assert is_real(np.float32(1), 0, 1)
+    assert not is_real(float("nan"), 0)
+    assert not is_real(True, 0)
+    assert not is_real("1", 0)
+
+
+def test_masked_values_are_named_by_their_place():
+    array = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [0, 1]])
+    with pytest.raises(DataError, match=r"of X is masked at \[1, 1\]; drop or fill"):
+        unmasked(array, "X")
+    with pytest.raises(DataError, match=r"of y is masked at \[1, 0, 1\]"):
+        unmasked([array[:1], array[1:]], "y")
+    assert unmasked(array[:1], "X") is not None
+    assert unmasked("text", "X") == "text"
+
+
+def test_tensors_become_arrays_and_other_things_stay():
+    assert from_tensor(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+    assert from_tensor(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
+    assert from_tensor("x") == "x"
