@@ -1,7 +1,8 @@
-"""Shared by all tests: hypothesis' profiles, Triton's interpreter where there is no GPU, and fixtures.
+"""Shared by all tests: hypothesis' profiles, Triton's interpreter where there is no
+GPU, and fixtures.
 
-Fitted models are made once for all tests of a process: read them, sample from them, never fit them
-again. `models.py` says how they are made.
+Fitted models are made once for all tests of a process: read them, sample from them,
+never fit them again. `models.py` says how they are made.
 """
 
 import os
@@ -31,7 +32,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Why a test is skipped: `-m gpu` and `-m browser` choose those that need what is missing."""
+    """Why a test is skipped: `-m gpu` and `-m browser` choose those that need what is
+    missing.
+    """
     no_gpu = pytest.mark.skip(reason="needs a CUDA device")
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
@@ -40,7 +43,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard():
-    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
+    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they
+    start.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,7 +70,9 @@ def digits():
 
 @pytest.fixture(scope="session")
 def fitted():
-    """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first asked for."""
+    """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first
+    asked for.
+    """
     from models import FITTED
 
     made = {}
@@ -94,7 +101,9 @@ def digits_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def people(tmp_path_factory):
-    """A CSV file of 200 rows: numbers, a category, dates in order, missing cells, e-mail addresses."""
+    """A CSV file of 200 rows: numbers, a category, dates in order, missing cells,
+    e-mail addresses.
+    """
     import pandas as pd
 
     rng = np.random.default_rng(0)

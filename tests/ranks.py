@@ -1,9 +1,10 @@
-"""Fits that are the same on any number of ranks: a script that torchrun starts, and what it needs.
+"""Fits that are the same on any number of ranks: a script that torchrun starts, and
+what it needs.
 
     torchrun --nproc-per-node 2 ranks.py FOLDER CASE CASE/kill CASE/stop CASE/resume …
 
-A case is fitted, and what must be equal is written; or the last rank kills itself after step 5; or all
-stop there; or a fit that was stopped goes on.
+A case is fitted, and what must be equal is written; or the last rank kills itself after
+step 5; or all stop there; or a fit that was stopped goes on.
 """
 
 import math
@@ -112,7 +113,9 @@ def fitted(name, ranks=None, **options):
 
 
 def result(flow, ranks=Ranks()):  # noqa: B008
-    """What must be the same: all particles, their conditions, the history, offline samples."""
+    """What must be the same: all particles, their conditions, the history, offline
+    samples.
+    """
     out = {
         "particles": ranks.gather(flow.particles_),
         "distance": flow.history_["distance"],

@@ -2,7 +2,8 @@
 
 The linter limits the complexity of functions (pyproject.toml).
 
-`python tests/test_architecture.py` writes the drawing of the floors into docs/architecture.md.
+`python tests/test_architecture.py` writes the drawing of the floors into
+docs/architecture.md.
 """
 
 import ast
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "sliceflow"
 PAGE = ROOT / "docs" / "architecture.md"
 
-# What is on a floor may import what is on a lower one, and nothing beside it. Eight floors at most.
+# What is on a floor may import what is on a lower one, and nothing beside it. Eight
+# floors at most.
 FLOORS = (
     ("cli", "app"),
     (
@@ -74,7 +76,9 @@ def room(module: str) -> str:
 
 
 def imports_in(tree, for_types=False):
-    """(module, name, only for annotations) of all that is imported, in functions as well."""
+    """(module, name, only for annotations) of all that is imported, in functions as
+    well.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", for_types) for alias in node.names)
@@ -96,7 +100,8 @@ def imports_in(tree, for_types=False):
 
 @cache
 def imports() -> tuple[tuple[str, str, bool], ...]:
-    """(importing module, imported module, only for annotations), all within the package.
+    """(importing module, imported module, only for annotations), all within the
+    package.
 
     Names of `sliceflow` itself count as the modules that they come from.
     """

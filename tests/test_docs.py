@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs, page by page, as a reader would paste it."""
+"""Every Python block of README and docs runs, page by page."""
 
 import re
 import shutil

@@ -105,7 +105,8 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     there = tmp_path / "there"
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
     ran(*pip, "--target", there, wheel)
-    # Before all others, so that this is the package that is found; the dependencies are the tests' own.
+    # Before all others, so that this is the package that is found; the dependencies are
+    # the tests' own.
     how = {
         "cwd": tmp_path,
         "env": os.environ | {"PYTHONPATH": str(there), "OMP_NUM_THREADS": "1"},
@@ -118,7 +119,10 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     assert script is not None
     assert "inpaint" in ran(script, "--help", **how)
     # The page of play is not from a repository.
-    files = "from sliceflow.app.server import PlayServer; print(sorted(PlayServer({}).files))"
+    files = (
+        "from sliceflow.app.server import PlayServer; "
+        "print(sorted(PlayServer({}).files))"
+    )
     assert "flow.js" in ran(sys.executable, "-c", files, **how)
     # The report has a template, which must have come along.
     words = ("fit", "digits", "--quality", "1", "--particles", "300", "--out", "run")
@@ -182,9 +186,18 @@ import sliceflow
 try: sliceflow.TableFlow().fit({"a": [1, 2]})
 except ImportError as error: print(error)
 """
-NUMBERS = "import numpy as np, sliceflow; x = np.random.default_rng(0).integers(0, 256, (50, 4, 4)); "
-KEPT = "sliceflow.SlicedWassersteinFlow(n_steps=5).fit(x[0]).save('m'); print(*sliceflow.load('m').sample(7))"
-CLASSES = "import pandas as pd, sliceflow; x = pd.DataFrame({'a': range(100), 'b': ['x', 'y'] * 50}); "
+NUMBERS = (
+    "import numpy as np, sliceflow; "
+    "x = np.random.default_rng(0).integers(0, 256, (50, 4, 4)); "
+)
+KEPT = (
+    "sliceflow.SlicedWassersteinFlow(n_steps=5).fit(x[0]).save('m'); "
+    "print(*sliceflow.load('m').sample(7))"
+)
+CLASSES = (
+    "import pandas as pd, sliceflow; "
+    "x = pd.DataFrame({'a': range(100), 'b': ['x', 'y'] * 50}); "
+)
 VERSION = (
     "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
 )
@@ -220,7 +233,9 @@ def new_environment(folder):
 
 @pytest.fixture(scope="module")
 def clean(dist, tmp_path_factory):
-    """The wheel, and the packages of a new environment with it and nothing but what it needs."""
+    """The wheel, and the packages of a new environment with it and nothing but what it
+    needs.
+    """
     python, packages = new_environment(tmp_path_factory.mktemp("clean") / "env")
     (wheel,) = dist.glob("*.whl")
     words = [

@@ -193,9 +193,8 @@ def test_a_table_is_fitted_and_filled_by_kinds(tmp_path):
     said = done(
         "impute", given, "--column", "zip=category", "--drop", "note", "--out", out
     )
-    before, after = (
-        pd.read_csv(path, dtype=str, keep_default_na=False) for path in (given, out)
-    )
+    before = pd.read_csv(given, dtype=str, keep_default_na=False)
+    after = pd.read_csv(out, dtype=str, keep_default_na=False)
     assert after["zip"].tolist() == [*before["zip"][:-1], "1002"]
     assert after["x"].tolist() == [*before["x"][:-2], "1.5", "2.5"]
     assert after["note"].tolist() == before["note"].tolist()

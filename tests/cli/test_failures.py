@@ -289,7 +289,8 @@ def test_a_warning_suggests_a_flag(capsys, monkeypatch):
     assert said == "warning: column 'a': is known; pass --column 'a=identifier'\n"
 
 
-# The command whose errors a module writes. `as_command_error` looks at flags itself, and
+# The command whose errors a module writes. `as_command_error` looks at flags itself,
+# and
 # `draw` is of several commands.
 RAISED_BY = {
     "grids": "inpaint",

@@ -150,7 +150,8 @@ def test_offline_samples_skip_the_shaded_lines():
     model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
-    y, codes = (np.array([of[i] for i, _ in pairs]) for of in (y_p, codes_p))
+    y = np.array([y_p[i] for i, _ in pairs])
+    codes = np.array([codes_p[i] for i, _ in pairs])
     cloud = Cloud(columns(fresh), torch.from_numpy(codes))
     replay(flow, model, cloud, ParticleNoise(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
@@ -224,8 +225,10 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     data = rng.integers(0, 256, size=(n, d))
     noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
     width = 2 if labels else 0
-    codes_q, codes_p = (np.arange(k) % 2 for k in (n, m))
-    y_p, y_q = (np.eye(2)[codes][:, :width] for codes in (codes_p, codes_q))
+    codes_q = np.arange(n) % 2
+    codes_p = np.arange(m) % 2
+    y_p = np.eye(2)[codes_p][:, :width]
+    y_q = np.eye(2)[codes_q][:, :width]
     known = np.zeros(full, bool)
     known[: full[0] // 2] = observed
     known = np.tile(known.ravel(), channels)

@@ -104,9 +104,8 @@ def test_continuous_conditions_are_matched_one_to_one():
     batches = divide(900, 300, 100, y[rows], y, Seed(0))
     for step in range(5):
         p, q = pair(batches, step)
-        ours, theirs = (
-            t.sort(dim=0).values for t in (y[rows][p], y[batches.order][q.long()])
-        )
+        ours = y[rows][p].sort(dim=0).values
+        theirs = y[batches.order][q.long()].sort(dim=0).values
         assert torch.equal(ours, theirs)
 
 
@@ -172,9 +171,8 @@ def test_classes_apart_are_one_flow_for_each_class():
     data = cloud(150, 90, 70, seed=1, scale=0.5)
     together, model = moved(particles, data)
     for c in range(3):
-        own, other = (
-            slice(*of.class_slices.starts[c : c + 2]) for of in (particles, data)
-        )
+        own = slice(*particles.class_slices.starts[c : c + 2])
+        other = slice(*data.class_slices.starts[c : c + 2])
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
         steps = simulate(

@@ -214,7 +214,8 @@ def test_a_stage_moves_particles_in_its_own_space():
     )
     assert seen == [(2, 40)] * 4
     assert torch.equal(particles.x[2], torch.zeros(40).double())
-    in_plane, wanted = (clouds(m=40)[i].x[:2].clone() for i in (0, 1))
+    in_plane = clouds(m=40)[0].x[:2].clone()
+    wanted = clouds(m=40)[1].x[:2].clone()
     alone = Cloud(torch.tensor([[0.6, 0.8], [-0.8, 0.6]]).double() @ in_plane)
     plane = Cloud(torch.tensor([[0.6, 0.8], [-0.8, 0.6]]).double() @ wanted)
     fit(one_stage(Orthogonal(), 4), alone, plane)

@@ -130,9 +130,8 @@ def test_the_closest_row_is_found(backend, kind, others):
             rows = projections(kind, d, h=n, dtype=dtype)
             x = rows if others else projections(kind, d, 1, h=m, dtype=dtype)
             most = torch.tensor([float("inf"), 0.5, 0.0, 2.0][:d], dtype=dtype)
-            ours, theirs = (
-                k.nearest_distance(x, rows, most, others) for k in (backend, reference)
-            )
+            ours = backend.nearest_distance(x, rows, most, others)
+            theirs = reference.nearest_distance(x, rows, most, others)
             close(ours, theirs, span(x, rows) if x.numel() else 1, dtype)
             if not others and d > 1:
                 assert backend.nearest_distance(rows, rows, most).tolist() == [0.0] * n
@@ -165,7 +164,8 @@ def test_values_are_counted(backend, kind, n_bins):
 def test_weights_are_counted(backend):
     z = projections("normal", 1009, device=backend.device)
     weights = torch.rand(1009, dtype=torch.float64, device=backend.device)
-    ours, theirs = (k.histogram(z, 64, weights)[0] for k in (backend, reference))
+    ours = backend.histogram(z, 64, weights)[0]
+    theirs = reference.histogram(z, 64, weights)[0]
     assert torch.allclose(ours, theirs)
 
 
@@ -241,9 +241,8 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
                 [kappa / m, kappa / n], dtype=torch.float64, device=z_p.device
             )
             args = (p[1], p[2], values, p[0], cost, rate)
-            (ours, factor), (theirs, expected) = (
-                k.shrink(*args) for k in (backend, reference)
-            )
+            (ours, factor) = backend.shrink(*args)
+            (theirs, expected) = reference.shrink(*args)
             close(ours, theirs, span(z_p, z_q))
             assert torch.allclose(factor, expected, atol=1e-4)
 
@@ -256,10 +255,8 @@ def test_large_counts_do_not_overflow(backend, rng):
         )
         for _ in range(2)
     )
-    lo, hi = (
-        torch.full((2,), v, dtype=torch.float64, device=backend.device)
-        for v in (-1.0, 1.0)
-    )
+    lo = torch.full((2,), (-1.0), dtype=torch.float64, device=backend.device)
+    hi = torch.full((2,), 1.0, dtype=torch.float64, device=backend.device)
     kind = torch.int32 if backend.name == "triton" else torch.float64
     values = backend.compose(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
     close(values, reference.compose(p.double(), lo, hi, q.double(), lo, hi)[0], 1)
@@ -325,9 +322,8 @@ def test_views_are_read_where_they_lie(backend):
         table = (
             projections("normal", 33, 2, len(view), device=z.device).sort(dim=1).values
         )
-        lo, hi = (
-            torch.full((len(view),), v, device=z.device).double() for v in (-2.0, 2.0)
-        )
+        lo = torch.full((len(view),), (-2.0), device=z.device).double()
+        hi = torch.full((len(view),), 2.0, device=z.device).double()
         moved = backend.displace_grid(view, lo, hi, table)
         assert torch.equal(
             moved, backend.displace_grid(view.contiguous(), lo, hi, table)

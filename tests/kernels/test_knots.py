@@ -70,9 +70,8 @@ def both(backend, arguments, n_knots, exponent=EXPONENT):
 
     The ranges are the same bits.
     """
-    ours, theirs = (
-        k.compress_map(*arguments, n_knots, exponent) for k in (backend, reference)
-    )
+    ours = backend.compress_map(*arguments, n_knots, exponent)
+    theirs = reference.compress_map(*arguments, n_knots, exponent)
     assert all(
         a.dtype == b.dtype and a.shape == b.shape
         for a, b in zip(ours, theirs, strict=True)

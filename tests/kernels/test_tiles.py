@@ -38,10 +38,8 @@ def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
     )
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
     theta = np.pad(theta, (0, backend.padded_size(geometry.side) - geometry.side))
-    lo, hi = (
-        torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
-        for v in (-2.0, 1.5)
-    )
+    lo = torch.from_numpy((-2.0) + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
+    hi = torch.from_numpy(1.5 + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
     values = (
         torch.from_numpy(np.sort(rng.normal(size=(n_runs * h, 65)), axis=1))
         .float()

@@ -121,7 +121,9 @@ def test_pictures_have_numbers_of_their_own(rng):
     train, test, new = (
         blocks.transpose(0, 1, 2, 4, 3, 5).reshape(3, 150, 16, 16) * 200 // 1
     )
-    train, test, new = (x + rng.integers(0, 9, x.shape) for x in (train, test, new))
+    train = train + rng.integers(0, 9, train.shape)
+    test = test + rng.integers(0, 9, test.shape)
+    new = new + rng.integers(0, 9, new.shape)
     good = report(new, train, test, device="cpu")
     assert good.kind == "pictures"
     assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].reference, rel=0.3)

@@ -182,7 +182,8 @@ def _write_completions(
 ) -> None:
     """Write a grid with a row for each picture: its known part, then its completions.
 
-    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h, w[, c]).
+    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
+    w[, c]).
     """
     from sliceflow.spaces.pictures.layout import as_mask
 

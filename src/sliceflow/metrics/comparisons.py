@@ -289,7 +289,7 @@ def _shapes(rows: np.ndarray, held_out: _HeldOutTable) -> list[float]:
 
 
 def _associations(rows: np.ndarray, categories: Sequence[bool], n: int) -> np.ndarray:
-    """The associations of all pairs of columns, c(c − 1)/2 of them, in n of the rows."""
+    """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
     matrix = tables.association(subsample(rows, n), categories)
     return matrix[np.triu_indices(len(categories), 1)]
 
@@ -301,7 +301,7 @@ def _table_copy_scores(
     categories: Sequence[bool],
     budget: ComparisonBudget,
 ) -> Scores:
-    """Copies among all training rows of a table, by the distances of `tables.points`."""
+    """Copies among all training rows of a table, by distances of `tables.points`."""
 
     def points(rows: np.ndarray) -> np.ndarray:
         return tables.points(rows, categories, train)

@@ -127,9 +127,9 @@ def memorized_rate(
 ) -> float:
     """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal: this share of test rows does. It is `copies` by d₁/d₁₀ instead of d₁, the
-    distances to the first and the tenth train row: so it sees copies of rows that are
-    far from all others, such as those of high contrast.
+    0.01 is ideal: this share of test rows does. It is `copies` by d₁/d₁₀ instead of d₁,
+    the distances to the first and the tenth train row: so it sees copies of rows that
+    are far from all others, such as those of high contrast.
 
     Parameters
     ----------

@@ -30,7 +30,8 @@ from sliceflow.errors import DataError, HintedError, ParameterError
 
 __all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
 
-# Bins of a step that must match the marginals of the data (`Stage.matches_marginals`). One process
+# Bins of a step that must match the marginals of the data (`Stage.matches_marginals`).
+# One process
 # sorts there; ranks count, in 16 times as many bins as other histograms have by
 # default. It is a round number: a step sends 8 bytes for every bin and direction.
 EXACT_STEP_BINS = 4096

@@ -1,8 +1,8 @@
 """Saving and loading estimators: a file holds the parameters and the `Model`.
 
 A file holds one dataclass; see `codec`. That of an estimator is made from its class:
-the parameters from the annotations of its constructor, the rest from `_saved_types`, the
-dataclasses of its fitted state and its rows. For an estimator such as
+the parameters from the annotations of its constructor, the rest from `_saved_types`,
+the dataclasses of its fitted state and its rows. For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow]):
         _saved_types = (FittedFlow, FlowRows)

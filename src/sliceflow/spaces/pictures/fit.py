@@ -1,8 +1,8 @@
 """The fit of pictures: plan it, then move the particles level by level.
 
-`PictureAdapter` reads the user's pictures and plans their fit, a `PlannedPictures`. This one
-runs a `RunningPictures`, which has the particles, the flow and the pictures that they move
-onto, for `engine.flow.simulate`.
+`PictureAdapter` reads the user's pictures and plans their fit, a `PlannedPictures`.
+This one runs a `RunningPictures`, which has the particles, the flow and the pictures
+that they move onto, for `engine.flow.simulate`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Local frames for pictures: each direction covers one small patch.
 
 `Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random
-rotation to all tiles, so the frame is tight with bound c = 1. Tiles beyond the border are
-padded with zeros. `RandomPatches` are the paper's directions: independent patches at
-random positions. Both have the interface of the kinds of frames in `engine.frames`.
+rotation to all tiles, so the frame is tight with bound c = 1. Tiles beyond the border
+are padded with zeros. `RandomPatches` are the paper's directions: independent patches
+at random positions. Both have the interface of the kinds of frames in `engine.frames`.
 """
 
 from __future__ import annotations

@@ -734,7 +734,7 @@ def _numeric_column(
 
 
 def _infer_grid(scaled_values: np.ndarray, unit: Fraction | None) -> Grid:
-    """The grid of ascending levels (k,), with the largest step that fits all of them."""
+    """The grid of ascending levels (k,), with the largest step that fits all."""
     if unit is None:
         return Grid(scaled_values)
     if int(scaled_values[-1]) - int(scaled_values[0]) >= _MAX_INT64_DIFFERENCE:

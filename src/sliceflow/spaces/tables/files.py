@@ -110,9 +110,8 @@ def _binary_format(path: Path) -> str | None:
     """What pandas calls a file with this ending; None for text."""
     ending = path.suffix.lower()
     if ending not in TABLE_ENDINGS:
-        raise DataError(
-            f"{path} is not a table: its name ends with none of {', '.join(TABLE_ENDINGS)}"
-        )
+        endings = ", ".join(TABLE_ENDINGS)
+        raise DataError(f"{path} is not a table: its name ends with none of {endings}")
     return _BINARY_FORMATS.get(ending)
 
 

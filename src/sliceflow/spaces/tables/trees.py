@@ -31,7 +31,8 @@ MIN_SAMPLES_LEAF = 3
 # Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
 N_COSINES = 16
 
-# The weight of the normal score beside the cosines, so that tails count. A round number.
+# The weight of the normal score beside the cosines, so that tails count. A round
+# number.
 NORMAL_SCORE_WEIGHT = 1.5
 
 # A category with more levels is not one target with classes, but has a target of 0 and
