@@ -24,7 +24,7 @@ os.environ.update(
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def noise(d: int, n: int) -> Tensor:
 
 
 def median_seconds(
-    functions: dict[str, Callable[[], None]], repeats: int
+    functions: Mapping[str, Callable[[], None]], repeats: int
 ) -> dict[str, float]:
     """Median CPU seconds of each function, called in turn.
 

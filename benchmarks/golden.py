@@ -190,7 +190,12 @@ def labelled_table(n: int = 1_200) -> pd.DataFrame:
 
 def vector_flow(**changes: Any) -> SlicedWassersteinFlow:
     """Six steps of 200 particles, not fitted yet."""
-    settings = dict(n_particles=200, n_steps=6, random_state=SEED, device="cpu")
+    settings: dict[str, Any] = {
+        "n_particles": 200,
+        "n_steps": 6,
+        "random_state": SEED,
+        "device": "cpu",
+    }
     return SlicedWassersteinFlow(**settings | changes)
 
 
@@ -380,8 +385,14 @@ def vectors_add_and_forget() -> Outcome:
 
 def picture_flow(**changes: Any) -> ImageFlow:
     """Four stages of two steps, of 200 particles, not fitted yet."""
-    settings = dict(schedule="1[1] 3[3] 8[8,3]", quality=2, n_particles=200)
-    settings |= dict(n_pixel_values=17, random_state=SEED, device="cpu")
+    settings: dict[str, Any] = {
+        "schedule": "1[1] 3[3] 8[8,3]",
+        "quality": 2,
+        "n_particles": 200,
+        "n_pixel_values": 17,
+        "random_state": SEED,
+        "device": "cpu",
+    }
     return ImageFlow(**settings | changes)
 
 
@@ -463,8 +474,9 @@ def pictures_colour_per_class() -> Outcome:
     """Mosaics of pictures of one class."""
     X = colour_pictures()
     y = cyclic_labels(len(X), 2)
-    changes = dict(n_pixel_values=256, amplifier=math.inf, transport="histogram")
-    return pictures_of(X, y, **changes)
+    return pictures_of(
+        X, y, n_pixel_values=256, amplifier=math.inf, transport="histogram"
+    )
 
 
 @case
@@ -516,8 +528,7 @@ def pictures_paper() -> Outcome:
 
 def table_flow(frame: pd.DataFrame, **changes: Any) -> TableFlow:
     """A chain of trees, fitted."""
-    settings = dict(random_state=SEED)
-    return TableFlow(**settings | changes).fit(frame)
+    return TableFlow(random_state=SEED, **changes).fit(frame)
 
 
 def table_of(frame: pd.DataFrame, given: Any = None, **changes: Any) -> Outcome:
@@ -714,7 +725,7 @@ def differences(before: Hashes, after: Hashes) -> list[str]:
             lines.append(f"{name}: no such case any more")
         elif before[name] != after[name]:
             pairs = zip(HEADER[1:3], before[name], after[name], strict=True)
-            changed = [what for what, old, new in pairs if old != new]
+            changed = [part for part, old, new in pairs if old != new]
             lines.append(f"{name}: other {' and '.join(changed)}")
     return lines
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,10 @@ def join(digits: Pictures, clothes: Pictures) -> Pictures:
 
 
 def select_classes(
-    train: Pictures, classes: Sequence[int]
+    train: Pictures, classes: Iterable[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pictures and labels of these classes, one class after the other."""
+    assert train.labels is not None
     images = []
     labels = []
     for label in classes:

@@ -69,7 +69,7 @@ def decode_texts(frame: pd.DataFrame, levels: dict[str, pd.Index]) -> pd.DataFra
     """The frame with texts for numbers."""
     frame = frame.copy()
     for name, texts in levels.items():
-        cells = []
+        cells: list[str | None] = []
         for code in frame[name]:
             if pd.isna(code):
                 cells.append(None)
