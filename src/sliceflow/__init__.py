@@ -1,6 +1,6 @@
 """Generative modelling with sliced-Wasserstein flows: no network, no training loop.
 
-The public names are the estimators, `load`, and the modules `datasets`, `errors`,
+The public names are the estimators, `load`, and the modules `datasets`,
 `events`, `frames`, `inference`, `metrics`, `ranks`, `schedules` and `transports`. They
 are imported on first use, because torch takes seconds to import and
 ``sliceflow --help`` should be fast.
@@ -19,7 +19,6 @@ __all__ = [
     "VectorOptions",
     "__version__",
     "datasets",
-    "errors",
     "events",
     "frames",
     "inference",
@@ -46,7 +45,6 @@ _MODULE_OF_NAME = {
 if TYPE_CHECKING:
     from sliceflow import (
         datasets,
-        errors,
         events,
         frames,
         inference,

@@ -2,6 +2,7 @@
 
 from sliceflow.models.ranks import (
     LostRankError,
+    RankMismatchError,
     Ranks,
     joined,
     under_torchrun,
@@ -9,6 +10,7 @@ from sliceflow.models.ranks import (
 
 __all__ = [
     "LostRankError",
+    "RankMismatchError",
     "Ranks",
     "joined",
     "under_torchrun",

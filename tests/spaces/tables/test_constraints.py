@@ -300,7 +300,7 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
     for first, second in ("yz", "wx", "uv", "xy", "vw"):
         frame[f"{first}{second}"] = parts[first] + parts[second]
         constraints.append(f"{first}{second} = {first} + {second}")
-    table = Table.infer_schema(read_frame(frame), {}, constraints)
+    table = Table.from_rows(read_frame(frame), {}, constraints)
     z = table.z.copy()
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
     is_free = np.isin(np.arange(table.z.shape[1]), range(1, 6))
