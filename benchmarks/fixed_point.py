@@ -42,7 +42,7 @@ from sklearn.datasets import make_moons
 from sliceflow.datasets import Pictures
 from sliceflow.devices import resolve_device
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, ParticleNoise, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -110,7 +110,7 @@ def run_flow(
         n_steps_done += 1
 
     fitted = flow.target(cloud, Cloud(target))
-    simulate(flow, cloud, fitted, Noise(Seed(0)), listeners=(count_step,))
+    simulate(flow, cloud, fitted, ParticleNoise(Seed(0)), listeners=(count_step,))
     return cloud.x.T.cpu().numpy(), n_steps_done
 
 
