@@ -384,15 +384,11 @@ class PlannedVectors:
     device: torch.device
     ranks: Ranks
 
-    def start(self) -> RunningVectors:
-        """The particles at their start."""
-        return RunningVectors(self)
-
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
     ) -> FlowResult[FittedVectors]:
         """Move the particles, with all that follows."""
-        return run_flow(self.start(), listeners, checkpoints)
+        return run_flow(RunningVectors(self), listeners, checkpoints)
 
 
 @dataclass(frozen=True)
