@@ -109,15 +109,6 @@ class ClassOrder:
         return x[:, self.inverse]
 
 
-def sort_by_class(
-    codes: Tensor, n_classes: int
-) -> tuple[Tensor, Tensor, Tensor, ClassSlices]:
-    """Class numbers (n,) sorted, the order that sorts them, its inverse, the slices."""
-    sorted_codes, order = codes.sort(stable=True)
-    class_slices = ClassSlices.from_codes(sorted_codes, n_classes)
-    return sorted_codes, order, order.argsort(), class_slices
-
-
 def sliced_distance(
     samples: Cloud, data: Cloud, seed: Seed, n_directions: int = 100
 ) -> float:

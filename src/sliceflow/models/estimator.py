@@ -77,8 +77,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     _saved_types: tuple[type[FittedT], type[RowsT]]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
+    # Parameters that every subclass has; its constructor sets them.
+    random_state: Any
+    verbose: int
+    # Set by a fit.
     _model: Model[RowsT, FittedT]
     plan_: Plan
+    history_: dict[str, list[Any]]
+    n_iter_: int
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 

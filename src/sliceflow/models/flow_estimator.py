@@ -1,7 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan` → the planned
-flow's `run`, with its `start` and `target` → `engine.flow.simulate`.
+flow's `run` → `run_flow`, with the running flow's `target` → `engine.flow.simulate` →
+the running flow's `finish`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +54,14 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
     `device`, `keep_rows` and `options`.
     """
+
+    # Parameters of the constructor.
+    device: str | torch.device
+    keep_rows: bool
+    # Set by a fit; `classes_` if y is labels, and the others unless a file is without.
+    classes_: np.ndarray
+    particles_: Any
+    particle_conditions_: Any
 
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE

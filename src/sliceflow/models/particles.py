@@ -7,7 +7,7 @@ user's order   As `particles_` shows them. The kept particles come first. Those 
 flow's order   As the flow moves them. It mixes the added particles among the others,
                because batches and ranks take contiguous parts.
 class order    As the flow moves them if every class has maps of its own: the flow's
-               order, stably sorted by class (`clouds.sort_by_class`).
+               order, stably sorted by class (`clouds.ClassOrder`).
 
 `positions` lead back: the particle i of the user is the column ``positions[i]`` of the
 flow. If it sorts by class, and `inverse` is the inverse of that permutation, the column

@@ -1,12 +1,15 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
-A fit goes through five verbs. An adapter can `read` the user's X and y into rows, and
-`plan` what a fit of them does. A planned flow can `start`: its particles stand where
-the flow begins. The running flow has a `target`, the data that particles move onto, and
-can `finish` when they have arrived: it gives the fitted state and the batched samples.
+A fit has three methods: `Adapter.read` turns the user's X and y into rows,
+`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. Planning
+may take time: where an "auto" depends on the rows, it searches for neighbours or fits
+trial models.
 
-Estimators that move no particles, such as that of tables, need only `read` and `plan`;
-what they planned runs by itself.
+The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
+that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
+and can `finish` when they have arrived: this gives the fitted state and the batched
+samples. Estimators that move no particles, such as that of tables, have no
+`RunningFlow`.
 """
 
 from __future__ import annotations
@@ -144,7 +147,7 @@ class RunningFlow(Protocol[FittedFlowT]):
 
 
 class PlannedFit(Protocol[FittedT]):
-    """A fit that is planned: nothing is fitted yet."""
+    """A fit whose settings are all known, and which has not run yet."""
 
     @property
     def plan(self) -> Plan:
@@ -172,7 +175,10 @@ class Adapter(Protocol[RowsT, FittedT]):
         """The user's rows, checked."""
 
     def plan(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
-        """What a fit of these rows will do; an error if that is impossible."""
+        """What a fit of these rows will do; an error if that is impossible.
+
+        This may fit trial models, to choose settings by them.
+        """
 
 
 class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlowT]):

@@ -182,19 +182,21 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
     st.integers(4, 60),
     st.integers(0, 99),
 )
-def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
+def test_particle_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    assigned = ParticleConditions.in_proportion(
+    particle_conditions = ParticleConditions.in_proportion(
         rows.conditions, m, 10.0, Seed(seed), Seed(seed)
     )
-    counts = np.bincount(assigned.y, minlength=4)
+    counts = np.bincount(particle_conditions.y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept = assigned.kept_codes(m)
-    assert np.array_equal(rows.condition.decode(kept), assigned.y)
-    assert len(assigned.codes) >= 1990  # enough for a model, but for rounding
+    kept = particle_conditions.kept_codes(m)
+    assert np.array_equal(rows.condition.decode(kept), particle_conditions.y)
+    assert (
+        len(particle_conditions.codes) >= 1990
+    )  # enough for a model, but for rounding
 
 
 # Classes of their own

@@ -19,7 +19,8 @@ from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
-from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
+from sliceflow.spaces.vectors.parameters import VectorParameters, check_parameters
+from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
 
@@ -135,15 +136,22 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> VectorAdapter:
+        validate = partial(self._validate, like_fitted=like_fitted)
+        return VectorAdapter(
+            self._checked_parameters(), resolve_device(self.device), validate, ranks
+        )
+
+    def _checked_parameters(self) -> VectorParameters:
+        """The parameters, checked, with those of the preset."""
         parameters = self.get_params(deep=False)
         check_parameters(parameters)
-        parameters["options"] = self.options or VectorOptions()
+        if self.options is None:
+            parameters["options"] = VectorOptions()
         if self.preset is not None:
             defaults = type(self)().get_params(deep=False)
             defaults["options"] = VectorOptions()
             parameters = with_preset(parameters, defaults, VECTORS)
-        validate = partial(self._validate, like_fitted=like_fitted)
-        return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
+        return VectorParameters.from_dict(parameters)
 
     def _validate(self, X: Any, like_fitted: bool) -> np.ndarray:
         """X after scikit-learn's checks, which change nothing of this estimator.

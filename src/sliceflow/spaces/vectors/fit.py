@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import Target, divide_per_class, weighted_batches
-from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.events import History, Listener
 from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
@@ -33,10 +33,11 @@ from sliceflow.models.particles import (
 )
 from sliceflow.models.protocols import FlowResult
 from sliceflow.models.rank_transports import across_ranks
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.fitted import FittedVectors
+from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
     choose_frame,
@@ -50,7 +51,7 @@ from sliceflow.spaces.vectors.rows import (
     check_rows,
     encode_classes,
 )
-from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
+from sliceflow.spaces.vectors.smoothing import Smoothing, plan_smoothing
 from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.
@@ -68,7 +69,7 @@ LOCAL_CHOICE_BYTES = 1 << 27
 class VectorAdapter:
     """Vectors, for one estimator."""
 
-    parameters: Mapping[str, Any]  # the estimator's checked ones; `options` never None
+    parameters: VectorParameters
     device: torch.device
     # scikit-learn's check of the number and the names of columns
     validate: Callable[[Any], np.ndarray]
@@ -78,12 +79,14 @@ class VectorAdapter:
         """The user's rows, checked."""
         x = check_rows(X, self.validate)
         names = column_names(X) if hasattr(X, "columns") else None
-        tensor = X.device.type if isinstance(X, Tensor) else ""
+        tensor_device = None
+        if isinstance(X, Tensor):
+            tensor_device = X.device.type
         row_conditions = None
         if y is not None:
             y = conditions.as_array(y)
             row_conditions = RowConditions.infer(y, len(x))
-        rows = VectorRows(x, row_conditions, names, tensor)
+        rows = VectorRows(x, row_conditions, names, tensor_device)
         if self.ranks.size == 1:
             return rows
         return self._with_all_conditions(rows, y)
@@ -115,14 +118,14 @@ class VectorAdapter:
 
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
-        mode = self.parameters["condition"]
+        mode = self.parameters.condition
         condition = rows.condition
         if condition is None or isinstance(condition, conditions.LabelCondition):
             if mode == "local":
                 fact = "needs continuous columns in y"
                 raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
             return False
-        xi = float(self.parameters["amplifier"])
+        xi = self.parameters.amplifier
         is_local = mode == "local" or (mode == "auto" and 0 < xi < math.inf)
         if self.ranks.size > 1:
             if mode == "local":
@@ -138,7 +141,7 @@ class VectorAdapter:
 
     def _count_particles(self, rows: VectorRows, is_local: bool) -> int:
         """The number of particles to keep, for which there must be memory."""
-        m = self.parameters["n_particles"]
+        m = self.parameters.n_particles
         if m is None and is_local:
             m = LOCAL_PARTICLES
         elif m is None:
@@ -161,34 +164,31 @@ class VectorAdapter:
         """One flow for all rows."""
         amplifier = 0.0
         if rows.conditions is not None:
-            amplifier = float(self.parameters["amplifier"])
+            amplifier = self.parameters.amplifier
         per_class = math.isinf(amplifier)
         if per_class:
             self._check_per_class(rows)
 
-        units = self._fit_units(rows, per_class)
+        units_by_class = self._fit_units(rows, per_class)
         codes = rows.codes if amplifier else None
-        if per_class:
-            x = encode_classes(units, rows.X, codes)
-        else:
-            x = units[0].encode(rows.X)
-        heavy_tailed = np.any([u.width > 0 for u in units], axis=0)
-        smoothing, smoothing_from = choose_smoothing(
+        x = encode_classes(units_by_class, rows.X, codes)
+        heavy_tailed = np.any([units.heavy_tailed for units in units_by_class], axis=0)
+        smoothing, smoothing_from = plan_smoothing(
             x,
             codes,
             rows.shard.total,
-            self.parameters["options"],
+            self.parameters.options,
             torch.from_numpy(heavy_tailed),
             self.ranks,
         )
-        assigned = None
+        particle_conditions = None
         if rows.conditions is not None:
             drawn_from = seed.child("conditions")
-            assigned = ParticleConditions.in_proportion(
+            particle_conditions = ParticleConditions.in_proportion(
                 rows.conditions, n_particles, amplifier, drawn_from, drawn_from
             )
-        plan = self._resolve(
-            rows, n_particles, amplifier, assigned, smoothing, smoothing_from
+        plan = self._plan_without_cost(
+            rows, n_particles, amplifier, particle_conditions, smoothing, smoothing_from
         )
         n = len(rows)
         m = self.ranks.share(plan.n_moved).count
@@ -203,12 +203,20 @@ class VectorAdapter:
         nbytes, seconds = plan.cost(n, m)
         plan = plan.with_cost(nbytes, seconds, what, hint)
         return PlannedVectors(
-            plan, rows, x, units, assigned, smoothing, seed, self.device, self.ranks
+            plan=plan,
+            rows=rows,
+            x=x,
+            units_by_class=units_by_class,
+            particle_conditions=particle_conditions,
+            smoothing=smoothing,
+            seed=seed,
+            device=self.device,
+            ranks=self.ranks,
         )
 
     def _check_per_class(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
-        xi = self.parameters["amplifier"]
+        xi = self.parameters.amplifier
         if not isinstance(rows.condition, conditions.LabelCondition):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
@@ -224,44 +232,46 @@ class VectorAdapter:
         Classes may have very different scales: the flow starts from N(0, I), and would
         hardly resolve a class that is much narrower than the others.
         """
-        standardize = self.parameters["standardize"]
+        standardize = self.parameters.standardize
         if not per_class:
             n = rows.shard.total
             return (Units.fit_to(rows.X, standardize, self.ranks, n),)
         assert rows.codes is not None
-        units = []
+        units_by_class = []
         for c in range(rows.n_conditions):
-            of_class = (rows.codes == c).numpy()
-            units.append(Units.fit_to(rows.X[of_class], standardize))
-        return tuple(units)
+            is_of_class = (rows.codes == c).numpy()
+            units_by_class.append(Units.fit_to(rows.X[is_of_class], standardize))
+        return tuple(units_by_class)
 
-    def _resolve(
+    def _plan_without_cost(
         self,
         rows: VectorRows,
         n_particles: int,
         amplifier: float,
-        assigned: ParticleConditions | None,
+        particle_conditions: ParticleConditions | None,
         smoothing: Smoothing | None = None,
         smoothing_from: str = "",
     ) -> VectorPlan:
         """The plan with every "auto" resolved, but without its cost."""
         parameters = self.parameters
-        options = parameters["options"]
+        options = parameters.options
         n = rows.shard.total
         d = rows.X.shape[1]
-        n_moved = count_moved(n_particles, assigned)
+        n_moved = count_moved(n_particles, particle_conditions)
         n_data = n if smoothing is None else max(n, n_moved)
         n_per_map = n_moved + n_data
         n_knots = int(options.n_knots)
-        if assigned is not None and amplifier:
-            if options.shrinkage and assigned.codes.dim() == 2:
+        if particle_conditions is not None and amplifier:
+            if options.shrinkage and particle_conditions.codes.dim() == 2:
                 fact = "does not work with a continuous y"
                 kappa = options.shrinkage
                 raise ParameterError("shrinkage", kappa, fact, "set it to 0")
             if math.isinf(amplifier):
-                n_per_map = _largest_class(assigned.codes, rows.codes, n_data / n)
+                n_per_map = _largest_class(
+                    particle_conditions.codes, rows.codes, n_data / n
+                )
             else:
-                n_knots = count_knots(n_knots, assigned.codes)
+                n_knots = count_knots(n_knots, particle_conditions.codes)
         return VectorPlan(
             device=str(self.device),
             n_ranks=self.ranks.size,
@@ -273,17 +283,17 @@ class VectorAdapter:
             condition=condition_kind(rows.condition),
             n_conditions=rows.n_conditions,
             amplifier=amplifier,
-            frame=choose_frame(parameters["frame"], d, amplifier, self.ranks.size),
+            frame=choose_frame(parameters.frame, d, amplifier, self.ranks.size),
             transport=choose_transport(
-                parameters["transport"],
+                parameters.transport,
                 n_per_map,
                 self.ranks.size,
                 HISTOGRAM,
                 AUTO,
             ),
-            n_steps=int(parameters["n_steps"]),
-            entropy=float(parameters["entropy"]),
-            standardize=bool(parameters["standardize"]),
+            n_steps=parameters.n_steps,
+            entropy=parameters.entropy,
+            standardize=parameters.standardize,
             options=options,
             n_knots=n_knots,
             smoothing=0.0 if smoothing is None else smoothing.h,
@@ -297,8 +307,8 @@ class VectorAdapter:
         row_conditions = rows.conditions
         assert row_conditions is not None
         n, d = rows.X.shape
-        amplifier = float(self.parameters["amplifier"])
-        plan = self._resolve(rows, n_particles, amplifier, None)
+        amplifier = self.parameters.amplifier
+        plan = self._plan_without_cost(rows, n_particles, amplifier, None)
         n_codes = row_conditions.codes.shape[1]
         values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
         what = f"{n} rows of {d} columns, kept for conditions, need"
@@ -308,10 +318,10 @@ class VectorAdapter:
         fitted = FittedVectors(
             plan,
             seed,
-            Units.fit_to(rows.X, self.parameters["standardize"]),
+            Units.fit_to(rows.X, self.parameters.standardize),
             conditions=row_conditions,
             names=rows.names,
-            tensor=rows.tensor,
+            tensor_device=rows.tensor_device,
             device=self.device,
         )
         local = tuple(LocalSampler.fit(x, y) for x, y in fitted.local_parts(rows))
@@ -366,22 +376,58 @@ class PlannedVectors:
     plan: VectorPlan
     rows: VectorRows
     x: Tensor  # (n, d), this rank's rows in the flow's units
-    units: tuple[Units, ...]  # of each class that has its own maps, or one for all
-    assigned: ParticleConditions | None  # the particles' conditions
+    # Units of each class that has its own maps, or one for all.
+    units_by_class: tuple[Units, ...]
+    particle_conditions: ParticleConditions | None
     smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
     seed: Seed
     device: torch.device
     ranks: Ranks
 
-    def start(self) -> RunningVectors:
-        """The particles at their start."""
-        return RunningVectors(self)
-
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
     ) -> FlowResult[FittedVectors]:
         """Move the particles, with all that follows."""
-        return run_flow(self.start(), listeners, checkpoints)
+        return run_flow(RunningVectors(self), listeners, checkpoints)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What the particles move onto: the rows in the flow's units, or draws of them."""
+
+    for_flow: Cloud  # this rank's data
+    for_axes: Cloud  # the same for the axis steps, see `Smoothing.draws`
+    codes: Tensor | None  # conditions of the data of all ranks
+    shard: Shard  # the place of this rank's data there
+    n_draws: int  # data of each row
+
+    @classmethod
+    def from_planned(cls, planned: PlannedVectors) -> TrainingData:
+        """The rows, or `n_draws` draws of each if the plan smooths them."""
+        rows = planned.rows
+        codes = rows.codes
+        x_for_flow = planned.x
+        x_for_axes = planned.x
+        n_draws = 1
+        if planned.smoothing is not None:
+            n_draws = planned.plan.n_draws
+            x_for_flow, x_for_axes = planned.smoothing.draws(
+                n_draws, planned.seed.child("smoothing"), rows.shard
+            )
+            if codes is not None:
+                codes = codes.repeat_interleave(n_draws, 0)
+        shard = rows.shard.repeated(n_draws)
+        rank_codes = _codes_of_rank(codes, shard)
+        for_flow = as_cloud(x_for_flow, rank_codes, planned.device)
+        for_axes = as_cloud(x_for_axes, rank_codes, planned.device)
+        return cls(for_flow, for_axes, codes, shard, n_draws)
+
+
+def _codes_of_rank(codes: Tensor | None, shard: Shard) -> Tensor | None:
+    """One rank's part of the codes of all ranks; None without conditions."""
+    if codes is None:
+        return None
+    return codes[shard.slice]
 
 
 class RunningVectors:
@@ -389,80 +435,56 @@ class RunningVectors:
 
     def __init__(self, planned: PlannedVectors) -> None:
         plan = planned.plan
-        ranks = planned.ranks
         self.planned = planned
-        self._set_data()
+        self.data = TrainingData.from_planned(planned)
 
-        # The particles of this rank, in an order in which classes that have their own
-        # maps are contiguous.
-        self.share = ranks.share(plan.n_moved)
-        self.codes: Tensor | None = None  # of the particles of all ranks
-        self.positions: Tensor | None = None  # see `ParticleConditions`
+        # The codes of the particles of all ranks, in the order in which the flow moves
+        # them, and how to find the user's order: see `models.particles`.
+        self.codes: Tensor | None = None
+        self.positions: Tensor | None = None
+        if planned.particle_conditions is not None:
+            self.codes = planned.particle_conditions.codes
+            self.positions = planned.particle_conditions.positions
         class_slices = None
-        if planned.assigned is not None:
-            self.codes = planned.assigned.codes
-            self.positions = planned.assigned.positions
-        if plan.per_class and self.codes is not None:
-            self.codes, _, inverse, class_slices = sort_by_class(
-                self.codes, plan.per_class
-            )
+        if plan.n_separate_classes and self.codes is not None:
+            class_order = ClassOrder.from_codes(self.codes, plan.n_separate_classes)
+            class_slices = class_order.class_slices
+            self.codes = class_order.codes
             if self.positions is None:
-                self.positions = inverse
+                self.positions = class_order.inverse
             else:
-                self.positions = inverse[self.positions]
-        own_codes = None
-        if self.codes is not None:
-            own_codes = self.codes[self.share.slice]
+                self.positions = class_order.inverse[self.positions]
+
+        # This rank's particles, at their start.
+        self.share = planned.ranks.share(plan.n_moved)
         x = planned.x.new_empty(self.share.count, plan.n_columns)
-        self.particles = as_cloud(x, own_codes, planned.device)
+        rank_codes = _codes_of_rank(self.codes, self.share)
+        self.particles = as_cloud(x, rank_codes, planned.device)
         self.particles.class_slices = class_slices
         self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
         self.noise.child("start").fill(self.particles.x)
 
-        self.replayed = plan.flow(planned.seed, planned.device)
+        # The flow as offline samples replay it, and as it is fitted.
+        self.sampling_flow = plan.flow(planned.seed, planned.device)
         self.flow = self._fitted_flow()
         self.n_stages = sum(not stage.matches_marginals for stage in self.flow.stages)
-
-    def _set_data(self) -> None:
-        """Set the data of the flow and of its axis steps: rows, or draws of them."""
-        planned = self.planned
-        rows = planned.rows
-        codes = rows.codes
-        x = planned.x
-        x_for_axes = planned.x
-        n_draws = 1
-        if planned.smoothing is not None:
-            n_draws = planned.plan.n_draws
-            x, x_for_axes = planned.smoothing.draws(
-                n_draws, planned.seed.child("smoothing"), rows.shard
-            )
-            if codes is not None:
-                codes = codes.repeat_interleave(n_draws, 0)
-        self.n_draws = n_draws
-        self.data_codes = codes  # of the data of all ranks
-        self.data_shard = rows.shard.repeated(n_draws)
-        own_codes = None
-        if codes is not None:
-            own_codes = codes[self.data_shard.slice]
-        self.data = as_cloud(x, own_codes, planned.device)
-        self.data_for_axes = as_cloud(x_for_axes, own_codes, planned.device)
 
     def _fitted_flow(self) -> Flow:
         """The flow with transports that shrink maps, or fit them on several ranks."""
         plan = self.planned.plan
         ranks = self.planned.ranks
-        flow = self.replayed
+        flow = self.sampling_flow
         if plan.options.shrinkage:
             codes_p = self.codes if flow.conditional else None
-            codes_q = self.data_codes if flow.conditional else None
+            codes_q = self.data.codes if flow.conditional else None
             rates = noise_rates(
                 plan.n_moved,
-                plan.n_rows * self.n_draws,
+                plan.n_rows * self.data.n_draws,
                 codes_p,
                 codes_q,
-                n_classes=plan.per_class,
+                n_classes=plan.n_separate_classes,
                 max_samples=plan.transport.max_samples,
-                distinct=1 / self.n_draws,
+                distinct=1 / self.data.n_draws,
             )
             flow = shrunk_flow(flow, plan.options.shrinkage, rates)
         if ranks.size > 1:
@@ -471,7 +493,9 @@ class RunningVectors:
 
     def target(self) -> Target:
         """What the particles move onto before the axis steps."""
-        return self._target(self.particles, self.codes, self.data, self.n_stages - 1)
+        return self._target(
+            self.particles, self.codes, self.data.for_flow, self.n_stages - 1
+        )
 
     def _target(
         self, particles: Cloud, codes: Tensor | None, data: Cloud, stage_index: int
@@ -481,11 +505,11 @@ class RunningVectors:
         plan = self.planned.plan
         if self.planned.ranks.size > 1:
             codes_p = codes if flow.conditional else None
-            codes_q = self.data_codes if flow.conditional else None
-            shard = self.data_shard.slice
+            codes_q = self.data.codes if flow.conditional else None
+            shard = self.data.shard.slice
             batches = weighted_batches(codes_q, codes_p, shard, data.x.device)
             return Target.from_cloud(data, batches)
-        if not plan.per_class:
+        if not plan.n_separate_classes:
             return flow.target(particles, data, stage_index)
         assert particles.y is not None
         assert data.y is not None
@@ -493,7 +517,7 @@ class RunningVectors:
             flow.stages[stage_index].transport.max_samples if flow.stages else None,
             particles.y,
             data.y,
-            plan.per_class,
+            plan.n_separate_classes,
             flow.seed.child("batches"),
         )
         return Target.from_cloud(data, batches)
@@ -508,58 +532,65 @@ class RunningVectors:
         for the model, fitted to fresh particles.
         """
         planned = self.planned
-        plan = planned.plan
-        m = plan.n_particles
+        m = planned.plan.n_particles
         x = select_particles(
             self.particles.x, self.positions, self.share, m, planned.ranks
         )
         codes = None
         y = None
-        if planned.assigned is not None:
-            codes = planned.assigned.kept_codes(m)
-            y = planned.assigned.y
-        model = state.model
-        if plan.n_fresh:
-            axis_state = replace(state, model=[], after_step=FlowState().after_step)
-            x = self._make_columns_exact(x, codes, axis_state, listeners)
-            fresh, fresh_codes = self._fresh_particles(model)
-            fresh_state = FlowState(state.stage_index, model=list(model))
-            self._run_axis_steps(fresh, fresh_codes, fresh_state, ())
-            model = fresh_state.model
+        if planned.particle_conditions is not None:
+            codes = planned.particle_conditions.kept_codes(m)
+            y = planned.particle_conditions.y
         if y is not None:
             y = y[planned.ranks.share(len(y)).slice]
+        model = state.model
+        if planned.plan.n_fresh:
+            x = self._fit_kept_axis_steps(x, codes, state, listeners)
+            model = self._fit_model_axis_steps(state)
         fitted = self._fitted(model)
-        own_codes = None
-        if codes is not None:
-            own_codes = codes[planned.ranks.share(m).slice]
-        particles = fitted.in_form(fitted.decode(x, own_codes))
+        rank_codes = _codes_of_rank(codes, planned.ranks.share(m))
+        particles = fitted.in_form(fitted.decode(x, rank_codes))
         warning = self._copy_warning(x, codes)
         return FlowResult(fitted, warning=warning, particles=particles, y=y)
 
-    def _make_columns_exact(
+    def _fit_kept_axis_steps(
         self,
         x: Tensor,
         codes: Tensor | None,
         state: FlowState,
         listeners: Sequence[Listener],
     ) -> Tensor:
-        """The kept particles (d, n) of this rank after the axis steps.
+        """The kept particles (d, n) of this rank, moved by axis steps fitted to them.
 
         `codes` are those of all ranks, in the same order.
         """
-        own_codes = None
-        if codes is not None:
-            share = self.planned.ranks.share(self.planned.plan.n_particles)
-            own_codes = codes[share.slice].to(x.device)
-        per_class = self.planned.plan.per_class
-        if not per_class or own_codes is None:
-            cloud = Cloud(x, own_codes)
-            self._run_axis_steps(cloud, codes, state, listeners)
+        # Steps and seconds are counted on. The maps are of no further use, and
+        # checkpoints do not see these steps, which are few.
+        axis_state = FlowState(
+            stage_index=state.stage_index,
+            steps_done=state.steps_done,
+            steps_skipped=state.steps_skipped,
+            seconds=state.seconds,
+        )
+        plan = self.planned.plan
+        rank_codes = _codes_of_rank(codes, self.planned.ranks.share(plan.n_particles))
+        if rank_codes is not None:
+            rank_codes = rank_codes.to(x.device)
+        if not plan.n_separate_classes or rank_codes is None:
+            cloud = Cloud(x, rank_codes)
+            self._run_axis_steps(cloud, codes, axis_state, listeners)
             return cloud.x
-        codes, order, inverse, slices = sort_by_class(own_codes, per_class)
-        cloud = Cloud(x[:, order], codes, slices)
-        self._run_axis_steps(cloud, codes, state, listeners)
-        return cloud.x[:, inverse]
+        class_order = ClassOrder.from_codes(rank_codes, plan.n_separate_classes)
+        cloud = class_order.sort(x)
+        self._run_axis_steps(cloud, class_order.codes, axis_state, listeners)
+        return class_order.unsort(cloud.x)
+
+    def _fit_model_axis_steps(self, state: FlowState) -> list[ModelStep]:
+        """The model's steps, and then axis steps fitted to fresh particles."""
+        fresh, codes = self._fresh_particles(state.model)
+        axis_state = FlowState(state.stage_index, model=list(state.model))
+        self._run_axis_steps(fresh, codes, axis_state, listeners=())
+        return axis_state.model
 
     def _run_axis_steps(
         self,
@@ -570,7 +601,7 @@ class RunningVectors:
     ) -> None:
         """Make the columns of these particles exact, from where `state` stands."""
         last = len(self.flow.stages) - 1
-        target = self._target(particles, codes, self.data_for_axes, last)
+        target = self._target(particles, codes, self.data.for_axes, last)
         simulate(
             self.flow, particles, target, self.noise, listeners=listeners, state=state
         )
@@ -592,23 +623,25 @@ class RunningVectors:
         starts = seed.child("start")
         x = _sobol_normal(share.first, share.count, plan.n_columns, starts)
         class_slices = None
-        if plan.per_class and codes is not None:
-            codes, order, _, class_slices = sort_by_class(codes, plan.per_class)
-            x = x[order]
-        own_codes = None if codes is None else codes[share.slice]
-        fresh = as_cloud(x.to(self.data.x.dtype), own_codes, planned.device)
+        if plan.n_separate_classes and codes is not None:
+            class_order = ClassOrder.from_codes(codes, plan.n_separate_classes)
+            class_slices = class_order.class_slices
+            codes = class_order.codes
+            x = x[class_order.order]
+        x = x.to(self.data.for_flow.x.dtype)
+        fresh = as_cloud(x, _codes_of_rank(codes, share), planned.device)
         fresh.class_slices = class_slices
         noise = ParticleNoise(seed.child("particles"), share.first)
-        replay(self.replayed, model, fresh, noise)
+        replay(self.sampling_flow, model, fresh, noise)
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
         """Conditions of fresh particles in the data's proportions, enough of each class."""
         numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
-        if not self.replayed.conditional:
+        if not self.sampling_flow.conditional:
             return codes
-        per_class = self.planned.plan.per_class > 0
+        per_class = self.planned.plan.n_separate_classes > 0
         more = conditions.extra_codes(codes_q, codes, per_class, seed)
         return torch.cat((codes, more))
 
@@ -616,20 +649,20 @@ class RunningVectors:
         """The fitted state."""
         planned = self.planned
         rows = planned.rows
-        units = planned.units[0]
+        units = planned.units_by_class[0]
         class_units: tuple[Units, ...] = ()
-        if planned.plan.per_class:
+        if planned.plan.n_separate_classes:
             units = Units.fit_to(rows.X, planned.plan.standardize)
-            class_units = planned.units
+            class_units = planned.units_by_class
         return FittedVectors(
             planned.plan,
             planned.seed,
             units,
-            class_units,
-            tuple(model),
-            rows.conditions,
-            rows.names,
-            rows.tensor,
+            class_units=class_units,
+            steps=tuple(model),
+            conditions=rows.conditions,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
             device=planned.device,
         )
 
@@ -639,13 +672,13 @@ class RunningVectors:
         if planned.ranks.size > 1:
             return None
         pairs = [(planned.x, x.T)]
-        if planned.plan.per_class and codes is not None:
+        if planned.plan.n_separate_classes and codes is not None:
             codes_q = planned.rows.codes
             assert codes_q is not None
             pairs = []
-            for c in range(planned.plan.per_class):
-                of_class = (codes == c).to(x.device)
-                pairs.append((planned.x[codes_q == c], x[:, of_class].T))
+            for c in range(planned.plan.n_separate_classes):
+                is_of_class = (codes == c).to(x.device)
+                pairs.append((planned.x[codes_q == c], x[:, is_of_class].T))
         evidence = copy_warning(pairs)
         if not evidence:
             return None

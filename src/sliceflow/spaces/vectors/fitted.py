@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.clouds import ClassOrder
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import MixedCondition
 from sliceflow.engine.flow import Flow, ParticleNoise, replay
@@ -50,7 +50,7 @@ class FittedVectors(HasConditions):
     steps: tuple[ModelStep, ...] = ()  # the maps; none if conditions are local
     conditions: RowConditions | None = None  # of the rows; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
-    tensor: str = ""  # the kind of device of the user's tensor; empty for other types
+    tensor_device: str | None = None  # of the user's tensor; None for other types
     settings: tuple[LocalSettings, ...] = ()  # of `local`
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     # If conditions are local: a sampler of all rows; with labels in y, one of the rows
@@ -121,9 +121,11 @@ class FittedVectors(HasConditions):
             )
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
-        if len(self.class_units) != plan.per_class:
+        if len(self.class_units) != plan.n_separate_classes:
             n_units = len(self.class_units)
-            raise ValueError(f"{n_units} classes have units, not {plan.per_class}")
+            raise ValueError(
+                f"{n_units} classes have units, not {plan.n_separate_classes}"
+            )
         for units in (self.units, *self.class_units):
             if len(units.shift) != d:
                 raise ValueError(f"there are not units for {d} columns")
@@ -135,7 +137,7 @@ class FittedVectors(HasConditions):
         plan = self.plan
         d = plan.n_columns
         flow = plan.flow(self.seed, self.device)
-        n_classes = max(1, plan.per_class)
+        n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
         reach = check_steps(
             flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
@@ -148,7 +150,7 @@ class FittedVectors(HasConditions):
                 raise ValueError(
                     f"step {step.step} does not have directions in {d} columns"
                 )
-        for units in self._flow_units:
+        for units in self._units_by_class:
             linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
             farthest = reach * float(units.scale[linear].max(initial=0.0))
             farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
@@ -160,7 +162,7 @@ class FittedVectors(HasConditions):
     # Samples
 
     @property
-    def _flow_units(self) -> tuple[Units, ...]:
+    def _units_by_class(self) -> tuple[Units, ...]:
         """The units in which particles move: of each class, or one for all."""
         return self.class_units or (self.units,)
 
@@ -218,10 +220,10 @@ class FittedVectors(HasConditions):
         if not flow.per_class or cloud.y is None:
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)
-        y, order, inverse, class_slices = sort_by_class(cloud.y, self.plan.per_class)
-        by_class = Cloud(cloud.x[:, order], y, class_slices)
+        class_order = ClassOrder.from_codes(cloud.y, self.plan.n_separate_classes)
+        by_class = class_order.sort(cloud.x)
         replay(flow, self.steps, by_class, noise)
-        return self.decode(by_class.x[:, inverse], codes)
+        return self.decode(class_order.unsort(by_class.x), codes)
 
     def _draw_local(self, codes: Tensor, seed: Seed) -> Tensor:
         """Samples (n, d) near the rows with similar conditions, in the user's units."""
@@ -238,10 +240,10 @@ class FittedVectors(HasConditions):
 
         `codes` are class numbers, if classes have units of their own.
         """
-        rows = decode_classes(self._flow_units, x, codes)
+        rows = decode_classes(self._units_by_class, x, codes)
         require_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
     def in_form(self, rows: Tensor) -> Any:
         """Rows in the form of X: an array, a tensor or a DataFrame."""
-        return in_users_form(rows, self.names, self.tensor, self.device)
+        return in_users_form(rows, self.names, self.tensor_device, self.device)

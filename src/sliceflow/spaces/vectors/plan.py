@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -26,20 +26,12 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Histogram, SavedTransport, Sorted
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
-from sliceflow.models.plan import Plan, check_shared
+from sliceflow.models.plan import Plan
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
-from sliceflow.validation import is_int, is_real, require
+from sliceflow.spaces.vectors.parameters import FRAME_KINDS
 
 ConditionKind = Literal["none", "labels", "columns", "mixed"]
-
-FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
-    "orthogonal": frames.Orthogonal,
-    "random": frames.Random,
-    "max-sliced": frames.MaxSliced,
-    "axis": Axis,
-}
-CONDITION_MODES = ("auto", "joint", "local")
 
 # Directions per column of the paper's preset: its 10,000 are for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
@@ -90,7 +82,7 @@ class VectorPlan(Plan):
     distances: str = ""  # which columns of y the distances between neighbours see
 
     @property
-    def per_class(self) -> int:
+    def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
         if math.isinf(self.amplifier) and self.condition == "labels":
             return self.n_conditions
@@ -103,7 +95,7 @@ class VectorPlan(Plan):
             return "local"
         if self.amplifier == 0 or self.condition == "none":
             return "SWF"
-        if self.per_class:
+        if self.n_separate_classes:
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
@@ -258,49 +250,76 @@ class VectorPlan(Plan):
         """
         d = self.n_columns
         itemsize = self.torch_dtype.itemsize
-        n_draws = self.n_draws
-        n_fresh = self.n_fresh
-        n_directions = self.n_directions
-        n_bins = self.n_bins
-        n_classes = max(1, self.per_class)
-        n_data = n * n_draws
-        n_all_data = self.n_rows * n_draws
-        max_samples = self.transport.max_samples or max(self.n_moved, n_all_data)
+        n_data = n * self.n_draws
+        n_columns_held = m + self.n_fresh + n_data
+        if self.smoothing:  # the axis steps have data of their own
+            n_columns_held += n_data
+        start_bytes = (16 + itemsize) * d * m  # to draw where the particles start
+        work_bytes = max(
+            self._smoothing_bytes(), self._step_bytes(n_data, m), start_bytes
+        )
+        nbytes = itemsize * d * n_columns_held + self._model_bytes(m) + work_bytes
+        return nbytes, self._fit_seconds()
 
-        # The work of a step: sorted projections with their order, knots, values and
-        # thinning, or bins.
-        n_projected = min(m, max_samples) + min(n_data, max_samples)
+    @property
+    def _n_all_data(self) -> int:
+        """The data of all ranks: rows, or draws of them."""
+        return self.n_rows * self.n_draws
+
+    @property
+    def _max_samples(self) -> int:
+        """The most particles, and the most data, that a step projects."""
+        return self.transport.max_samples or max(self.n_moved, self._n_all_data)
+
+    def _step_bytes(self, n_data: int, m: int) -> int:
+        """The work of a step on a rank with so many data, and m particles.
+
+        It sorts projections, with their order, knots, values and thinning, or it
+        counts them in bins.
+        """
+        d = self.n_columns
+        itemsize = self.torch_dtype.itemsize
+        n_projected = min(m, self._max_samples) + min(n_data, self._max_samples)
         sort_bytes = 16 + 8 * itemsize
-        if n_bins:
-            bins = BYTES_PER_BIN * n_bins * n_classes
-            step = n_directions * (3 * n_projected * itemsize + bins)
+        if self.n_bins:
+            bin_bytes = BYTES_PER_BIN * self.n_bins * max(1, self.n_separate_classes)
+            step_bytes = self.n_directions * (3 * n_projected * itemsize + bin_bytes)
         else:
-            step = n_directions * sort_bytes * n_projected
-        if n_fresh:  # the axis steps sort the columns of all ranks
-            n_sorted = self.n_moved + n_all_data + n_fresh - m
-            step = max(step, sort_bytes * d * n_sorted)
+            step_bytes = self.n_directions * sort_bytes * n_projected
+        if self.n_fresh:  # the axis steps sort the columns of all ranks
+            n_sorted = self.n_moved + self._n_all_data + self.n_fresh - m
+            step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
         if self.n_steps:
-            step += frame_bytes(self.frame, d, self.n_conditions, itemsize)
-        # Choosing and drawing smoothed data, and starting the particles.
-        smoothing = 0
-        clouds = m + n_fresh + n_data
-        if self.smoothing:
-            clouds += n_data
-            smoothing = 4 * 8 * d * n_all_data
-            smoothing += 8 * self.options.n_neighbors * self.n_rows
-        start = (16 + itemsize) * d * m
-        work = max(smoothing, step, start)
-        # Knots and values of the maps that the model keeps.
-        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
-        n_axis = axis_knots * d * self.options.n_axis_steps
-        n_kept = min(self.n_knots, n_bins or m) * n_directions * self.n_steps
-        model = 2 * itemsize * (n_kept + n_axis) * n_classes
-        nbytes = itemsize * d * clouds + model + work
+            step_bytes += frame_bytes(self.frame, d, self.n_conditions, itemsize)
+        return step_bytes
 
-        n_per_step = min(self.n_moved, max_samples) + min(n_all_data, max_samples)
-        n_values = n_directions * n_per_step * self.n_steps + 4 * d * n_fresh
+    def _smoothing_bytes(self) -> int:
+        """The work of choosing and drawing smoothed data."""
+        if not self.smoothing:
+            return 0
+        draw_bytes = 4 * 8 * self.n_columns * self._n_all_data
+        neighbour_bytes = 8 * self.options.n_neighbors * self.n_rows
+        return draw_bytes + neighbour_bytes
+
+    def _model_bytes(self, m: int) -> int:
+        """Knots and values of the maps that the model keeps, fitted to m particles."""
+        options = self.options
+        axis_knots = min(options.n_knots + 3 * MAX_JUMPS, m)
+        n_axis_knots = axis_knots * self.n_columns * options.n_axis_steps
+        flow_knots = min(self.n_knots, self.n_bins or m)
+        n_flow_knots = flow_knots * self.n_directions * self.n_steps
+        n_classes = max(1, self.n_separate_classes)
+        return 2 * self.torch_dtype.itemsize * (n_flow_knots + n_axis_knots) * n_classes
+
+    def _fit_seconds(self) -> float:
+        """The time of all ranks' projections."""
+        d = self.n_columns
+        n_particles = min(self.n_moved, self._max_samples)
+        n_data = min(self._n_all_data, self._max_samples)
+        n_per_step = self.n_directions * (n_particles + n_data)
+        n_values = n_per_step * self.n_steps + 4 * d * self.n_fresh
         n_values *= max(1, d // COLUMNS_OF_CHEAP_PROJECTION)
-        return nbytes, self.estimate(n_values, NANOSECONDS_PER_VALUE)
+        return self.estimate(n_values, NANOSECONDS_PER_VALUE)
 
 
 def condition_kind(condition: Condition | None) -> ConditionKind:
@@ -325,32 +344,6 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     rarest = int(sizes[sizes > 0].min())
     wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
     return max(n_knots, min(wanted, MAX_KNOTS))
-
-
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter."""
-    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
-    n_steps = parameters["n_steps"]
-    require(is_int(n_steps, 0), "n_steps", n_steps, "an int of at least 0")
-
-    frame = parameters["frame"]
-    if isinstance(frame, str):
-        is_frame = frame in FRAME_KINDS
-    else:
-        is_frame = hasattr(frame, "draw")
-    kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
-    require(is_frame, "frame", frame, kind)
-
-    amplifier = parameters["amplifier"]
-    is_infinite = isinstance(amplifier, float) and amplifier == math.inf
-    is_amplifier = is_infinite or is_real(amplifier, 0)
-    kind = "a number of at least 0, which may be math.inf"
-    require(is_amplifier, "amplifier", amplifier, kind)
-
-    mode = parameters["condition"]
-    require(mode in CONDITION_MODES, "condition", mode, f"one of {CONDITION_MODES}")
-    entropy = parameters["entropy"]
-    require(is_real(entropy, 0), "entropy", entropy, "a finite number of at least 0")
 
 
 def choose_frame(

@@ -34,7 +34,7 @@ class VectorRows(ArrayRows):
     X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
-    tensor: str = ""  # the kind of device of the user's tensor; empty for other types
+    tensor_device: str | None = None  # of the user's tensor; None for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
 
     def check(self) -> None:
@@ -57,18 +57,30 @@ class VectorRows(ArrayRows):
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         """X and y as the user would pass them."""
-        X = in_users_form(torch.from_numpy(self.X), self.names, self.tensor, device)
+        X = in_users_form(
+            torch.from_numpy(self.X), self.names, self.tensor_device, device
+        )
         return X, self.y
 
 
 def in_users_form(
-    rows: Tensor, names: tuple[Any, ...] | None, tensor: str, device: torch.device
+    rows: Tensor,
+    names: tuple[Any, ...] | None,
+    tensor_device: str | None,
+    device: torch.device,
 ) -> Any:
-    """Rows (n, d) as an array, a tensor or a DataFrame, as X was."""
-    if tensor:
-        return rows.contiguous().to("cpu" if tensor == "cpu" else device)
+    """Rows (n, d) as an array, a tensor or a DataFrame, as X was.
+
+    `tensor_device` is the kind of device of a tensor X, such as "cuda".
+    """
+    if tensor_device == "cpu":
+        return rows.contiguous().cpu()
+    if tensor_device is not None:
+        return rows.contiguous().to(device)
     array = np.ascontiguousarray(rows.cpu().numpy())
-    return array if names is None else as_frame(array, names)
+    if names is None:
+        return array
+    return as_frame(array, names)
 
 
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -222,24 +234,26 @@ class Units:
 
 
 def encode_classes(
-    units: Sequence[Units], X: np.ndarray, codes: Tensor | None
+    units_by_class: Sequence[Units], X: np.ndarray, codes: Tensor | None
 ) -> Tensor:
-    """Rows (n, d) in the flow's units; `units` are of each class, or one for all."""
-    if len(units) == 1 or codes is None:
-        return units[0].encode(X)
+    """Rows (n, d) in the flow's units, which are of each class, or one for all."""
+    if len(units_by_class) == 1 or codes is None:
+        return units_by_class[0].encode(X)
     x = torch.from_numpy(np.empty_like(X))
-    for c, units_of_class in enumerate(units):
+    for c, units_of_class in enumerate(units_by_class):
         of_class = codes == c
         x[of_class] = units_of_class.encode(X[of_class.numpy()])
     return x
 
 
-def decode_classes(units: Sequence[Units], x: Tensor, codes: Tensor | None) -> Tensor:
+def decode_classes(
+    units_by_class: Sequence[Units], x: Tensor, codes: Tensor | None
+) -> Tensor:
     """Columns (d, n) as rows (n, d) in the user's units; the reverse."""
-    if len(units) == 1 or codes is None:
-        return units[0].decode(x)
+    if len(units_by_class) == 1 or codes is None:
+        return units_by_class[0].decode(x)
     rows = x.new_empty(x.shape[1], len(x))
-    for c, units_of_class in enumerate(units):
+    for c, units_of_class in enumerate(units_by_class):
         of_class = (codes == c).to(x.device)
         rows[of_class] = units_of_class.decode(x[:, of_class])
     return rows

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.neighbours.smoothing import ClassNeighbours, find_class_neighbours
-from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
+from sliceflow.neighbours.smoothing import (
+    ClassNeighbours,
+    choose_smoothing,
+    find_class_neighbours,
+)
 from sliceflow.spaces.vectors.options import VectorOptions
 
 # √n times the largest difference of two distribution functions that is exceeded by
@@ -77,7 +80,7 @@ class Smoothing:
         return for_flow[of_rank].flatten(0, 1), for_axes[of_rank].flatten(0, 1)
 
 
-def choose_smoothing(
+def plan_smoothing(
     x: Tensor,
     codes: Tensor | None,
     n: int,
@@ -93,7 +96,7 @@ def choose_smoothing(
     """
     h = options.smoothing
     if h == "auto":
-        obstacle = _why_not(n, x.shape[1], codes)
+        obstacle = _reason_not_to_smooth(n, x.shape[1], codes)
         if obstacle:
             return None, obstacle
     elif h == 0:
@@ -103,7 +106,7 @@ def choose_smoothing(
     classes = find_class_neighbours(x, codes, options.n_neighbors)
     reason = ""
     if h == "auto":
-        h = choose_h(classes)
+        h = choose_smoothing(classes)
         if ranks.size > 1:
             h = ranks.broadcast(h)
         if h == 0:
@@ -112,7 +115,7 @@ def choose_smoothing(
     return Smoothing(float(h), x, classes, exact), reason
 
 
-def _why_not(n: int, d: int, codes: Tensor | None) -> str:
+def _reason_not_to_smooth(n: int, d: int, codes: Tensor | None) -> str:
     """Why "auto" does not smooth n rows of d columns; empty if it does."""
     if codes is not None and codes.dim() == 2:
         return "y is continuous"

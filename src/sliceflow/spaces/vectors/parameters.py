@@ -1,0 +1,89 @@
+"""The parameters of a `SlicedWassersteinFlow`, checked and typed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from sliceflow.engine import frames
+from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.transports import Transport
+from sliceflow.models.plan import check_shared
+from sliceflow.spaces.vectors.options import VectorOptions
+from sliceflow.validation import is_int, is_real, require
+
+# What to do with a continuous y.
+ConditionMode = Literal["auto", "joint", "local"]
+
+FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
+    "orthogonal": frames.Orthogonal,
+    "random": frames.Random,
+    "max-sliced": frames.MaxSliced,
+    "axis": frames.Axis,
+}
+
+
+@dataclass(frozen=True)
+class VectorParameters:
+    """What a fit needs of the parameters of a `SlicedWassersteinFlow`.
+
+    A preset is applied, and `options` are never None. An "auto" is still there: the
+    plan of a fit resolves it, because that takes the rows.
+    """
+
+    n_particles: int | None
+    n_steps: int
+    frame: str | FrameKind  # a key of `FRAME_KINDS`, or "paper" of the preset
+    transport: str | Transport
+    amplifier: float
+    entropy: float
+    standardize: bool
+    condition: ConditionMode
+    options: VectorOptions
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """The parameters of an estimator by name, as `check_parameters` accepts them.
+
+        Those that a fit does not need, such as `verbose`, are left out.
+        """
+        return cls(
+            n_particles=parameters["n_particles"],
+            n_steps=int(parameters["n_steps"]),
+            frame=parameters["frame"],
+            transport=parameters["transport"],
+            amplifier=float(parameters["amplifier"]),
+            entropy=float(parameters["entropy"]),
+            standardize=bool(parameters["standardize"]),
+            condition=parameters["condition"],
+            options=parameters["options"],
+        )
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
+    n_steps = parameters["n_steps"]
+    require(is_int(n_steps, 0), "n_steps", n_steps, "an int of at least 0")
+
+    frame = parameters["frame"]
+    if isinstance(frame, str):
+        is_frame = frame in FRAME_KINDS
+    else:
+        is_frame = hasattr(frame, "draw")
+    kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
+    require(is_frame, "frame", frame, kind)
+
+    amplifier = parameters["amplifier"]
+    is_infinite = isinstance(amplifier, float) and amplifier == math.inf
+    is_amplifier = is_infinite or is_real(amplifier, 0)
+    kind = "a number of at least 0, which may be math.inf"
+    require(is_amplifier, "amplifier", amplifier, kind)
+
+    mode = parameters["condition"]
+    modes = get_args(ConditionMode)
+    require(mode in modes, "condition", mode, f"one of {modes}")
+    entropy = parameters["entropy"]
+    require(is_real(entropy, 0), "entropy", entropy, "a finite number of at least 0")
