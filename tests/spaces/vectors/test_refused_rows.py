@@ -84,8 +84,8 @@ ROWS = {
     },
     "X as a DataFrame": {
         "a column of text, categories, dates or durations": refused(
-            r"column 'odd': X has dtype (str|object|category|datetime|timedelta).*turn it into "
-            "numbers.* or leave the column out",
+            r"column 'odd': X has dtype (str|object|category|datetime|timedelta).*"
+            "turn it into numbers.* or leave the column out",
             lambda: fit(frame(WORDS)),
             lambda: fit(frame(pd.array(WORDS, dtype="string"))),
             lambda: fit(frame(pd.Categorical(Y))),

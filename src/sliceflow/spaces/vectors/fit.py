@@ -636,7 +636,7 @@ class RunningVectors:
         return fresh, codes
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
-        """Conditions of fresh particles in the data's proportions, enough of each class."""
+        """Conditions of fresh particles, in proportion, with enough of each class."""
         numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
         codes = codes_q[numbers]
         if not self.sampling_flow.conditional:
