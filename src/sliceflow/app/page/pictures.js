@@ -3,7 +3,7 @@
 
 /* What both tabs use. */
 const Pictures = (() => {
-  const { find, ask } = App;
+  const { find, ask, attempt } = App;
   let runsAreLoaded = false;
 
   /** Fill both lists of models, once. */
@@ -16,6 +16,15 @@ const Pictures = (() => {
       list.replaceChildren(...runs.map((name, i) => new Option(name, i)));
     }
     runsAreLoaded = true;
+  }
+
+  /** Fill the lists of models, then open the chosen one, when a tab is first shown. */
+  function openFirst(status, openModel) {
+    const text = "Loading the model. The first time takes some seconds.";
+    attempt(status, text, async () => {
+      await loadRuns();
+      return openModel();
+    });
   }
 
   function makeImage(source, alt) {
@@ -49,7 +58,7 @@ const Pictures = (() => {
     find(id).replaceChildren(...buttons);
   }
 
-  return { loadRuns, showImages, showChoices };
+  return { openFirst, showImages, showChoices };
 })();
 
 /* The tab Pictures: samples, and one of them on its way. */
@@ -63,11 +72,7 @@ const Pictures = (() => {
     if (hasSamples) {
       return;
     }
-    const text = "Loading the model. The first time takes some seconds.";
-    attempt(STATUS, text, async () => {
-      await Pictures.loadRuns();
-      return openModel();
-    });
+    Pictures.openFirst(STATUS, openModel);
   };
 
   async function openModel() {
@@ -168,11 +173,7 @@ const Pictures = (() => {
     if (about) {
       return;
     }
-    const text = "Loading the model. The first time takes some seconds.";
-    attempt(STATUS, text, async () => {
-      await Pictures.loadRuns();
-      return openModel();
-    });
+    Pictures.openFirst(STATUS, openModel);
   };
 
   async function openModel() {

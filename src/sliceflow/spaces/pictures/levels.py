@@ -90,7 +90,7 @@ class LevelFlow:
 
     def count_directions(self, i: int, step: int) -> int:
         """The number of directions of a step of stage i."""
-        seed = self.seed.child("flow", *_seed_branch(i))
+        seed = self.seed.child("flow", *_frame_seed_path(i))
         return self.frame_kind(i).count_directions(seed, step)
 
     def _precision(self, i: int) -> torch.dtype | None:
@@ -140,7 +140,7 @@ class LevelFlow:
             n_knots=n_knots,
             max_displacement=self._reach(stage),
             subspace=subspace,
-            frame_seed_path=_seed_branch(i),
+            frame_seed_path=_frame_seed_path(i),
         )
 
     def _step_size(self, level: PyramidLevel) -> float:
@@ -200,7 +200,7 @@ class LevelFlow:
         return AlignedHistogram(n_bins, transport.max_samples, (-1.0, end))
 
 
-def _seed_branch(i: int) -> tuple[str | int, ...]:
+def _frame_seed_path(i: int) -> tuple[str | int, ...]:
     """The branch of a flow's seed that draws the frames of stage i."""
     return "level", i, "frame", 0
 
