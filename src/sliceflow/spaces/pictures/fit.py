@@ -351,7 +351,7 @@ class RunningPictures:
         self.classes = _Classes.from_fit(planned, self.share)
 
         # Columns of the pictures that the stages use, in turn; empty if all use all.
-        self.stage_columns = divide_among_stages(
+        self.stage_indices = divide_among_stages(
             planned.plan, planned.data, planned.seed.child("batches")
         )
         self.batches = self._batches()
@@ -378,7 +378,7 @@ class RunningPictures:
         plan = self.planned.plan
         data = self.planned.data
         classes = self.classes
-        if self.stage_columns:
+        if self.stage_indices:
             return Batches()  # a step uses all columns of its stage
         if self.planned.ranks.size > 1:
             return use_all_columns(
@@ -412,8 +412,8 @@ class RunningPictures:
         share = self.share
         n_kept = planned.plan.n_particles
         seed = planned.seed.child("conditions")
-        pictures_of_kept = conditions.even_rows(data.n, n_kept, seed)
-        pictures_of_others = conditions.even_rows(
+        pictures_of_kept = conditions.even_indices(data.n, n_kept, seed)
+        pictures_of_others = conditions.even_indices(
             data.n, share.total - n_kept, seed.child("further")
         )
         indices = torch.cat((pictures_of_kept, pictures_of_others))[share.slice]
@@ -455,7 +455,7 @@ class RunningPictures:
             seed = planned.seed.child("data", stage_index)
             if every_step:
                 seed = seed.child(step_index)
-            if self.stage_columns:
+            if self.stage_indices:
                 return self._pictures_of_stage(stage_index, seed)
             return planned.data.cloud(seed).part(self.batches.order)
 
@@ -463,7 +463,7 @@ class RunningPictures:
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        columns = self.stage_columns[stage_index % len(self.stage_columns)]
+        columns = self.stage_indices[stage_index % len(self.stage_indices)]
         cloud = self.planned.data.cloud(seed, columns)
         n_classes = self.planned.plan.n_separate_classes
         if n_classes == 0 or cloud.y is None:

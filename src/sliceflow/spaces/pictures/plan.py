@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 
 from sliceflow.engine import transports
-from sliceflow.engine.compact import map_bytes
+from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
@@ -81,8 +81,8 @@ SINGLE_PIXEL_BINS = 512
 # Knots kept of a map. More follow the map better, but also its noise: so there is one
 # for so many particles, within limits.
 PARTICLES_PER_KNOT = 750
-MIN_KNOTS = 16
-MAX_KNOTS = 64
+MIN_PICTURE_MAP_KNOTS = 16
+MAX_PICTURE_MAP_KNOTS = 64
 
 # Pictures of a mosaic. With fewer, parts of samples resemble training pictures more.
 MOSAIC_SIZE = 4
@@ -505,7 +505,7 @@ def choose_transport(
     n_bins = N_BINS
     if 0 < amplifier < math.inf:
         n_bins = N_BINS_OF_SHARED_MAPS
-    return transports.choose_transport(
+    return transports.resolve_transport(
         transport,
         n,
         n_ranks,
@@ -521,12 +521,12 @@ def choose_knots(
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return MIN_KNOTS
+        return MIN_PICTURE_MAP_KNOTS
     particles_per_map = float(m)
     if math.isinf(amplifier):
         particles_per_map = m / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
-    return min(MAX_KNOTS, max(MIN_KNOTS, wanted))
+    return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
 
 
 def choose_patch_basis(
