@@ -116,13 +116,14 @@ class KnotMap:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
         T is linear between knots and a rigid shift beyond the ends. If the cloud has
-        class slices, the columns of each class move by the maps of that class.
+        class slices, the points of each class move by the maps of that class.
         """
-        displace = kernels.for_tensor(z).displace_knots
-        if cloud is None or cloud.class_slices is None:
-            return displace(z, self.knots, self.values)
-        maps = (self.knots, self.values)
-        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_knots(z_class, self.knots[rows], self.values[rows])
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
     def split_classes(self) -> list[KnotMap | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
@@ -190,16 +191,27 @@ class GridMap:
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
-        If the cloud has class slices, each class moves by its own maps.
+        If the cloud has class slices, the points of each class move by the maps of that
+        class.
         """
-        displace = kernels.for_tensor(z).displace_grid
-        if cloud is None or cloud.class_slices is None:
-            return displace(z, self.lo, self.hi, self.values)
-        maps = (self.lo, self.hi, self.values)
-        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_grid(
+                z_class, self.lo[rows], self.hi[rows], self.values[rows]
+            )
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
 
 TransportMap = KnotMap | GridMap
+
+
+def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
+    """Where the points of each class start, if each class has its own maps."""
+    if cloud is None or cloud.class_slices is None:
+        return None
+    return cloud.class_slices.starts
 
 
 def _need_ascending(before: Tensor, after: Tensor) -> None:
@@ -354,13 +366,13 @@ class Interpolated(Sorted):
             sorted_q, order_q = kernel.argsort_rows(z_q)
             w = weights.double()[order_q]
             level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        images = _interpolate(level_p, level_q, sorted_q)
+        images = _interpolate_rows(level_p, level_q, sorted_q)
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
         levels = _knot_levels(level_p, level_q, distinct=weights is None)
-        knots = _interpolate(levels, level_p, sorted_p)
-        values = _interpolate(levels, level_q, sorted_q)
+        knots = _interpolate_rows(levels, level_p, sorted_p)
+        values = _interpolate_rows(levels, level_q, sorted_q)
         return KnotMap(knots, values), cost, dz
 
 
@@ -385,7 +397,7 @@ def _ranks(z: Tensor) -> Tensor:
     return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
 
 
-def _interpolate(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _interpolate_rows(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Linear interpolation of y (h, n), given at x (h, n), at `points` (h, m).
 
     x ascends; beyond its ends the result is constant. `points` and x may have a single

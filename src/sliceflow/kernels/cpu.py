@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +19,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels import reference
-from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
+from sliceflow.kernels.geometry import TileGeometry
+from sliceflow.kernels.reference import (
+    GAP_RATIO,
+    LEVEL_EPSILON,
+    compress_grid,
+    expand_grid,
+    flatten_tails,
+    histogram_by,
+    lift_tiles,
+    move_tiles_by,
+    padded_size,
+    project_tiles_by,
+    shrink,
+    shrink_factor,
+)
+
+__all__ = [  # every kernel; some are those of the reference
+    "add_class_offsets",
+    "argsort_rows",
+    "bin_counts",
+    "box_muller",
+    "compose_histograms",
+    "compress_grid",
+    "displace_grid",
+    "displace_knots",
+    "expand_grid",
+    "flatten_tails",
+    "histogram",
+    "lift_tiles",
+    "match_sorted",
+    "move_tiles",
+    "nearest_distance",
+    "padded_size",
+    "philox",
+    "project_tiles",
+    "shrink",
+    "shrink_factor",
+    "sort_rows",
+    "value_range",
+]
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their
 # meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
@@ -425,7 +463,10 @@ def bin_counts(
     return counts
 
 
-histogram = partial(reference.histogram, bin_counts=bin_counts, value_range=value_range)
+def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
 
 
 @_jit
@@ -541,7 +582,42 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-project_tiles = partial(reference.project_tiles, add=add_class_offsets)
-move_tiles = partial(
-    reference.move_tiles, project=project_tiles, displace=displace_grid
-)
+def project_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    return project_tiles_by(
+        add_class_offsets, x, theta, geometry, indices, offsets, codes
+    )
+
+
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
+) -> None:
+    move_tiles_by(
+        project_tiles,
+        displace_grid,
+        x,
+        theta,
+        geometry,
+        lo,
+        hi,
+        values,
+        size,
+        offsets,
+        codes,
+        starts,
+    )

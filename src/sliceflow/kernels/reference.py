@@ -76,6 +76,17 @@ EVEN_SHARE_OF_KNOTS = 0.05
 MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
 
+# Some kernels are made of others. A function `name_by` is the kernel `name`, made of the
+# kernels that are its first arguments: so each device uses its own. These are the types
+# of such arguments.
+BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
+ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
+AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
+DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ProjectTiles = Callable[
+    [Tensor, Tensor, TileGeometry, Tensor | None, Tensor | None, Tensor | None], Tensor
+]
+
 
 # Random numbers
 
@@ -174,7 +185,7 @@ def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
         w = w_q.double()
         cumulative = w.cumsum(1)
         levels_q = (cumulative - w / 2) / cumulative[:, -1:]
-        position = _bracket(level, levels_q.contiguous())
+        position = _positions_among(level, levels_q.contiguous())
     q = z_q.double()
     if n > 2:
         i = position.clamp(0, n - 1).floor().clamp(max=n - 2).long()
@@ -187,7 +198,7 @@ def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
             end_of_mass = torch.gather(w[:, :-1] / (w[:, :-1] + w[:, 1:]), 1, i)
         jumped = i + (position - i > end_of_mass).double()
         position = torch.where(torch.gather(is_wide, 1, i), jumped, position)
-    return _interpolate(position, q).to(z_p.dtype)
+    return _interpolate_at_positions(position, q).to(z_p.dtype)
 
 
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
@@ -202,13 +213,13 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     first = k[:, :1]
     last = k[:, -1:]
     below, above = _beyond(zd, first, last, v)
-    image = _interpolate(_bracket(zd, k), v)
+    image = _interpolate_at_positions(_positions_among(zd, k), v)
     image = torch.where(zd >= last, above, image)
     image = torch.where(zd <= first, below, image)
     return (image - zd).to(z.dtype)
 
 
-def _interpolate(position: Tensor, values: Tensor) -> Tensor:
+def _interpolate_at_positions(position: Tensor, values: Tensor) -> Tensor:
     """values (h, n) at fractional positions (h, m) from 0 to n − 1, linearly.
 
     Positions are clamped at both ends.
@@ -221,16 +232,17 @@ def _interpolate(position: Tensor, values: Tensor) -> Tensor:
     return left + (position - i) * (right - left)
 
 
-def _bracket(points: Tensor, knots: Tensor) -> Tensor:
-    """The fractional positions (h, m) of points (h, m) among ascending knots (h, n).
+def _positions_among(values: Tensor, knots: Tensor) -> Tensor:
+    """The fractional positions (h, m) of values (h, m) among ascending knots (h, n).
 
-    A point at tied knots has the position of the last of them.
+    The position is k at knot k, and between two knots a fraction. A value at tied knots
+    has the position of the last of them.
     """
     last = knots.shape[1] - 1
-    i = (torch.searchsorted(knots, points, right=True) - 1).clamp(0, max(last - 1, 0))
+    i = (torch.searchsorted(knots, values, right=True) - 1).clamp(0, max(last - 1, 0))
     left = torch.gather(knots, 1, i)
     gap = torch.gather(knots, 1, (i + 1).clamp(max=last)) - left
-    return i + torch.where(gap > 0, (points - left) / gap, 0.0).clamp(0, 1)
+    return i + torch.where(gap > 0, (values - left) / gap, 0.0).clamp(0, 1)
 
 
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,37 +293,43 @@ def bin_counts(
 
 
 def histogram(
-    z: Tensor,
-    n_bins: int,
-    weights: Tensor | None = None,
-    starts: Sequence[int] = (),
-    bin_counts: Callable[..., Tensor] = bin_counts,
-    value_range: Callable[..., tuple[Tensor, Tensor]] = value_range,
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The histogram of each row of z (h, n) over its own range.
 
     With `starts`, there is a histogram for each class and direction: C·h rows instead
     of h. Those of an empty class are all 0. A GPU may ignore NaN in the range.
-    `bin_counts` and `value_range` are the kernels to use.
 
     Returns
     -------
     counts : (h, n_bins), as `bin_counts` returns them
     lo, hi : (h,), the range that the bins divide
     """
+    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
+
+
+def histogram_by(
+    bin_counts: BinCounts,
+    value_range: ValueRange,
+    z: Tensor,
+    n_bins: int,
+    weights: Tensor | None,
+    starts: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel `histogram` by these kernels `bin_counts` and `value_range`."""
     if not starts:
         starts = (0, z.shape[1])
     counts = []
     lows = []
     highs = []
     for first, end in pairwise(starts):
-        part = z[:, first:end]
+        z_class = z[:, first:end]
         if first < end:
-            lo, hi = value_range(part)
+            lo, hi = value_range(z_class)
         else:
             lo = z.new_zeros(len(z), dtype=torch.float64)
             hi = lo
-        counts.append(bin_counts(part, lo, hi, n_bins, weights))
+        counts.append(bin_counts(z_class, lo, hi, n_bins, weights))
         lows.append(lo)
         highs.append(hi)
     return torch.cat(counts), torch.cat(lows), torch.cat(highs)
@@ -461,7 +479,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     v = values.double()
     position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
     below, above = _beyond(zd, lo[:, None], hi[:, None], v)
-    image = _interpolate(position, v)
+    image = _interpolate_at_positions(position, v)
     image = torch.where(position >= n_bins, above, image)
     image = torch.where(position <= 0, below, image)
     return (image - zd).to(z.dtype)
@@ -477,7 +495,7 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     """F⁻¹(level) with F linear inside each bin; level must not fall where F is flat."""
     cumulative = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
     levels = (cumulative / cumulative[:, -1:]).contiguous()
-    position = _bracket(level.contiguous(), levels)
+    position = _positions_among(level.contiguous(), levels)
     bin_width = (hi - lo) / counts.shape[1]
     return lo[:, None] + bin_width[:, None] * position
 
@@ -688,29 +706,50 @@ def project_tiles(
     indices: Tensor | None = None,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
-    add: Callable[..., Tensor] = add_class_offsets,
 ) -> Tensor:
     """z = Θx for pictures whose tiles are all rotated by the same theta.
 
     Parameters
     ----------
-    x : pictures (C·h·w, n)
+    x : pictures (C·h·w, n), with C channels, height h and width w
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
         the size `padded_size`
     geometry : how the pictures are cut into tiles
     indices : the indices of the pictures to project; None is all of them
-    offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' classes
-        (n,)
-    add : the kernel `add_class_offsets` to use
+    offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' class
+        indices (n,)
 
     Returns
     -------
     z : (tiles·k, n)
     """
+    return project_tiles_by(
+        add_class_offsets, x, theta, geometry, indices, offsets, codes
+    )
+
+
+def project_tiles_by(
+    add_class_offsets: AddClassOffsets,
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    indices: Tensor | None,
+    offsets: Tensor | None,
+    codes: Tensor | None,
+) -> Tensor:
+    """The kernel `project_tiles` by this kernel `add_class_offsets`."""
     if indices is not None:
         x = x[:, indices]
         if codes is not None:
             codes = codes[indices]
+    z = _rotate_tiles(x, theta, geometry)
+    if offsets is None or codes is None:
+        return z
+    return add_class_offsets(z, offsets, codes)
+
+
+def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
+    """z = Θx (tiles·k, n) of all pictures x (C·h·w, n), without offsets."""
     n = x.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
@@ -718,8 +757,7 @@ def project_tiles(
     if geometry.grid != (1, 1):  # one tile is the picture itself
         tiles = x.new_zeros(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.place.to(x.device), x)
-    z = torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
-    return z if offsets is None else add(z, offsets, codes)
+    return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
 def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
@@ -744,18 +782,47 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
-    project: Callable[..., Tensor] = project_tiles,
-    displace: Callable[..., Tensor] = displace_grid,
 ) -> None:
     """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
-    T are the maps `values` on [lo, hi], as for `displace_grid`; with `starts`, each
-    class has its own, as for `displace_by_class`. `project` and
-    `displace` are the kernels to use.
+    T are the maps `values` on [lo, hi], as for `displace_grid`. With `starts`, each
+    class has its own maps, as for `displace_by_class`.
     """
-    z = project(x, theta, geometry, None, offsets, codes)
-    if starts is None:
-        dz = displace(z, lo, hi, values)
-    else:
-        dz = displace_by_class(displace, z, (lo, hi, values), starts)
+    move_tiles_by(
+        project_tiles,
+        displace_grid,
+        x,
+        theta,
+        geometry,
+        lo,
+        hi,
+        values,
+        size,
+        offsets,
+        codes,
+        starts,
+    )
+
+
+def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_tiles`
+    project_tiles: ProjectTiles,
+    displace_grid: DisplaceGrid,
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None,
+    codes: Tensor | None,
+    starts: Sequence[int] | None,
+) -> None:
+    """The kernel `move_tiles` by these kernels `project_tiles` and `displace_grid`."""
+    z = project_tiles(x, theta, geometry, None, offsets, codes)
+
+    def displace(z_class: Tensor, rows: slice) -> Tensor:
+        return displace_grid(z_class, lo[rows], hi[rows], values[rows])
+
+    dz = displace_by_class(z, starts, displace)
     x.add_(lift_tiles(dz, theta, geometry), alpha=size)

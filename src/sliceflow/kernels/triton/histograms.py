@@ -169,8 +169,8 @@ def histogram(
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
-        counts, lo, hi = reference.histogram(
-            z, n_bins, None, starts, bin_counts, value_range
+        counts, lo, hi = reference.histogram_by(
+            bin_counts, value_range, z, n_bins, None, starts
         )
         return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
     n_rows = (len(starts) - 1) * len(z)

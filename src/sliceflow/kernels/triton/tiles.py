@@ -295,7 +295,7 @@ def move_tiles(
         reference.move_tiles(*arguments)
         return
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
-        reference.move_tiles(*arguments, project_tiles, displace_grid)
+        reference.move_tiles_by(project_tiles, displace_grid, *arguments)
         return
     n = x.shape[1]
     side = len(theta)
