@@ -30,9 +30,9 @@ from sliceflow.fields import FLOATS, Array, Between, Count
 MAX_COMPRESSED_KNOTS = 257
 # Bins of a compressed map: the index of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
-# Displacements are stored as int16, as multiples of a rounding step. So many steps make
-# up the largest displacement that is expected: 8,191, far finer than the noise of any
-# map. Displacements four times as large can still be stored.
+# Displacements are stored as int16, as multiples of a rounding step. The largest
+# displacement that is expected has this many steps, 8,191: far finer than the noise of
+# any map. Displacements four times as large can still be stored.
 _STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_SHIFT // 4
 # How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
 # float32. Directions of a damaged file are much worse.
@@ -40,7 +40,7 @@ _ORTHONORMAL_TOL = 1e-3
 # Jumps between atoms that a model stores of each map, with three knots each: enough for
 # 65 atoms. More of them only make files larger.
 MAX_JUMPS = 64
-# An atom is a value that at least one in so many particles moves to. Rarer values are
+# An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
 # Maps that classes share, and those of sorted particles, get this many times as many
@@ -54,12 +54,12 @@ _FAR_BEYOND = 16
 
 @dataclass(frozen=True)
 class CompressedMap:
-    """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
+    """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
 
-    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
-    ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots.
-    The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
-    grid's values.
+    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
+    ``quantized_shifts[:, k] · 2**exponent``. The displacement D is linear between
+    knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of
+    the grid's values. If each class has its own maps, h stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
     maps among all `n_all` maps. If none are left out, `map_indices` is None.

@@ -13,9 +13,12 @@ The entropy term, which is noise in every step, is that of
     Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
     ICML 2019.
 
-The engine stores particles and data as columns, (d, n). Projections (h, n) then have
-the values of each direction side by side in memory, which makes sorting and counting
-fast.
+Particles and data are *points* in d dimensions. The engine stores n of them as the
+columns of a tensor x (d, n); their projections along h directions are z (h, n). Each
+direction is then one row, side by side in memory, which makes sorting and counting
+fast. Throughout the engine d is the dimension, h the number of directions, l the
+dimension of the condition, M and N are the numbers of particles and data, and C is the
+number of classes.
 """
 
 from __future__ import annotations
@@ -149,7 +152,8 @@ class Flow:
 
     stages: Sequence[Stage]  # the schedule
     seed: Seed  # root of the frames' seeds
-    condition_dim: int = 0  # l, the width of the condition; 0 for none
+    # l: the number of classes, or of columns of a continuous condition; 0 for none.
+    condition_dim: int = 0
     # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
     # each class has its own maps.
     amplifier: float = 10.0
@@ -169,7 +173,7 @@ class Flow:
 
     @property
     def shared_condition_dim(self) -> int:
-        """The width of the condition if all conditions share the maps, else 0."""
+        """l if all conditions share the maps, which they then shift; otherwise 0."""
         if self.conditional and not self.per_class:
             return self.condition_dim
         return 0
@@ -286,7 +290,7 @@ class Step:
     def _move_in_chunks(
         self, frame: FrameLike, transport_map: TransportMap, step_size: float
     ) -> None:
-        """Project and move so many particles at a time that memory suffices."""
+        """Project and move as many particles at a time as `flow.budget` allows."""
         d, n = self.particles.x.shape
         bytes_per_particle = self.particles.x.itemsize * max(frame.n_directions, d)
         chunk = max(_MIN_CHUNK, self.flow.budget // bytes_per_particle)
@@ -305,13 +309,13 @@ class Step:
     def model_steps(
         self, frame: FrameLike, transport_map: TransportMap
     ) -> list[ModelStep]:
-        """What a model stores of the step: nothing, or its maps with fewer knots."""
+        """What the model gets from this step: nothing, or one step, compressed."""
         stage = self.stage
         if stage.n_knots == 0:
             return []
-        stored_map: TransportMap | CompressedMap = transport_map
+        model_map: TransportMap | CompressedMap = transport_map
         if stage.n_knots is not None:
-            stored_map = compress_map(
+            model_map = compress_map(
                 transport_map,
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
@@ -319,7 +323,7 @@ class Step:
                 tails=stage.matches_marginals,
             )
         return [
-            ModelStep(self.stage_index, self.index, stored_map, frame.theta_to_store)
+            ModelStep(self.stage_index, self.index, model_map, frame.theta_to_store)
         ]
 
     def current_points(self) -> Tensor:
@@ -434,13 +438,13 @@ class ParticleNoise:
         d, n = x.shape
         chunk = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
         for first in range(0, n, chunk):
-            columns = x[:, first : first + chunk]
+            points = x[:, first : first + chunk]
             numbers = self.seed.normal(
-                columns.shape[1],
+                points.shape[1],
                 d,
                 start=self.first + first,
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns.copy_(numbers.T)
+            points.copy_(numbers.T)
         return x

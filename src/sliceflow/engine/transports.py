@@ -4,6 +4,12 @@ A transport is fitted to projected particles z_p (h, M) and projected data z_q (
 It returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h,
 n). Maps are plain tensors, `KnotMap` or `GridMap`, and do not depend on the transport.
 A model is a sequence of them, with fewer knots.
+
+If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
+belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
+rows are the h directions of class 0, the next h rows those of class 1, and so on.
+`class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
+there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
@@ -42,17 +48,21 @@ _MAX_SORTED_VALUES = 1 << 30
 # differ in the last digit.
 _ROUNDING_SLACK = 1e-5
 # Particles and data that a histogram counts in one step. Fewer are faster and worse:
-# 16,384 columns a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
+# 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
 # to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
+
+
+def class_rows(c: int, h: int) -> slice:
+    """The rows of class c among the C·h rows of maps of h directions."""
+    return slice(c * h, (c + 1) * h)
 
 
 class FittedMap(NamedTuple):
     """The maps of a step, and what the fit knows besides."""
 
     map: TransportMap
-    # The mean of (T(z) − z)² over the particles for each map: (h,), or (C·h,) class by
-    # class if each class has its own maps.
+    # The mean of (T(z) − z)² over the particles, for each map: (h,) or (C·h,).
     cost: Tensor
     # The displacements (h, M) of the particles, if they are known more exactly than by
     # the map.
@@ -62,14 +72,14 @@ class FittedMap(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Histograms: counts (h, B) in equal bins of [lo, hi], both (h,).
+    """Histograms, with B equal bins of [lo, hi] in each row.
 
-    If each class has its own maps, there are C·h rows, class by class.
+    There is a row for each direction, or for each class and direction: h is C·h then.
     """
 
-    counts: Tensor
-    lo: Tensor
-    hi: Tensor
+    counts: Tensor  # (h, B)
+    lo: Tensor  # (h,)
+    hi: Tensor  # (h,)
 
 
 class Transport(Protocol):
@@ -92,8 +102,8 @@ class Transport(Protocol):
 class KnotMap:
     """Piecewise linear maps: T(knots) = values, both (h, K) and ascending in each row.
 
-    If each class has its own maps, they stand class by class: (C·h, K). `join_classes`
-    makes such maps; the rows of classes with fewer knots repeat their last knot.
+    If each class has its own maps, there are C·h rows. `join_classes` makes such maps;
+    the rows of classes with fewer knots repeat their last knot.
     """
 
     knots: Annotated[Tensor, Array("h k", FLOATS)]
@@ -131,7 +141,7 @@ class KnotMap:
         h = len(self.knots) // len(self.knots_per_class)
         maps: list[KnotMap | None] = []
         for c, n_knots in enumerate(self.knots_per_class):
-            rows = slice(c * h, (c + 1) * h)
+            rows = class_rows(c, h)
             if n_knots == 0:
                 maps.append(None)
             else:
@@ -142,7 +152,7 @@ class KnotMap:
 
 
 def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
-    """Maps of h directions for each class, as one `KnotMap` with rows class by class.
+    """The maps of each class along h directions, as one `KnotMap` of C·h rows.
 
     Shorter maps are padded with copies of their last knot, which changes no map:
     nothing lies between equal knots. A class with None gets maps that move nothing.
@@ -161,7 +171,7 @@ def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMa
 
 
 def _repeat_last(rows: Tensor, n: int) -> Tensor:
-    """Rows (h, k) with their last column repeated up to (h, n)."""
+    """Rows (h, k) whose last value is repeated up to n values: (h, n)."""
     return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
 
 
@@ -169,8 +179,8 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 class GridMap:
     """Maps on a uniform grid of [lo, hi], both (h,).
 
-    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1).
-    If each class has its own maps, they stand class by class: (C·h, B + 1).
+    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1). If each
+    class has its own maps, there are C·h rows.
     """
 
     lo: Annotated[Tensor, Array("h", FLOATS)]
@@ -270,9 +280,9 @@ class Sorted:
         maps: list[KnotMap | None] = []
         costs = []
         dz = torch.zeros_like(z_p)
-        for columns_p, columns_q in zip(slices_p.slices, slices_q.slices, strict=True):
-            class_p = z_p[:, columns_p]
-            class_q = z_q[:, columns_q]
+        for points_p, points_q in zip(slices_p.slices, slices_q.slices, strict=True):
+            class_p = z_p[:, points_p]
+            class_q = z_q[:, points_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
@@ -280,13 +290,13 @@ class Sorted:
             knot_map, cost, class_dz = self._fit_all(class_p, class_q)
             maps.append(knot_map)
             costs.append(cost)
-            dz[:, columns_p] = class_dz
+            dz[:, points_p] = class_dz
         return FittedMap(join_classes(maps, h, z_p), torch.cat(costs), dz)
 
     def _fit_all(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """The maps of all columns together, their cost, and displacements (h, M)."""
+        """The maps that all points share, their cost (h,), and displacements (h, M)."""
         kernel = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
@@ -397,23 +407,23 @@ def _ranks(z: Tensor) -> Tensor:
     return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
 
 
-def _interpolate_rows(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Linear interpolation of y (h, n), given at x (h, n), at `points` (h, m).
+def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """`np.interp` for each row: y (h, n), given at x (h, n), at other x, `at` (h, m).
 
-    x ascends; beyond its ends the result is constant. `points` and x may have a single
-    row for all h, which saves most of the memory. The kernels interpolate in float64;
-    this one does so in the type of y, because it works on M + N points per direction.
+    x ascends; beyond its ends the result is constant. `at` and x may have a single row
+    for all h, which saves most of the memory. The kernels interpolate in float64; this
+    one does so in the type of y, because it works on M + N values per direction.
     """
-    rows = max(len(points), len(x))
+    rows = max(len(at), len(x))
     last = x.shape[1] - 1
-    points = points.expand(rows, -1).contiguous()
+    at = at.expand(rows, -1).contiguous()
     x = x.expand(rows, -1).contiguous()
-    i = torch.searchsorted(x, points, right=True) - 1
+    i = torch.searchsorted(x, at, right=True) - 1
     i = i.clamp_(0, max(0, last - 1))
     after = (i + 1).clamp_(max=last)
     x_left = x.gather(1, i)
     gap = x.gather(1, after) - x_left
-    share = torch.where(gap > 0, (points - x_left) / gap, 0.0)
+    share = torch.where(gap > 0, (at - x_left) / gap, 0.0)
     share = share.clamp_(0, 1).to(y.dtype)
     if rows > 1:
         y_left = y.gather(1, i)
@@ -510,6 +520,7 @@ class Histogram:
     ) -> FittedMap:
         """The maps from counted particles p to counted data q, with values of `dtype`.
 
+        p and q have the rows of `n_classes` classes; 1 if all share the maps.
         `identity_classes` have no particles or no data: their maps are the identity.
         """
         values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
@@ -520,7 +531,7 @@ class Histogram:
             hi = hi.clone()
         h = len(cost) // n_classes
         for c in identity_classes:
-            rows = slice(c * h, (c + 1) * h)
+            rows = class_rows(c, h)
             counts[rows] = 1
             # A range of positive width: beyond it, the shift is that of its ends, 0.
             lo[rows] = -1.0
@@ -553,11 +564,11 @@ class AlignedHistogram(Histogram):
         if class_slices is None:
             class_slices = ClassSlices((0, z.shape[1]))
         parts = []
-        for columns in class_slices.slices:
-            is_empty = columns.start == columns.stop
-            # An empty class has no range: it takes that of another column, and all of
+        for points in class_slices.slices:
+            is_empty = points.start == points.stop
+            # An empty class has no range: it takes that of the first point, and all of
             # its counts are 0.
-            values = z[:, :1] if is_empty else z[:, columns]
+            values = z[:, :1] if is_empty else z[:, points]
             lo, hi = self.bin_range(*kernel.value_range(values))
             counts = kernel.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:

@@ -103,7 +103,7 @@ class Kernels(Protocol):
         self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
     ) -> Tensor: ...
 
-    # Stored maps
+    # Compressed maps
 
     def flatten_tails(
         self, lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor

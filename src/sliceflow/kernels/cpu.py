@@ -190,7 +190,7 @@ def sort_rows(z: Tensor) -> Tensor:
 
 @_jit
 def _pack(bits, keys):
-    """Keys of 64 bits: those of a float, made to sort as floats do, then its column."""
+    """Keys of 64 bits: those of a float, made to sort as floats do, then its index."""
     for j in range(bits.shape[0]):
         for t in range(bits.shape[1]):
             b = np.int64(bits[j, t])
@@ -200,7 +200,7 @@ def _pack(bits, keys):
 
 @_jit
 def _unpack(z, keys, values):
-    """Replace sorted keys by their columns, and write the values of these columns."""
+    """Replace sorted keys by their indices, and write the values at these indices."""
     for j in range(z.shape[0]):
         for t in range(z.shape[1]):
             keys[j, t] &= 0xFFFFFFFF
@@ -218,7 +218,7 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
         over_rows(_argsort, [array, order])
         values = np.take_along_axis(array, order, 1)
         return torch.from_numpy(values), torch.from_numpy(order)
-    # Sorting (value, column) packed in 64 bits takes two thirds of numpy's argsort.
+    # Sorting (value, index) packed in 64 bits takes two thirds of numpy's argsort.
     keys = np.empty(array.shape, np.int64)
     values = np.empty_like(array)
     over_rows(_pack, [array.view(np.int32), keys])
@@ -455,11 +455,11 @@ def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
-    column_weights = np.empty(0)
+    point_weights = np.empty(0)
     if weights is not None:
-        column_weights = _array(weights.double())
+        point_weights = _array(weights.double())
     arrays = [_array(z), lo.numpy(), hi.numpy(), counts.numpy()]
-    over_rows(_bin_counts, arrays, column_weights)
+    over_rows(_bin_counts, arrays, point_weights)
     return counts
 
 

@@ -76,9 +76,9 @@ EVEN_SHARE_OF_KNOTS = 0.05
 MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
 
-# Some kernels are made of others. A function `name_by` is the kernel `name`, made of the
-# kernels that are its first arguments: so each device uses its own. These are the types
-# of such arguments.
+# Some kernels are made of others. A function `name_by` is the kernel `name`, made of
+# the kernels that are its first arguments: so each device uses its own. These are the
+# types of such arguments.
 BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
 ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -145,7 +145,7 @@ def sort_rows(z: Tensor) -> Tensor:
 
 
 def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted rows of z (h, n), and the column each value came from, int64 (h, n)."""
+    """Sorted rows of z (h, n), and the point each value came from, int64 (h, n)."""
     values, order = torch.sort(z, dim=1)
     return values, order
 
@@ -160,7 +160,7 @@ def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
 
     Across a gap more than `GAP_RATIO` times as wide as both gaps beside it F⁻¹ jumps
     where the mass of one datum ends: so no particle lands between two classes that the
-    amplifier separates, nor between two values of a discrete column.
+    amplifier separates, nor between two values of a discrete coordinate.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, 
 
     Both are rigid shifts by the displacement of the end. Particles with unusual y get
     there at every step, and a slope would pull them ever further. Where the whole map
-    leads to one point (a constant column), everything beyond does, too.
+    leads to one value (a constant coordinate), everything beyond does, too.
     """
     low_end = values[:, :1]
     high_end = values[:, -1:]
@@ -500,7 +500,7 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     return lo[:, None] + bin_width[:, None] * position
 
 
-# Stored maps
+# Compressed maps
 
 
 def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
@@ -678,7 +678,7 @@ def nearest_distance(
 ) -> Tensor:
     """The distance (m,) of each point of x (m, d) to the closest of rows (n, d).
 
-    The distance is Σ min(|x − r|, max_gap) over the columns, where `max_gap` (d,) is
+    The distance is Σ min(|x − r|, max_gap) over the d columns, where `max_gap` (d,) is
     the most that each column counts. With `exclude_self`, rows are x, and no row counts
     for itself.
     """

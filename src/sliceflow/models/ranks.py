@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ __all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torch
 EXACT_STEP_BINS = 4096
 # `Ranks.mean` adds up so many values at a time: 8 MB of float64.
 VALUES_PER_CHUNK = 1 << 20
+
+ValueT = TypeVar("ValueT")
 
 
 class LostRankError(HintedError, RuntimeError):
@@ -167,9 +169,10 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: ValueT) -> ValueT:
         """The value of rank 0, on all ranks."""
-        return self.all_gather(value if self.is_main else None)[0]
+        of_rank_0: ValueT = self.all_gather(value if self.is_main else None)[0]
+        return of_rank_0
 
     def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The columns (…, n) of every rank, in turn.

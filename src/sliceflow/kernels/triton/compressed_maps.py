@@ -1,4 +1,4 @@
-"""Knots of stored maps on NVIDIA GPUs, in Triton.
+"""Compressed maps on NVIDIA GPUs, in Triton.
 
 A program makes one map, in float64. Products and sums are not fused, to round as torch
 does.

@@ -126,9 +126,9 @@ def _move_kernel(
     """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN pictures."""
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
     if PER_CLASS:
-        slice_, begin, end = block_of(blocks, tl.program_id(0))
+        class_, begin, end = block_of(blocks, tl.program_id(0))
         n_directions = tl.num_programs(1) * tl.num_programs(2) * k
-        skipped = slice_.to(tl.int64) * n_directions  # maps of the slices before
+        skipped = class_.to(tl.int64) * n_directions  # maps of the classes before
         rows += 4 * skipped
         words += skipped * n_bins
     else:
