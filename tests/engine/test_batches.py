@@ -1,6 +1,7 @@
 """Batches.
 
-Every column is seen, conditions are matched, and classes apart are flows of their own.
+Every point is used, conditions are matched, and classes with their own maps are
+separate flows.
 """
 
 import math
@@ -27,7 +28,7 @@ from sliceflow.engine.transports import Histogram
 
 
 def pair(batches, turn):
-    """The columns of particles and of data."""
+    """The particles and the data of a batch."""
     batch = batches.batch(turn)
     return batch.particles, batch.data
 
@@ -54,7 +55,7 @@ def test_shares_that_differ_are_weighted_where_all_is_looked_at():
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
-def test_every_column_takes_its_turn(m, n, max_samples):
+def test_every_point_takes_its_turn(m, n, max_samples):
     batches = make_batches(m, n, max_samples, None, None, Seed(0))
     seen_p = set()
     seen_q = set()
@@ -68,7 +69,7 @@ def test_every_column_takes_its_turn(m, n, max_samples):
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
-    # A remainder that does not fill a batch is left out: below 16 columns for every
+    # A remainder that does not fill a batch is left out: below 16 points for every
     # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
@@ -121,7 +122,7 @@ def test_continuous_conditions_are_matched_one_to_one():
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
     st.integers(1, 29) | st.just(150),
 )
-def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
+def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
     codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
     batches = make_batches_per_class(max_samples, *codes, 5, Seed(0))
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
@@ -141,11 +142,11 @@ def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samp
             assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
             assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
-        for columns, own, class_slices in zip(
+        for indices, own, class_slices in zip(
             pair(batches, step), codes, batches.batch(step).class_slices, strict=True
         ):
-            assert class_slices == ClassSlices.from_codes(own[columns], 5)
-            assert bool((own[columns].diff() >= 0).all())
+            assert class_slices == ClassSlices.from_codes(own[indices], 5)
+            assert bool((own[indices].diff() >= 0).all())
 
 
 def engine(n_classes, n_steps=6):

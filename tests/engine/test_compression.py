@@ -1,4 +1,4 @@
-"""What a model keeps of maps: few knots, where they bend, and the tails."""
+"""Compressed maps: few knots, where the maps bend, and the tails."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 @st.composite
 def grids(draw):
-    """Tables as histograms of particles and data make them.
+    """Maps as histograms of particles and data make them.
 
     Smooth, gappy, tied, constant, far away.
     """
@@ -115,17 +115,17 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
 
 
 def test_knots_at_bends_are_better_than_even_ones():
-    table, p = bent()
-    whole = table.displace(p)
+    grid_map, p = bent()
+    whole = grid_map.displace(p)
 
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(compress_grid_at_bends(table, 13, max_displacement=16.0).to_grid())
-    plain = error(compress_grid_evenly(table, 12))
+    few = error(compress_grid_at_bends(grid_map, 13, max_displacement=16.0).to_grid())
+    plain = error(compress_grid_evenly(grid_map, 12))
     assert few < plain / 2
     assert (
-        error(compress_grid_at_bends(table, 33, max_displacement=16.0).to_grid())
+        error(compress_grid_at_bends(grid_map, 33, max_displacement=16.0).to_grid())
         < few / 1.5
     )
 
@@ -135,62 +135,63 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
     Images would shrink, at every step.
     """
-    table, p = bent()
+    grid_map, p = bent()
     image = p + compress_grid_at_bends(
-        table, 8, max_displacement=16.0
+        grid_map, 8, max_displacement=16.0
     ).to_grid().displace(p)
-    wanted = p + table.displace(p)
+    wanted = p + grid_map.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
 
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
-    table, p = bent(256)
-    assert compress_map(table, 12, 8.0, shared=False).edges.shape == (20, 12)
-    assert compress_map(table, 12, 8.0, shared=True).edges.shape == (20, 96)
-    assert isinstance(compress_map(table, 256, 8.0, shared=False), GridMap)
-    assert isinstance(compress_map(table, 12, None, shared=False), GridMap)
+    grid_map, p = bent(256)
+    assert compress_map(grid_map, 12, 8.0, shared=False).edges.shape == (20, 12)
+    assert compress_map(grid_map, 12, 8.0, shared=True).edges.shape == (20, 96)
+    assert isinstance(compress_map(grid_map, 256, 8.0, shared=False), GridMap)
+    assert isinstance(compress_map(grid_map, 12, None, shared=False), GridMap)
     knots = Sorted().fit(p, p + 1).map
     assert compress_map(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
-def test_kept_maps_have_rigid_tails(seed, shift):
+def test_compressed_maps_have_rigid_tails(seed, shift):
     """Beyond the ¼√M-th particle: one shift, inside the data's range.
 
     Unchanged in between.
     """
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
-    table = Histogram(256).fit(z_p, z_q + shift).map
-    kept = compress_grid_evenly(table, 256)
+    grid_map = Histogram(256).fit(z_p, z_q + shift).map
+    compressed = compress_grid_evenly(grid_map, 256)
     edge = torch.lerp(
-        table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double()
+        grid_map.lo[:, None], grid_map.hi[:, None], torch.linspace(0, 1, 257).double()
     )
     few = round(4000**0.5 / 4)
     ordered = z_p.sort(dim=1).values
-    width = (table.hi - table.lo)[:, None] / 256
+    width = (grid_map.hi - grid_map.lo)[:, None] / 256
     inside = (edge > ordered[:, few + 1, None] + width) & (
         edge < ordered[:, -few - 2, None] - width
     )
-    assert torch.equal(kept.values[inside], table.values[inside])
-    assert bool((kept.values.diff(dim=1) >= -1e-12).all())
+    assert torch.equal(compressed.values[inside], grid_map.values[inside])
+    assert bool((compressed.values.diff(dim=1) >= -1e-12).all())
     assert torch.equal(
-        kept.values, kept.values.clamp(table.values[:, :1], table.values[:, -1:])
+        compressed.values,
+        compressed.values.clamp(grid_map.values[:, :1], grid_map.values[:, -1:]),
     )
     for row in range(2):
         low = ordered[row, few - 2] - width[row]
         high = ordered[row, -few + 1] + width[row]
         for tail in (edge[row] < low, edge[row] > high):
-            moved = (kept.values - edge)[row][tail]
-            free = (kept.values[row] > table.values[row, 0]) & (
-                kept.values[row] < table.values[row, -1]
+            moved = (compressed.values - edge)[row][tail]
+            free = (compressed.values[row] > grid_map.values[row, 0]) & (
+                compressed.values[row] < grid_map.values[row, -1]
             )
             moved = moved[free[tail]]  # the others stand at the ends of the data
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
 
 
-def test_thinned_maps_keep_their_tails_if_asked():
+def test_compressed_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     knot_map = KnotMap(knots, values)
@@ -215,6 +216,8 @@ def test_thinned_maps_keep_their_tails_if_asked():
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    table = compress_map(transport.fit(*z).map, n_knots, 8.0, shared)
-    parts = [part for part in vars(table).values() if isinstance(part, torch.Tensor)]
+    compressed = compress_map(transport.fit(*z).map, n_knots, 8.0, shared)
+    parts = [
+        part for part in vars(compressed).values() if isinstance(part, torch.Tensor)
+    ]
     assert sum(part.nbytes for part in parts) == 3 * map_bytes(n_knots, n_bins, shared)

@@ -106,7 +106,7 @@ def test_max_sliced_directions_find_the_difference():
     theta = MaxSliced(n_directions=2, n_iterations=60).draw(Seed(0), 0, x, data=y).theta
     assert (
         float(theta[:, [7, 9]].square().sum()) > 1.7
-    )  # of 2: they nearly span both columns
+    )  # of 2: they nearly span both dimensions
     max_samples = total_distance(torch.eye(d).double()[[7, 9]], x, y)
     assert total_distance(theta, x, y) > 0.7 * max_samples
     assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * max_samples

@@ -87,8 +87,8 @@ def both(backend, arguments, n_knots, exponent=EXPONENT):
     return ours, theirs
 
 
-def on_grid(kept, n_bins):
-    return reference.expand_grid(*kept, n_bins, EXPONENT, torch.float64)
+def on_grid(compressed, n_bins):
+    return reference.expand_grid(*compressed, n_bins, EXPONENT, torch.float64)
 
 
 @pytest.mark.parametrize(("n_bins", "n_knots", "h"), SIZES)
@@ -162,12 +162,14 @@ def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
 def test_grids_are_made_with_the_same_bits_on_every_device(
     backend, n_bins, n_knots, dtype
 ):
-    kept = reference.compress_grid(
+    compressed = reference.compress_grid(
         *maps(n_bins, 4, backend.device, dtype), n_knots, EXPONENT
     )
-    kept[3][:, ::3] *= -1  # lines that descend are made to ascend
-    ours = backend.expand_grid(*kept, n_bins, EXPONENT, dtype)
+    compressed[3][:, ::3] *= -1  # lines that descend are made to ascend
+    ours = backend.expand_grid(*compressed, n_bins, EXPONENT, dtype)
     assert ours.dtype == dtype
     assert bool((ours.diff(dim=1) >= 0).all())
-    on_cpu = reference.expand_grid(*(t.cpu() for t in kept), n_bins, EXPONENT, dtype)
+    on_cpu = reference.expand_grid(
+        *(t.cpu() for t in compressed), n_bins, EXPONENT, dtype
+    )
     assert torch.equal(ours.cpu(), on_cpu)

@@ -231,9 +231,10 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         )
         assert bool((values.diff(dim=1) >= -1e-6 * span(z_q)).all())
         fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
-        table = values.float()
+        float_values = values.float()
         moved = [
-            k.displace_grid(fresh, p[1], p[2], table) for k in (backend, reference)
+            k.displace_grid(fresh, p[1], p[2], float_values)
+            for k in (backend, reference)
         ]
         close(*moved, span(fresh, z_q))
         for kappa in (0.0, 1.0, 1e9) if m > n / 9 > 1 else ():
@@ -294,7 +295,7 @@ def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins
     z = projections("normal", starts[-1], device=backend.device)
     n_classes = len(starts) - 1
     counts, lo, hi = backend.histogram(z, n_bins, starts=starts)
-    tables = (
+    values = (
         projections("normal", 65, 2, h=3 * n_classes, device=z.device)
         .sort(dim=1)
         .values
@@ -302,7 +303,7 @@ def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins
     ends = [
         torch.full((3 * n_classes,), v, device=z.device).double() for v in (-2.0, 1.5)
     ]
-    maps = (*ends, tables)
+    maps = (*ends, values)
 
     def displaced(module):
         def displace(z_class, rows):
@@ -325,7 +326,7 @@ def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins
 
 
 def test_views_are_read_where_they_lie(backend):
-    """A part of the columns, every other row, and a transposed tensor."""
+    """A part of the points, every other row, and a transposed tensor."""
     z = projections("normal", 17, h=6, device=backend.device)
     codes = torch.arange(17).to(z.device) % 5
     offsets = projections("normal", 5, 1, 17, device=z.device)

@@ -234,13 +234,13 @@ def compress_map(
     shared: bool,
     tails: bool = False,
 ) -> TransportMap | CompressedMap:
-    """What a model stores of fitted maps: about `n_knots` knots of each.
+    """Compress fitted maps for a model, to about `n_knots` knots each.
 
     Parameters
     ----------
     transport_map : the maps as they were fitted
-    n_knots : knots of each map. Maps that classes share, and those of sorted particles,
-        get eight times as many
+    n_knots : knots of each map. Maps that classes share, and maps of sorted particles,
+        get eight times as many (`_MORE_KNOTS_IF_SHARED`)
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
         knots are spaced evenly
     shared : whether classes share the maps
@@ -277,7 +277,10 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
 
 
 def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
-    """Keep every k-th edge, where k divides the number of bins; smooth the tails."""
+    """Maps on a coarser grid: every k-th edge of the first one, with rigid tails.
+
+    k divides the number of bins, and is the least that leaves at most `n_knots` bins.
+    """
     values = grid.values
     n_bins = values.shape[1] - 1
     stride = 1
@@ -318,11 +321,14 @@ def _compress_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
     if knot_map.knots_per_class is None:
         compressed = compress_knots(knot_map, n_knots, tails)
         return _flat_far_beyond(compressed) if tails else compressed
-    maps = [
-        None if one is None else _compress_sorted(one, n_knots, tails)
-        for one in knot_map.split_classes()
-    ]
-    return join_classes(maps, len(knot_map.knots) // len(maps), knot_map.knots)
+    maps: list[KnotMap | None] = []
+    for class_map in knot_map.split_classes():
+        if class_map is None:
+            maps.append(None)
+        else:
+            maps.append(_compress_sorted(class_map, n_knots, tails))
+    h = len(knot_map.knots) // len(maps)
+    return join_classes(maps, h, knot_map.knots)
 
 
 def compress_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:

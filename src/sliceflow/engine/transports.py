@@ -159,13 +159,22 @@ def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMa
     `like` is a tensor with the dtype and the device of the maps.
     """
     identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
-    knots = [identity if one is None else one.knots for one in maps]
-    values = [identity if one is None else one.values for one in maps]
-    n_knots = max(rows.shape[1] for rows in knots)
-    knots_per_class = [0 if one is None else one.knots.shape[1] for one in maps]
+    knots = []
+    values = []
+    knots_per_class = []
+    for class_map in maps:
+        if class_map is None:
+            knots.append(identity)
+            values.append(identity)
+            knots_per_class.append(0)
+        else:
+            knots.append(class_map.knots)
+            values.append(class_map.values)
+            knots_per_class.append(class_map.knots.shape[1])
+    n_knots = max(class_knots.shape[1] for class_knots in knots)
     return KnotMap(
-        torch.cat([_repeat_last(rows, n_knots) for rows in knots]),
-        torch.cat([_repeat_last(rows, n_knots) for rows in values]),
+        torch.cat([_repeat_last(class_knots, n_knots) for class_knots in knots]),
+        torch.cat([_repeat_last(class_values, n_knots) for class_values in values]),
         tuple(knots_per_class),
     )
 
@@ -387,11 +396,12 @@ class Interpolated(Sorted):
 
 
 def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
-    """The levels at which a map has knots: those of particles and data, ascending.
+    """The levels at which a map has knots, ascending: (1, K) or (h, K).
 
-    `level_p` is (1, M), `level_q` (1, N), or (h, N) if the data have weights. T bends
-    nowhere else. F_p has no values above the level of the last particle. With
-    `distinct`, which needs levels (1, N), each level is returned once.
+    They are the levels `level_p` (1, M) of the particles and `level_q` (1, N) of the
+    data, or (h, N) if the data have weights: T bends nowhere else. Levels above the
+    last particle's, which F_p does not reach, become that one. With `distinct`, which
+    needs one row of levels, each level is returned once.
     """
     reached_q = level_q.clamp(max=float(level_p[0, -1]))
     all_p = level_p.expand(len(reached_q), -1)
@@ -435,7 +445,7 @@ def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
-    """Set the values (h, n) of ties in z (h, n) to that of the last tie, in place."""
+    """Give all values (h, n) of a tie in z (h, n) its last value, in place."""
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
     tied = equals_next.view(-1).nonzero()[:, 0]  # all of a tie but its last value

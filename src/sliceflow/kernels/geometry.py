@@ -40,7 +40,7 @@ class TileGeometry:
 
     @cached_property
     def place(self) -> Tensor:
-        """Where each pixel (C·h·w,) is among the values of all tiles."""
+        """Where each value (d,) of a picture is among the values of all tiles."""
         channels, height, width = self.shape
         tile_height, tile_width = self.size
         top, left = self.offset

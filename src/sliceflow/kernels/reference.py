@@ -411,12 +411,12 @@ def _mean_squared_displacement(
 
 
 def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
-    """f = max(0, 1 − r·σ²/c) for each of h maps, float64 (h,); 0 if c = 0.
+    """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
 
     Parameters
     ----------
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,) of C equal parts of the rows
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
     variance : σ² (h,)
     """
     rows_per_rate = len(cost) // len(rate)
@@ -435,15 +435,16 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    The factor f is that of `shrink_factor`.
+    `shrink_factor` computes the factor f.
 
     Parameters
     ----------
     lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
     counts : the particles (h, B) in each bin
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,) of C equal parts of the rows
-    variance : σ² (h,); by default that of particles in the middles of their bins
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
+        its middle
 
     Returns
     -------
@@ -506,11 +507,18 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
 def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
-    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`) T is noise. All
-    are shifted there by the displacement of that particle, but not out of the data's
-    range. The maps are
-    `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B) particles in each
-    bin.
+    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`), a map is noise.
+    There it becomes a shift by the displacement of that particle, but leads nowhere
+    outside the data's range.
+
+    Parameters
+    ----------
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
+
+    Returns
+    -------
+    values : (h, B + 1), of the maps with rigid tails
     """
     n_bins = counts.shape[1]
     # Particles below each edge.
@@ -518,7 +526,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     total = below[:, -1:]
     tail = total.sqrt() * TAIL_SHARE_OF_ROOT
     level = torch.cat((tail, total - tail), 1)
-    # The two bins that hold those particles.
+    # The bins (h, 2) that hold those two particles.
     bins = torch.searchsorted(below, level) - 1
     below_bin = below.gather(1, bins)
     inside = (level - below_bin) / (below.gather(1, bins + 1) - below_bin)
@@ -529,19 +537,25 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     tail_shift = shift.gather(1, bins).lerp(shift.gather(1, bins + 1), inside)
     shift = torch.where(edge > bins[:, 1:], tail_shift[:, 1:], shift)
     shift = torch.where(edge <= bins[:, :1], tail_shift[:, :1], shift)
-    steady = (position + shift).clamp(values[:, :1], values[:, -1:])
-    return steady.to(values.dtype)
+    flattened = (position + shift).clamp(values[:, :1], values[:, -1:])
+    return flattened.to(values.dtype)
 
 
 def compress_grid(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Maps on a grid by `n_knots` knots each, which are where the maps bend.
+    """Maps on a grid, compressed to K = `n_knots` knots each, where the maps bend.
 
-    The maps are `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B)
-    particles in each bin; their tails are made rigid first. The density of the knots is
-    proportional to (p·D″²)^⅕ for a displacement D and a density p of particles. Between
-    knots the displacement is linear and fitted to the particles.
+    The tails of the maps are made rigid first. The density of the knots is proportional
+    to (p·D″²)^⅕ for a displacement D and a density p of particles. Between knots the
+    displacement is linear and fitted to the particles.
+
+    Parameters
+    ----------
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
+    n_knots : K
+    exponent : displacements are rounded to multiples of 2**exponent
 
     Returns
     -------
@@ -568,7 +582,10 @@ def compress_grid(
 
 
 def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
-    """The grid edges (h, K) at which displacements (h, B + 1) get knots."""
+    """The grid edges (h, K) at which the displacements `shift` (h, B + 1) get knots.
+
+    `counts` (h, B) are the particles in each bin.
+    """
     pad = torch.nn.functional.pad
     device = shift.device
     n_bins = counts.shape[1]
@@ -588,14 +605,20 @@ def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
 
 
 def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
-    """Displacements (h, K) at knots whose lines are nearest to those of the particles.
+    """The displacements (h, K) at knots that fit the particles' displacements best.
 
-    `shift` (h, B + 1) are the displacements at the edges of the grid, `counts` (h, B)
-    the particles in each bin, `edges` (h, K) where the knots are. This is least squares
-    over the middles of the bins, with half a particle at each knot. The sums over the
-    bins between two knots are differences of running sums. The linear system is
-    tridiagonal, and is solved by Jacobi's method: its diagonal is twice as large as
-    what is beside it.
+    This is least squares for a function D that is linear between knots: over the
+    particles, as if each were in the middle of its bin, and over half a particle at
+    each knot, which makes the solution unique. Its linear system is tridiagonal. The
+    sums over the bins between two knots are differences of running sums. Jacobi's
+    method solves the system: where particles are spread evenly, its diagonal is twice
+    as large as the sum of the other numbers in a row.
+
+    Parameters
+    ----------
+    shift : the displacements (h, B + 1) at the edges of the grid
+    counts : the particles (h, B) in each bin
+    edges : the edges (h, K) at which the knots are
     """
     pad = torch.nn.functional.pad
     start = shift.gather(1, edges)
@@ -606,20 +629,25 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     def sum_between_knots(t: Tensor) -> Tensor:
         return pad(t.cumsum(1), (1, 0)).gather(1, edges).diff(dim=1)
 
-    n = sum_between_knots(counts)
-    p = sum_between_knots(counts * place)
-    pp = sum_between_knots(counts * place**2)
-    d = sum_between_knots(counts * middle)
-    pd = sum_between_knots(counts * place * middle)
-    # With t from 0 at a knot to 1 at the next one, the sums of t, t² and t·D.
+    # Sums over the particles between two knots, (h, K − 1): of 1, of their place x and
+    # x², of their displacement D and of x·D.
+    sum_1 = sum_between_knots(counts)
+    sum_x = sum_between_knots(counts * place)
+    sum_xx = sum_between_knots(counts * place**2)
+    sum_d = sum_between_knots(counts * middle)
+    sum_xd = sum_between_knots(counts * place * middle)
+    # With t = (x − first)/size, from 0 at a knot to 1 at the next one, the sums of t,
+    # t² and t·D.
     first = edges[:, :-1].double()
     size = edges.diff(dim=1).double()
-    t = (p - first * n) / size
-    tt = (pp - 2 * first * p + first**2 * n) / size**2
-    td = (pd - first * d) / size
-    diagonal = pad(n - 2 * t + tt, (0, 1)) + pad(tt, (1, 0)) + 0.5
-    off_diagonal = t - tt
-    right_side = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
+    sum_t = (sum_x - first * sum_1) / size
+    sum_tt = (sum_xx - 2 * first * sum_x + first**2 * sum_1) / size**2
+    sum_td = (sum_xd - first * sum_d) / size
+    # At t the fitted function is (1 − t)·(left knot) + t·(right knot). So the system
+    # has the sums of (1 − t)², t², t·(1 − t), (1 − t)·D and t·D.
+    diagonal = pad(sum_1 - 2 * sum_t + sum_tt, (0, 1)) + pad(sum_tt, (1, 0)) + 0.5
+    off_diagonal = sum_t - sum_tt
+    right_side = pad(sum_d - sum_td, (0, 1)) + pad(sum_td, (1, 0)) + 0.5 * start
     values = start
     for _ in range(JACOBI_ITERATIONS):
         from_next = pad(off_diagonal * values[:, 1:], (0, 1))
@@ -637,9 +665,11 @@ def expand_grid(
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The maps that `compress_grid` returned on their whole grid, made to ascend.
+    """The maps that `compress_grid` returned, on their whole grid and made to ascend.
 
-    The values are (h, B + 1), of `dtype`.
+    Returns
+    -------
+    values : (h, B + 1), of `dtype`, with B = `n_bins`
     """
     knot_place = edges.double()
     position = lo[:, None] + _divide(hi - lo, n_bins)[:, None] * knot_place
@@ -657,7 +687,7 @@ def expand_grid(
 def _divide(x: Tensor, n: int) -> Tensor:
     """x / n, rounded once.
 
-    By a plain number torch divides on a GPU as x · (1/n), which is rounded twice.
+    If n is a Python number, torch computes x · (1/n) on a GPU, which rounds twice.
     """
     return x / torch.full((), n, dtype=x.dtype, device=x.device)
 
@@ -679,8 +709,8 @@ def nearest_distance(
     """The distance (m,) of each point of x (m, d) to the closest of rows (n, d).
 
     The distance is Σ min(|x − r|, max_gap) over the d columns, where `max_gap` (d,) is
-    the most that each column counts. With `exclude_self`, rows are x, and no row counts
-    for itself.
+    the most that each column counts. With `exclude_self`, rows are x, and no row is
+    compared with itself.
     """
     distances = x.new_empty(len(x))
     for i, point in enumerate(x):
@@ -711,7 +741,7 @@ def project_tiles(
 
     Parameters
     ----------
-    x : pictures (C·h·w, n), with C channels, height h and width w
+    x : pictures (d, n), where d = channels · height · width
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
         the size `padded_size`
     geometry : how the pictures are cut into tiles
@@ -749,7 +779,7 @@ def project_tiles_by(
 
 
 def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
-    """z = Θx (tiles·k, n) of all pictures x (C·h·w, n), without offsets."""
+    """z = Θx (tiles·k, n) of all pictures x (d, n), without offsets."""
     n = x.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
@@ -761,7 +791,7 @@ def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
 
 
 def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
-    """dx = Θᵀdz, from projections (tiles·k, n) to pictures (C·h·w, n)."""
+    """dx = Θᵀdz, from projections (tiles·k, n) to pictures (d, n)."""
     n = dz.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
