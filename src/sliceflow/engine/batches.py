@@ -73,7 +73,10 @@ class Batches:
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
     def batch(self, steps_before: int, codes: Tensor | None = None) -> Batch:
-        """The batch of the step after `steps_before`; `codes` are those of all data."""
+        """The batch of the step after `steps_before` steps.
+
+        `codes` are the conditions of all data.
+        """
         particles: Indices = None
         data: Indices = None
         class_slices = None
@@ -236,8 +239,8 @@ def weighted_batches(
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
-    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of all
-    ranks; the data are those of this rank, its `shard` of all.
+    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of the
+    data and particles of all ranks; this rank has the part `shard` of the data.
     """
     weights = None
     if codes_q is not None and codes_p is not None:

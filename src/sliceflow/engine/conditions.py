@@ -72,7 +72,7 @@ class LabelCondition:
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
     """
 
-    classes: Annotated[np.ndarray, Label]
+    classes: Annotated[np.ndarray, Label]  # (C,)
     hidden: bool = False  # clusters, which the user did not pass
 
     def check(self) -> None:
@@ -191,8 +191,8 @@ class MixedCondition:
     class index, the others are the standardised columns of numbers.
     """
 
-    labels: LabelCondition
-    columns: ContinuousCondition
+    labels: LabelCondition  # of the combinations of labels
+    columns: ContinuousCondition  # of the other columns
     labelled: tuple[bool, ...]
     hidden = False
 

@@ -7,7 +7,7 @@ it first.
     C. Du, T. Li, T. Pang, S. Yan, M. Lin: Nonparametric Generative Modeling with
     Conditional Sliced-Wasserstein Flows. ICML 2023.
 
-The entropy term, which is noise in every step, is that of
+The entropy term, which is noise in every step, comes from
 
     A. Liutkus, U. Şimşekli, S. Majewski, A. Durmus, F.-R. Stöter: Sliced-Wasserstein
     Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
@@ -46,8 +46,9 @@ PROJECTION_BYTES = 1 << 28
 # larger one ends stages sooner, with less detail; a smaller one runs steps in which
 # next to nothing moves.
 CONVERGENCE_TOL = 0.05
-# Convergence is checked every so many steps, because reading the fraction makes the CPU
-# wait for the GPU. A stage is at most three steps longer than with a check every step.
+# Convergence is checked once in this many steps, because reading the fraction makes the
+# CPU wait for the GPU. A stage is at most three steps longer than with a check in every
+# step.
 CONVERGENCE_CHECK_EVERY = 4
 # Random numbers drawn at a time for the particles: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26

@@ -278,7 +278,7 @@ class Sorted:
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._fit_classes(z_p, z_q, slices_p, slices_q)
-        knot_map, cost, dz = self._fit_all(z_p, z_q, batch.weights)
+        knot_map, cost, dz = self._fit_shared(z_p, z_q, batch.weights)
         return FittedMap(knot_map, cost, dz)
 
     def _fit_classes(
@@ -296,13 +296,13 @@ class Sorted:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
                 continue
-            knot_map, cost, class_dz = self._fit_all(class_p, class_q)
+            knot_map, cost, class_dz = self._fit_shared(class_p, class_q)
             maps.append(knot_map)
             costs.append(cost)
             dz[:, points_p] = class_dz
         return FittedMap(join_classes(maps, h, z_p), torch.cat(costs), dz)
 
-    def _fit_all(
+    def _fit_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
@@ -352,7 +352,7 @@ class Interpolated(Sorted):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _fit_all(
+    def _fit_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
@@ -374,7 +374,7 @@ class Interpolated(Sorted):
     def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """`_fit_all` for as many directions as are sorted at a time."""
+        """`_fit_shared` for as many directions as are sorted at a time."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
         level_p = _ranks(sorted_p) / sorted_p.shape[1]
@@ -543,7 +543,7 @@ class Histogram:
         for c in identity_classes:
             rows = class_rows(c, h)
             counts[rows] = 1
-            # A range of positive width: beyond it, the shift is that of its ends, 0.
+            # A range of positive width: beyond it, a map shifts as at its ends, by 0.
             lo[rows] = -1.0
             hi[rows] = 1.0
             cost[rows] = 0.0

@@ -22,8 +22,8 @@ from sliceflow.kernels.triton.values import bin_at, bins_per_unit, larger, value
 # within these bounds. Larger blocks leave lanes idle at the end of a class.
 _MIN_BLOCK = 1024
 _MAX_BLOCK = 4096
-# A histogram of more bins does not fit into registers, and is added up in memory, in
-# blocks of so many values.
+# A histogram of more bins does not fit into registers. It is added up in memory, by
+# programs that each count `_BLOCK_IN_MEMORY` values.
 _MAX_BINS_IN_REGISTERS = 512
 _BLOCK_IN_MEMORY = 1024
 _MIN_BINS = 32  # that the kernels are made for
