@@ -18,7 +18,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.inference import posterior
 from sliceflow.metrics import nearest, sliced_wasserstein
 from sliceflow.models import file
-from sliceflow.models.limits import Allowance
+from sliceflow.models.limits import MemoryBudget
 
 MOONS = TASKS["two moons"]
 THETA = np.arange(10.0).reshape(5, 2)
@@ -189,15 +189,15 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
     posterior(THETA, X, bounds=(-1, 10)).set_default_x([2.0]).save(path)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     content = path.read_bytes()
-    preamble, header, arrays = file.parse(content, Allowance(len(content)))
+    kind_name, header, arrays = file.parse(content, MemoryBudget(len(content)))
     rng = random.Random(0)
     n_refused = 0
     for i in range(60):
         if i % 2:
             tree = change_header(msgspec.msgpack.decode(header), rng)
-            file.write(path, preamble.kind, msgspec.msgpack.encode(tree), arrays)
+            file.write(path, kind_name, msgspec.msgpack.encode(tree), arrays)
         else:
-            file.write(path, preamble.kind, header, change_arrays(arrays, rng))
+            file.write(path, kind_name, header, change_arrays(arrays, rng))
         try:
             loaded = inference.load(path)
         except ModelFileError:

@@ -47,7 +47,7 @@ _EASY_DETECTION = 0.65
 _AS_REAL_ROWS = "real rows"
 
 
-class _Meaning(NamedTuple):
+class _MetricInfo(NamedTuple):
     """What is ideal for a metric, and what it says."""
 
     ideal: str
@@ -55,52 +55,52 @@ class _Meaning(NamedTuple):
 
 
 _MEANINGS = {
-    "sliced distance": _Meaning(
+    "sliced distance": _MetricInfo(
         _AS_REAL_ROWS, "sliced 2-Wasserstein distance to held-out rows"
     ),
-    "FD-PCA32": _Meaning(
+    "FD-PCA32": _MetricInfo(
         _AS_REAL_ROWS,
         "Fréchet distance to held-out pictures, in 32 principal components",
     ),
-    "coverage": _Meaning(
+    "coverage": _MetricInfo(
         _AS_REAL_ROWS, "share of held-out rows that have a sample near"
     ),
-    "two-sample accuracy": _Meaning(
+    "two-sample accuracy": _MetricInfo(
         "0.5", "how often a random forest tells samples from held-out rows"
     ),
-    "recognised": _Meaning(
+    "recognised": _MetricInfo(
         _AS_REAL_ROWS,
         "share of samples whose nearest training rows are of the same class",
     ),
-    "detection": _Meaning(
+    "detection": _MetricInfo(
         "0.5", "AUC of boosted trees that tell samples from held-out rows"
     ),
-    "shape": _Meaning(
+    "shape": _MetricInfo(
         "1", "agreement of each column's distribution, mean over columns"
     ),
-    "trend error": _Meaning(
+    "trend error": _MetricInfo(
         "0", "difference of the association of two columns, mean over pairs"
     ),
-    "utility": _Meaning(
+    "utility": _MetricInfo(
         _AS_REAL_ROWS,
         "R² or AUC of {target} in held-out rows, by boosted trees that learn from "
         "samples",
     ),
-    "rules kept": _Meaning(
+    "rules kept": _MetricInfo(
         "1", "share of rows that obey every rule that all training rows obey"
     ),
-    "exact copies": _Meaning(_AS_REAL_ROWS, "share of rows equal to a training row"),
-    "NN ratio": _Meaning(
+    "exact copies": _MetricInfo(_AS_REAL_ROWS, "share of rows equal to a training row"),
+    "NN ratio": _MetricInfo(
         "1",
         "distance to the nearest training row, over a held-out row's; near 0: copies",
     ),
-    "copies": _Meaning(
+    "copies": _MetricInfo(
         "0.01", "share nearer to a training row than the nearest 1 % of held-out rows"
     ),
-    "copies, thumbnails": _Meaning(
+    "copies, thumbnails": _MetricInfo(
         "0.01", "the same, of pictures reduced to about 8×8"
     ),
-    "memorized, halves": _Meaning(
+    "memorized, halves": _MetricInfo(
         "0.01", "share of half-size patches that match one training picture"
     ),
 }

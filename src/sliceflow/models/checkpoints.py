@@ -40,7 +40,7 @@ _WRITE = 1
 _STOP = 2
 
 
-class OtherFitError(HintedError, ValueError):
+class CheckpointMismatchError(HintedError, ValueError):
     """A checkpoint belongs to another fit."""
 
 
@@ -82,7 +82,7 @@ class Checkpoints:
     folder : made if it is not there
     every : seconds between checkpoints
     identity : what the result of the fit depends on; a checkpoint with another one is
-        an `OtherFitError`
+        an `CheckpointMismatchError`
     seed : of the fit
     ranks : of the fit
 
@@ -190,7 +190,7 @@ class Checkpoints:
             )
             fact = f"{self._path} is the checkpoint of another fit: {differences}"
             hint = "repeat that fit to resume it, or use another checkpoint_dir"
-            raise OtherFitError(fact, hint)
+            raise CheckpointMismatchError(fact, hint)
         return saved
 
     def _restore(

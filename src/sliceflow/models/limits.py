@@ -34,7 +34,7 @@ LARGEST_NORMAL = 8.0
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
-class Allowance:
+class MemoryBudget:
     """Counts the memory for the model of a file and for drawing one sample from it.
 
     Parameters

@@ -262,8 +262,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Parameters
         ----------
         n, y, random_state : as in `sample`
-        n_frames : pictures of each sample, at least 2; fewer if the model has fewer
-            steps
+        n_frames : how many pictures show each sample on its way, at least 2; there are
+            fewer if the model has fewer steps
         X : for a model with `observed`: pictures to complete, each n times, as by
             `inpaint`
 
@@ -295,10 +295,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
                 raise DataError("the model was fitted without observed=", "omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
-        frames = fitted.evolution(n, codes, seed, n_frames)
+        snapshots = fitted.evolution(n, codes, seed, n_frames)
         if fitted.layout.tensor:
-            return torch.stack(frames)
-        return np.stack(frames)
+            return torch.stack(snapshots)
+        return np.stack(snapshots)
 
     def use_precision(self, precision: Precision) -> Self:
         """Change the precision for sampling on a GPU."""

@@ -72,9 +72,9 @@ class Layout:
             )
 
     @classmethod
-    def infer(cls, images: Any, n_pixel_values: int) -> Layout:
+    def infer(cls, X: Any, n_pixel_values: int) -> Layout:
         """The layout of the user's pictures; a `DataError` if they are no pictures."""
-        array = as_array(images)
+        array = as_array(X)
         _check_shape(array)
         if array.dtype.kind not in "fiub":
             raise DataError(
@@ -93,7 +93,7 @@ class Layout:
             channels=channels,
             dtype=str(array.dtype),
             n_pixel_values=values,
-            tensor=isinstance(images, Tensor),
+            tensor=isinstance(X, Tensor),
         )
 
     @property
@@ -106,13 +106,13 @@ class Layout:
         """d = C·H·W, the number of values of a picture."""
         return math.prod(self.shape)
 
-    def read(self, images: Any) -> np.ndarray:
+    def read(self, X: Any) -> np.ndarray:
         """The user's pictures, checked, as pixels (n, C, H, W).
 
         Integers become bytes or int32. Floats stay as they are, but float16 becomes
         float32.
         """
-        array = as_array(images)
+        array = as_array(X)
         self._check_kind(array)
         self._check_range(array)
         channels_last = array.reshape(len(array), self.height, self.width, -1)
@@ -181,7 +181,7 @@ class Layout:
         seed: Seed | None = None,
         *,
         n_total: int | None = None,
-        column_slices: Sequence[slice] | None = None,
+        index_slices: Sequence[slice] | None = None,
     ) -> Tensor:
         """Pixels as columns (d, n) to values in [-1, 1].
 
@@ -189,9 +189,9 @@ class Layout:
         ----------
         pixels : columns (d, n), as `to_columns` returns them
         seed : draws the fractions u of integer pixels; None takes u = ½
-        n_total : the number of all pictures, if the columns are only some of them
-        column_slices : which of these the columns are, as slices that follow each
-            other. A picture's fractions depend only on its index
+        n_total : the number of all pictures, if these are only some of them
+        index_slices : the indices of these pictures among all, as consecutive slices.
+            A picture's fractions depend only on its index
         """
         x = pixels.to(torch.float32)
         if self.n_pixel_values is None:
@@ -202,15 +202,15 @@ class Layout:
         d, n = pixels.shape
         if n_total is None:
             n_total = n
-        if column_slices is None:
-            column_slices = [slice(0, n_total)]
+        if index_slices is None:
+            index_slices = [slice(0, n_total)]
         # One row of random numbers per pixel, as the pictures are stored: so nothing
         # has to be transposed.
         fractions = [
             seed.uniform_part(
                 d, n_total, part, dtype=torch.float32, device=pixels.device
             )
-            for part in column_slices
+            for part in index_slices
         ]
         u = fractions[0]
         if len(fractions) > 1:
@@ -263,11 +263,11 @@ class Layout:
         return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
-def as_array(images: Any) -> np.ndarray:
+def as_array(X: Any) -> np.ndarray:
     """The user's pictures of any type as an array, in native byte order."""
-    images = unmasked(from_tensor(images), "the pictures")
+    X = unmasked(from_tensor(X), "the pictures")
     try:
-        array: np.ndarray = np.asarray(images)
+        array: np.ndarray = np.asarray(X)
         dtype: DTypeLike = array.dtype.newbyteorder("=")
         if array.dtype == np.longdouble:
             dtype = np.float64
@@ -290,7 +290,7 @@ def _check_shape(array: np.ndarray) -> None:
         if second <= MAX_USUAL_CHANNELS < last:
             raise DataError(
                 f"{fact}, which looks like (n, c, h, w)",
-                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)",
+                "pass (n, h, w, c): X.transpose(0, 2, 3, 1)",
             )
 
 
