@@ -277,21 +277,28 @@ def test_labels_nested_too_deep_are_refused(tmp_path):
         load(tmp_path / "x", (conditions.LabelCondition,))
 
 
-def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
+def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):
+    """A few bits of a frame of zstd mean nothing, and are ignored."""
     whole = path.read_bytes()
     rng = random.Random(0)
     damaged = [whole[: rng.randrange(len(whole))] for _ in range(20)]
     bits = [*range(8 * 80), *(rng.randrange(8 * len(whole)) for _ in range(60))]
-    bits.remove(8 * 4 + 4)  # zstd defines that readers ignore this one
     for bit in bits:
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(changed))
     damaged.append(whole + b"x")
+    n_refused = 0
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ModelFileError):
-            load(path, (Small,))
+        try:
+            loaded = load(path, (Small,))
+        except ModelFileError:
+            n_refused += 1
+            continue
+        save(path, loaded)
+        assert path.read_bytes() == whole
+    assert n_refused > 0.95 * len(damaged)
 
 
 # Bombs

@@ -30,6 +30,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import (
     Annotated,
@@ -54,11 +55,11 @@ from sliceflow.models import packing
 
 T = TypeVar("T")
 
-# A limit for arrays of labels, whose dtype says how much memory each takes: a few bytes
-# of a file could stand for gigabytes. Real labels take some kilobytes.
+# The most bytes of an array of labels. Its dtype says how much memory each label takes,
+# so a few bytes of a file could stand for gigabytes. Real labels take some kilobytes.
 MAX_LABEL_BYTES = 1 << 28
-# The digits of whole numbers beyond 64 bits, which come as seeds and labels: converting
-# thousands of them would take long.
+# The most digits of whole numbers beyond 64 bits, such as seeds. Converting a number of
+# a million digits would take long.
 MAX_DIGITS = 1000
 _DTYPES = {
     "bool": torch.bool,
@@ -71,6 +72,8 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+# Stands for a dtype of torch, by its name.
+_DtypeName = Enum("_DtypeName", {name: name for name in _DTYPES})  # type: ignore[misc]
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
@@ -117,18 +120,6 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, tag_field="class"):
 
 class _ArrayNode(_Node, tag="array"):
     """An array of numbers; the path of the field is its name."""
-
-
-class _DtypeNode(_Node, tag="dtype"):
-    """A dtype of torch."""
-
-    name: str
-
-    def dtype(self) -> torch.dtype:
-        """The dtype, or a ValueError."""
-        if self.name not in _DTYPES:
-            raise ValueError(f"{self.name!r:.60} is not a dtype")
-        return _DTYPES[self.name]
 
 
 class _LargeIntNode(_Node, tag="int"):
@@ -181,7 +172,8 @@ def _saved_fields(cls: type) -> dict[str, Any]:
     }
 
 
-# By dataclass: all that files have been made of. Users' own classes are not among them.
+# The type of nodes of each dataclass that a file may hold. `encode` refuses objects of
+# other classes, such as a user's own.
 _STRUCTS: dict[type, type[_ObjectNode]] = {}
 
 
@@ -207,7 +199,7 @@ _SCHEMAS: dict[Any, Any] = {
     bool: bool,
     types.NoneType: None,
     bytes: _BytesNode,
-    torch.dtype: _DtypeNode,
+    torch.dtype: _DtypeName,
     Label: _LabelNode,
 }
 
@@ -269,7 +261,7 @@ def _union_schema(options: Sequence[Any]) -> Any:
 
 
 class _ArrayKind(NamedTuple):
-    """What the annotation of a field says about arrays in it."""
+    """What the annotation of a field says about the arrays that it may hold."""
 
     container: type  # np.ndarray or Tensor
     about: Array
@@ -348,10 +340,15 @@ def _object_to_node(
     for name, annotation in _saved_fields(cls).items():
         item = getattr(value, name)
         item_path = _join(path, name)
+        options = _options(annotation)
         if name in own_arrays:
             nodes[name] = _ArrayNode()
-        elif _holds_labels(annotation):
-            nodes[name] = _labels_to_node(item, annotation, item_path)
+        elif annotation == Label:
+            nodes[name] = _label_to_node(item, item_path)
+        elif tuple[Label, ...] in options and isinstance(item, tuple | list):
+            nodes[name] = [_label_to_node(label, item_path) for label in item]
+        elif Annotated[np.ndarray, Label] in options and isinstance(item, np.ndarray):
+            nodes[name] = _label_array_to_node(item, item_path)
         else:
             nodes[name] = _to_node(item, item_path, arrays)
     return _STRUCTS[cls](**nodes)
@@ -362,7 +359,7 @@ def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
     if isinstance(value, torch.dtype):
-        return _DtypeNode(str(value).removeprefix("torch."))
+        return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
         return [
             _to_node(item, _join(path, str(i)), arrays) for i, item in enumerate(value)
@@ -371,25 +368,6 @@ def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {
             key: _to_node(item, _join(path, key), arrays) for key, item in value.items()
         }
-    return _scalar_to_node(value, path)
-
-
-def _holds_labels(annotation: Any) -> bool:
-    """Whether a field holds a label, a tuple of labels, or an array of labels."""
-    if annotation == Label:  # itself a union, so not among its options
-        return True
-    options = _options(annotation)
-    return tuple[Label, ...] in options or Annotated[np.ndarray, Label] in options
-
-
-def _labels_to_node(value: Any, annotation: Any, path: str) -> Any:
-    """The node of a field that holds labels."""
-    if annotation == Label:
-        return _label_to_node(value, path)
-    if isinstance(value, tuple | list):
-        return [_label_to_node(label, path) for label in value]
-    if isinstance(value, np.ndarray):
-        return _label_array_to_node(value, path)
     return _scalar_to_node(value, path)
 
 
@@ -475,8 +453,8 @@ class _Reader:
                 key: self.value(item, _join(path, str(key)))
                 for key, item in node.items()
             }
-        if isinstance(node, _DtypeNode):
-            return node.dtype()
+        if isinstance(node, _DtypeName):
+            return _DTYPES[node.value]
         if isinstance(node, _LabelArrayNode):
             return _label_array(node)
         return _label(node)
