@@ -27,7 +27,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
 PictureShape = tuple[int, int, int]  # channels, height, width
@@ -132,7 +132,7 @@ def small_maps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """lo, hi and values of maps z → 1.01 z, which are small ones, as late in a flow."""
     counts, lo, hi = k.histogram(z, n_bins)
-    values, _ = k.compose(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
+    values, _ = k.compose_histograms(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
     return lo, hi, values.to(z.dtype)
 
 
@@ -191,32 +191,32 @@ def map_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
     size = f"{h:,} × {n_bins} bins"
     counts, lo, hi = k.histogram(z, n_bins)
     yield Case(
-        "compose",
+        "compose_histograms",
         size,
         n_bytes=4 * h * (3 * n_bins + 6),
         n_operations=0,
-        call=partial(k.compose, counts, lo, hi, counts, lo, hi),
+        call=partial(k.compose_histograms, counts, lo, hi, counts, lo, hi),
     )
     knot_bytes = 6 * N_KNOTS + 16  # of one direction, with its range
     map_lo, map_hi, values = small_maps(k, z, n_bins)
-    compress_map = partial(
-        k.compress_map, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
+    compress_grid = partial(
+        k.compress_grid, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
     )
     yield Case(
-        "compress_map",
+        "compress_grid",
         size,
         n_bytes=h * (4 * (2 * n_bins + 3) + knot_bytes),
         n_operations=0,
-        call=compress_map,
+        call=compress_grid,
     )
-    knot_lo, knot_hi, knots, levels = compress_map()
+    knot_lo, knot_hi, knots, levels = compress_grid()
     yield Case(
-        "expand_map",
+        "expand_grid",
         size,
         n_bytes=h * (knot_bytes + 4 * (n_bins + 1)),
         n_operations=0,
         call=partial(
-            k.expand_map,
+            k.expand_grid,
             knot_lo,
             knot_hi,
             knots,
@@ -245,7 +245,7 @@ def tile_cases(
         offset = 0
         if patch < height:
             offset = patch // 2  # tiles as a step cuts them on average
-        geometry = Geometry(shape, (patch, patch), (offset, offset))
+        geometry = TileGeometry(shape, (patch, patch), (offset, offset))
         s = geometry.side
         h = geometry.n_directions
         dtype = half_precision(device)

@@ -82,7 +82,7 @@ def columns(x):
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
     frame = flow.stages[0].frame_kind.draw(
-        flow.seed.child("frame", 0), k, cloud.x, flow.n_shared
+        flow.seed.child("frame", 0), k, cloud.x, flow.shared_condition_dim
     )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
     return torch.cat(parts, 1).numpy()

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import (
-    ALL_COLUMNS,
+    ALL_POINTS,
     Batches,
     Target,
-    divide,
-    divide_per_class,
+    make_batches,
+    make_batches_per_class,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.flow import Flow, ParticleNoise, simulate
@@ -35,23 +35,27 @@ def pair(batches, turn):
 def test_small_clouds_are_looked_at_whole():
     labels = torch.arange(60) % 3
     for max_samples in (None, 60, 1000):
-        assert divide(60, 40, max_samples, None, None, Seed(0)).batch(5) == ALL_COLUMNS
         assert (
-            divide(60, 60, max_samples, labels, labels, Seed(0)).batch(5) == ALL_COLUMNS
+            make_batches(60, 40, max_samples, None, None, Seed(0)).batch(5)
+            == ALL_POINTS
+        )
+        assert (
+            make_batches(60, 60, max_samples, labels, labels, Seed(0)).batch(5)
+            == ALL_POINTS
         )
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     codes_p = torch.tensor([0, 0, 0, 1])
     codes_q = torch.tensor([0, 1, 1, 2])
-    batches = divide(4, 4, None, codes_p, codes_q, Seed(0))
+    batches = make_batches(4, 4, None, codes_p, codes_q, Seed(0))
     assert batches.batch(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
 def test_every_column_takes_its_turn(m, n, max_samples):
-    batches = divide(m, n, max_samples, None, None, Seed(0))
+    batches = make_batches(m, n, max_samples, None, None, Seed(0))
     seen_p = set()
     seen_q = set()
     pairs = set()
@@ -89,7 +93,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
     codes_p = present[
         Seed(1).permutation(m) % len(present)
     ]  # other shares than the data's
-    batches = divide(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
+    batches = make_batches(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
     p, q = pair(batches, step)
     data = codes_q[batches.order][q.long()]
     ours = codes_p if p is None else codes_p[p]
@@ -101,7 +105,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
 def test_continuous_conditions_are_matched_one_to_one():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
     rows = Seed(1).permutation(300).repeat(3)
-    batches = divide(900, 300, 100, y[rows], y, Seed(0))
+    batches = make_batches(900, 300, 100, y[rows], y, Seed(0))
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
@@ -119,7 +123,7 @@ def test_continuous_conditions_are_matched_one_to_one():
 )
 def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
     codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
-    batches = divide_per_class(max_samples, *codes, 5, Seed(0))
+    batches = make_batches_per_class(max_samples, *codes, 5, Seed(0))
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
     codes = codes[0], codes[1][batches.order]
     assert bool((codes[1].diff() >= 0).all())

@@ -114,5 +114,5 @@ def test_max_sliced_directions_find_the_difference():
 
 def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
-    assert MaxSliced().draw(Seed(0), 0, x, data=x).stored is not None
-    assert Orthogonal().draw(Seed(0), 0, x).stored is None
+    assert MaxSliced().draw(Seed(0), 0, x, data=x).theta_to_store is not None
+    assert Orthogonal().draw(Seed(0), 0, x).theta_to_store is None

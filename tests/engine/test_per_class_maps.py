@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.compact import thin
+from sliceflow.engine.compression import compress_map
 from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -97,7 +97,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = thin(fit.map, n_knots, None, shared=False, tails=tails)
+    stored = compress_map(fit.map, n_knots, None, shared=False, tails=tails)
     stored.check()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -109,7 +109,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
             assert dz[:, columns].abs().max() < 1e-12
             continue
         alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q]).map
-        own = thin(alone, n_knots, None, shared=False, tails=tails)
+        own = compress_map(alone, n_knots, None, shared=False, tails=tails)
         assert torch.equal(dz[:, columns], own.displace(fresh[:, columns]))
 
 

@@ -109,10 +109,10 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
                 ).abs()
                 + 0.1
             )
-            values = backend.match(z_p, z_q, w if weighted else None)
+            values = backend.match_sorted(z_p, z_q, w if weighted else None)
             close(
                 values,
-                reference.match(z_p, z_q, w if weighted else None),
+                reference.match_sorted(z_p, z_q, w if weighted else None),
                 span(z_q),
                 dtype,
             )
@@ -151,7 +151,7 @@ def test_values_are_counted(backend, kind, n_bins):
             wanted, *ends = reference.histogram(z, n_bins)
             assert torch.equal(lo.double(), ends[0])
             assert torch.equal(hi.double(), ends[1])
-            assert torch.equal(counts, backend.count(z, lo, hi, n_bins))
+            assert torch.equal(counts, backend.bin_counts(z, lo, hi, n_bins))
             assert counts.sum(1).tolist() == [n] * len(z)
             if kind == "ties":
                 edges = (counts.double().cumsum(1) - wanted.cumsum(1)).abs() > 0
@@ -180,13 +180,13 @@ def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(backend, 
     z[3] = np.nan
     lo = torch.full((4,), -2.0, dtype=torch.float64, device=z.device)
     hi = -lo
-    counts = reference.count(z, lo, hi, n_bins)
+    counts = reference.bin_counts(z, lo, hi, n_bins)
     assert counts.sum(1).tolist() == [40] * 4
     assert int(counts[3, 0]) == 40  # NaN is in the first bin
     for low, high in ((lo, hi), (lo * np.nan, hi), (lo, hi * np.inf), (lo, lo)):
         assert torch.equal(
-            backend.count(z, low, high, n_bins).double(),
-            reference.count(z, low, high, n_bins),
+            backend.bin_counts(z, low, high, n_bins).double(),
+            reference.bin_counts(z, low, high, n_bins),
         )
     assert backend.histogram(z, n_bins)[0].sum(1).tolist() == [40] * 4
     assert (
@@ -221,8 +221,8 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         z_q = projections(kind_q, n, 1, h=2, device=backend.device)
         p = counted(backend, z_p, bins[0])
         q = counted(backend, z_q, bins[1])
-        values, cost = backend.compose(*p, *q)
-        wanted, squares = reference.compose(*(t.double() for t in (*p, *q)))
+        values, cost = backend.compose_histograms(*p, *q)
+        wanted, squares = reference.compose_histograms(*(t.double() for t in (*p, *q)))
         close(values, wanted, span(z_q), values.dtype)
         if "huge" in (kind_p, kind_q):
             continue  # squares beyond float32
@@ -258,8 +258,12 @@ def test_large_counts_do_not_overflow(backend, rng):
     lo = torch.full((2,), (-1.0), dtype=torch.float64, device=backend.device)
     hi = torch.full((2,), 1.0, dtype=torch.float64, device=backend.device)
     kind = torch.int32 if backend.name == "triton" else torch.float64
-    values = backend.compose(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
-    close(values, reference.compose(p.double(), lo, hi, q.double(), lo, hi)[0], 1)
+    values = backend.compose_histograms(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
+    close(
+        values,
+        reference.compose_histograms(p.double(), lo, hi, q.double(), lo, hi)[0],
+        1,
+    )
 
 
 def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
@@ -271,13 +275,15 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
         backend.device
     )
     counts, lo, hi = backend.histogram(z, 64)
-    values, cost = backend.compose(counts, lo, hi, counts, lo, hi)
+    values, cost = backend.compose_histograms(counts, lo, hi, counts, lo, hi)
     assert float(backend.displace_grid(z, lo, hi, values).abs().max()) < 1e-3
     assert float(cost.max()) < 1e-6
     counts, lo, hi = backend.histogram(
         z := projections("normal", 5000, device=z.device), 256
     )
-    values, cost = backend.compose(counts, lo, hi, *backend.histogram(2 * z + 1, 256))
+    values, cost = backend.compose_histograms(
+        counts, lo, hi, *backend.histogram(2 * z + 1, 256)
+    )
     moved = backend.displace_grid(z, lo, hi, values.float())
     assert torch.allclose(cost.double(), moved.double().square().mean(1), rtol=5e-3)
 
@@ -329,8 +335,10 @@ def test_views_are_read_where_they_lie(backend):
             moved, backend.displace_grid(view.contiguous(), lo, hi, table)
         )
         if view.shape[1]:
-            counts = backend.count(view, lo, hi, 32)
-            assert torch.equal(counts, backend.count(view.contiguous(), lo, hi, 32))
+            counts = backend.bin_counts(view, lo, hi, 32)
+            assert torch.equal(
+                counts, backend.bin_counts(view.contiguous(), lo, hi, 32)
+            )
 
 
 # The backends themselves

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import Geometry, reference
+from sliceflow.kernels import TileGeometry, reference
 
 CUTS = [  # channels, height, width, patch, offset
     (1, 1, 1, 1, (0, 0)),
@@ -26,7 +26,7 @@ ALL_CUTS = [*CUTS, *(pytest.param(cut, marks=pytest.mark.slow) for cut in LARGE_
 def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
     """Pictures, a rotation, its geometry, tables, and class offsets."""
     channels, height, width, patch, offset = cut
-    geometry = Geometry(
+    geometry = TileGeometry(
         (channels, height, width), (min(patch, height), min(patch, width)), offset
     )
     rng = np.random.default_rng(n)

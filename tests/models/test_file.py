@@ -20,7 +20,7 @@ from torch import Tensor
 import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compact import ModelStep, compress_grid
+from sliceflow.engine.compression import ModelStep, compress_grid_at_bends
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -62,7 +62,7 @@ def steps(n=8):
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
     low = torch.full((5,), -1.0).double()
     whole = GridMap(low, -low, bent)
-    tables = [KnotMap(knots, values), whole, compress_grid(whole, 9, 1.0)]
+    tables = [KnotMap(knots, values), whole, compress_grid_at_bends(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
     return tuple(
         ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n)

@@ -6,7 +6,7 @@ turns. In every batch each condition has as many data as particles: a surplus of
 class would be transported across the gap to another.
 
 Most batches are contiguous columns, which a GPU reads at full speed. So particles must
-be in random order, and data in the `order` that `divide` returns.
+be in random order, and data in the `order` that `make_batches` returns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Batch:
     codes: Tensor | None = None  # conditions of all data
 
 
-ALL_COLUMNS = Batch()
+ALL_POINTS = Batch()
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Target:
         return self._drawn[1]
 
 
-def divide(
+def make_batches(
     m: int,
     n: int,
     max_samples: int | None,
@@ -161,7 +161,7 @@ def divide(
     return Batches(particles, data, order.to(device))
 
 
-def divide_per_class(
+def make_batches_per_class(
     max_samples: int | None,
     codes_p: Tensor,
     codes_q: Tensor,

@@ -76,9 +76,9 @@ class LabelCondition:
     def check(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
         n_distinct = len({label_key(label) for label in self.classes.tolist()})
-        if n_distinct == 0 or n_distinct != self.width:
+        if n_distinct == 0 or n_distinct != self.condition_dim:
             raise ValueError(
-                f"there are no labels, or not all {self.width} are distinct"
+                f"there are no labels, or not all {self.condition_dim} are distinct"
             )
 
     @classmethod
@@ -95,7 +95,7 @@ class LabelCondition:
         return cls(_objects(distinct))
 
     @property
-    def width(self) -> int:
+    def condition_dim(self) -> int:
         """The number of classes."""
         return len(self.classes)
 
@@ -148,7 +148,7 @@ class ContinuousCondition:
 
     def check(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
-        if not (self.scale > 0).all() or self.width == 0:
+        if not (self.scale > 0).all() or self.condition_dim == 0:
             raise ValueError(
                 "a condition has no columns, or a scale that is not positive"
             )
@@ -160,18 +160,18 @@ class ContinuousCondition:
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
-    def width(self) -> int:
+    def condition_dim(self) -> int:
         """l, the number of columns."""
         return len(self.mean)
 
     def encode(self, y: Any) -> Tensor:
         """Standardised columns (n, l) of y (n, l)."""
         array = as_array(y)
-        if array.ndim != 2 or array.shape[1] != self.width:
+        if array.ndim != 2 or array.shape[1] != self.condition_dim:
             raise DataError(
                 f"y has shape {array.shape} but the model was fitted with "
-                f"{self.width} continuous columns",
-                f"pass an (n, {self.width}) array",
+                f"{self.condition_dim} continuous columns",
+                f"pass an (n, {self.condition_dim}) array",
             )
         return torch.from_numpy((_finite(array) - self.mean) / self.scale)
 
@@ -209,9 +209,9 @@ class MixedCondition:
         return cls(LabelCondition.fit_to(combinations), columns, labelled)
 
     @property
-    def width(self) -> int:
+    def condition_dim(self) -> int:
         """l, the number of columns of the codes."""
-        return 1 + self.columns.width
+        return 1 + self.columns.condition_dim
 
     def encode(self, y: Any) -> Tensor:
         """Codes (n, l) of y (n, L), or of a sequence of n tuples."""
@@ -286,7 +286,7 @@ def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
         if not _is_one_row(array, len(condition.labelled)):
             return array
         return np.tile(array.astype(object).reshape(1, -1), (n, 1))
-    if array.ndim > 0 and not _is_one_row(array, condition.width):
+    if array.ndim > 0 and not _is_one_row(array, condition.condition_dim):
         return array
     return np.tile(array.reshape(1, -1), (n, 1))
 
@@ -311,7 +311,7 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
-def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+def stratified_indices(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     """M rows of the data, stratified by class and shuffled: indices (M,).
 
     The particles take the conditions of these rows. They are in the data's proportions:
@@ -320,7 +320,7 @@ def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor
     """
     n = len(codes)
     if codes.dim() == 2:
-        return even_rows(n, m, seed)
+        return even_indices(n, m, seed)
     class_sizes = torch.bincount(codes)
     share = class_sizes.double() * (m / n)
     counts = share.floor().long()
@@ -338,7 +338,7 @@ def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor
     return rows[seed.child("order").permutation(m)]
 
 
-def even_rows(n: int, m: int, seed: Seed) -> Tensor:
+def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     """M of the rows 0 to N − 1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
     rows = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
     return rows[seed.child("order").permutation(m)]
@@ -357,7 +357,7 @@ def extra_codes(
     n = len(codes_q)
     n_particles = max(m, MIN_PARTICLES)
     if codes_q.dim() == 2:  # no classes
-        return codes_q[even_rows(n, n_particles - m, seed)]
+        return codes_q[even_indices(n, n_particles - m, seed)]
     class_sizes = torch.bincount(codes_q)
     n_classes = int((class_sizes > 0).sum())
     if per_class:

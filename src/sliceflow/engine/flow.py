@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target, divide
+from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compact import CompactMap, ModelStep, thin
+from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -98,7 +98,7 @@ def simulate(
                 particles_before_stage=particles,
             )
             data, batch = target.at(step)
-            frame = step.frame(data)
+            frame = step.make_frame(data)
             z_p = frame.project(step.particles, batch.particles)
             z_q = frame.project(data, batch.data)
             fit = step.stage.transport.fit(z_p, z_q, batch)
@@ -106,7 +106,7 @@ def simulate(
                 step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
             else:
                 step.move(frame, fit.map, noise)
-            state.model += step.stored(frame, fit.map)
+            state.model += step.model_steps(frame, fit.map)
             state.advance(step, fit, listeners)
         state.leave_stage()
     return state.model
@@ -137,7 +137,7 @@ def replay(
                 particles=stage_particles,
                 particles_before_stage=particles,
             )
-            frame = step.frame(theta=model_step.theta)
+            frame = step.make_frame(theta=model_step.theta)
             step.move(frame, model_step.expanded(), noise)
             after_step(step)
             steps_before += 1
@@ -168,7 +168,7 @@ class Flow:
         return self.conditional and math.isinf(self.amplifier)
 
     @property
-    def n_shared(self) -> int:
+    def shared_condition_dim(self) -> int:
         """The width of the condition if all conditions share the maps, else 0."""
         if self.conditional and not self.per_class:
             return self.condition_dim
@@ -179,12 +179,12 @@ class Flow:
         max_samples = None
         if self.stages:
             max_samples = self.stages[stage_index].transport.max_samples
-        batches = divide(
+        batches = make_batches(
             m=particles.x.shape[1],
             n=data.x.shape[1],
             max_samples=max_samples,
-            codes_p=particles.y if self.n_shared else None,
-            codes_q=data.y if self.n_shared else None,
+            codes_p=particles.y if self.shared_condition_dim else None,
+            codes_q=data.y if self.shared_condition_dim else None,
             seed=self.seed.child("batches"),
             device=data.x.device,
         )
@@ -232,7 +232,7 @@ class Step:
         """The stage of the step."""
         return self.flow.stages[self.stage_index]
 
-    def frame(
+    def make_frame(
         self, data: Cloud | None = None, theta: Tensor | None = None
     ) -> FrameLike:
         """The directions of the step.
@@ -251,7 +251,7 @@ class Step:
             self.flow.seed.child(*frame_seed_path),
             self.index,
             x,
-            self.flow.n_shared,
+            self.flow.shared_condition_dim,
             None if data is None else data.x,
         ).amplified(self.flow.amplifier)
 
@@ -302,23 +302,27 @@ class Step:
         noise.child("entropy", self.stage_index, self.index).fill(epsilon)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
-    def stored(self, frame: FrameLike, transport_map: TransportMap) -> list[ModelStep]:
+    def model_steps(
+        self, frame: FrameLike, transport_map: TransportMap
+    ) -> list[ModelStep]:
         """What a model stores of the step: nothing, or its maps with fewer knots."""
         stage = self.stage
         if stage.n_knots == 0:
             return []
-        stored_map: TransportMap | CompactMap = transport_map
+        stored_map: TransportMap | CompressedMap = transport_map
         if stage.n_knots is not None:
-            stored_map = thin(
+            stored_map = compress_map(
                 transport_map,
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
-                shared=self.flow.n_shared > 0,
+                shared=self.flow.shared_condition_dim > 0,
                 tails=stage.matches_marginals,
             )
-        return [ModelStep(self.stage_index, self.index, stored_map, frame.stored)]
+        return [
+            ModelStep(self.stage_index, self.index, stored_map, frame.theta_to_store)
+        ]
 
-    def positions(self) -> Tensor:
+    def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
         x = self.particles_before_stage.x
         if self.particles is self.particles_before_stage:

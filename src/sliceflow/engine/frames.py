@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class Frame:
     theta_y: Tensor | None
     frame_bound: float = 1.0  # c, where ΘᵀΘ = c·I, exactly or on average
     # Directions (h, d) that a model must store, because they cannot be drawn again.
-    stored: Tensor | None = None
+    theta_to_store: Tensor | None = None
 
     @property
     def n_directions(self) -> int:
@@ -88,9 +88,9 @@ class Frame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
-        """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
-        cloud = cloud.part(columns)
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+        """z = Θx + θ_yᵀy of some or all points: (h, n)."""
+        cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return add_condition_shift(z, self.theta_y, cloud.y)
 
@@ -112,9 +112,9 @@ class FrameLike(Protocol):
     @property
     def n_directions(self) -> int: ...
     @property
-    def stored(self) -> Tensor | None: ...
+    def theta_to_store(self) -> Tensor | None: ...
     def amplified(self, amplifier: float) -> Self: ...
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor: ...
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
     def move(
         self, cloud: Cloud, transport_map: TransportMap, step_size: float
@@ -123,6 +123,11 @@ class FrameLike(Protocol):
 
 class FrameKind(Protocol):
     """Makes the frame of each step of a stage."""
+
+    @property
+    def n_directions(self) -> int | None:
+        """The number of directions to draw; None if it follows from the points."""
+        ...
 
     def draw(
         self,
@@ -149,8 +154,8 @@ def count_directions(kind: FrameKind, d: int) -> int:
 
 
 def _requested_directions(kind: FrameKind, d: int) -> int:
-    """`n_directions` of a kind that has this parameter, otherwise d."""
-    return int(getattr(kind, "n_directions", d))
+    """The directions that a kind is to draw; d if it has no such parameter."""
+    return d if kind.n_directions is None else kind.n_directions
 
 
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
@@ -224,6 +229,8 @@ class Orthogonal:
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
+
+    n_directions: ClassVar[int | None] = None
 
     def draw(
         self,
@@ -305,7 +312,7 @@ class MaxSliced:
         for _ in range(self.n_iterations):
             theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
-        return Frame(theta, None, stored=theta)
+        return Frame(theta, None, theta_to_store=theta)
 
 
 def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -334,6 +341,8 @@ class Axis:
     The frame ignores the condition: an offset would blur the values of discrete
     columns.
     """
+
+    n_directions: ClassVar[int | None] = None
 
     def draw(
         self,

@@ -46,7 +46,7 @@ class Stage:
     # Knots of each map that a model stores; 0 stores no model, None all knots.
     n_knots: int | None = 512
     # An upper bound on how far one step can move a value. If it is known, stored maps
-    # have their knots where they bend; see `compact.thin`.
+    # have their knots where they bend; see `compression.compress_map`.
     max_displacement: float | None = None
     # The steps give every column exactly the distribution of the data: no noise is
     # added, maps are not shrunk, and stored maps keep their tails.

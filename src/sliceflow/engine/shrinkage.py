@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
@@ -56,7 +56,7 @@ class Shrunk:
     strength: float  # κ
     # 1/m + 1/n of each class that has its own maps, otherwise that of all.
     rates: tuple[float, ...]
-    n_shared: int = 0  # number of classes that share the maps; 0 if none do
+    n_shared_classes: int = 0  # number of classes that share the maps; 0 if none do
     sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks
 
     @property
@@ -64,16 +64,18 @@ class Shrunk:
         """That of the transport."""
         return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
-        if self.n_shared:
+        if self.n_shared_classes:
             assert batch.codes is not None, "classes that share maps have codes"
             codes = batch.codes
             if batch.data is not None:
                 codes = codes[batch.data]
-            variance = variance_within(z_q, codes, self.n_shared, self.sum_over_ranks)
+            variance = variance_within(
+                z_q, codes, self.n_shared_classes, self.sum_over_ranks
+            )
         noise_rates = tuple(self.strength * rate for rate in self.rates)
         rate = _on_device(noise_rates, fit.cost.device)
         if isinstance(fit.map, GridMap) and fit.map.counts is not None:
@@ -99,7 +101,7 @@ def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
         if stage.matches_marginals:
             stages.append(stage)
         else:
-            shrunk = Shrunk(stage.transport, strength, rates, flow.n_shared)
+            shrunk = Shrunk(stage.transport, strength, rates, flow.shared_condition_dim)
             stages.append(replace(stage, transport=shrunk))
     return replace(flow, stages=stages)
 

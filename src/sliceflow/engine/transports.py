@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.fields import FLOATS, Array
 from sliceflow.validation import is_int, require
@@ -80,7 +80,7 @@ class Transport(Protocol):
         """How many particles and data are used in one step; None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N), with their weights.
 
         If the batch has `class_slices`, each class gets its own maps.
@@ -242,7 +242,7 @@ class Sorted:
     def __post_init__(self) -> None:
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
@@ -283,7 +283,7 @@ class Sorted:
             sorted_q, order_q = kernel.argsort_rows(z_q)
             sorted_weights = weights[order_q]
         knots, order_p = kernel.argsort_rows(z_p)
-        values = kernel.match(knots, sorted_q, sorted_weights)
+        values = kernel.match_sorted(knots, sorted_q, sorted_weights)
         displacement = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         return KnotMap(knots, values), displacement.square().mean(1), dz
@@ -457,7 +457,7 @@ class Histogram:
         require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is None:
             counts_p = self.count(z_p)
@@ -500,7 +500,7 @@ class Histogram:
 
         `identity_classes` have no particles or no data: their maps are the identity.
         """
-        values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
+        values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
         counts, lo, hi = p
         if identity_classes:
             counts = counts.clone()
@@ -547,7 +547,7 @@ class AlignedHistogram(Histogram):
             # its counts are 0.
             values = z[:, :1] if is_empty else z[:, columns]
             lo, hi = self.bin_range(*kernel.value_range(values))
-            counts = kernel.count(values, lo, hi, self.n_bins, weights)
+            counts = kernel.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:
                 counts = torch.zeros_like(counts)
             parts.append(Counts(counts, lo, hi))
@@ -585,7 +585,7 @@ class Auto:
         require(ok, "threshold", self.threshold, "an int of at least 0")
         Histogram(self.n_bins, self.max_samples)  # checks them
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
@@ -599,7 +599,7 @@ class Auto:
         return Histogram(self.n_bins, self.max_samples)
 
 
-def choose_transport(
+def resolve_transport(
     transport: str | Transport, n: int, n_ranks: int, histogram: Histogram, auto: Auto
 ) -> Transport:
     """The transport that a user's parameter names, or the object itself.

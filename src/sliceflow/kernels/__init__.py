@@ -20,13 +20,13 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.classes import displace_by_class
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
 
 __all__ = [
     "MAX_QUANTIZED_SHIFT",
-    "Geometry",
     "Kernels",
+    "TileGeometry",
     "complete",
     "displace_by_class",
     "for_device",
@@ -51,7 +51,9 @@ class Kernels(Protocol):
 
     def argsort_rows(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def match(self, z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor: ...
+    def match_sorted(
+        self, z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None
+    ) -> Tensor: ...
 
     def displace_knots(self, z: Tensor, knots: Tensor, values: Tensor) -> Tensor: ...
 
@@ -59,7 +61,7 @@ class Kernels(Protocol):
 
     def value_range(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def count(
+    def bin_counts(
         self,
         z: Tensor,
         lo: Tensor,
@@ -76,7 +78,7 @@ class Kernels(Protocol):
         starts: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
-    def compose(
+    def compose_histograms(
         self,
         counts_p: Tensor,
         lo_p: Tensor,
@@ -109,7 +111,7 @@ class Kernels(Protocol):
         self, lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor
     ) -> Tensor: ...
 
-    def compress_map(
+    def compress_grid(
         self,
         lo: Tensor,
         hi: Tensor,
@@ -119,7 +121,7 @@ class Kernels(Protocol):
         exponent: int,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
-    def expand_map(
+    def expand_grid(
         self,
         lo: Tensor,
         hi: Tensor,
@@ -148,19 +150,21 @@ class Kernels(Protocol):
         self,
         x: Tensor,
         theta: Tensor,
-        geometry: Geometry,
-        columns: Tensor | None = None,
+        geometry: TileGeometry,
+        indices: Tensor | None = None,
         offsets: Tensor | None = None,
         codes: Tensor | None = None,
     ) -> Tensor: ...
 
-    def lift_tiles(self, dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor: ...
+    def lift_tiles(
+        self, dz: Tensor, theta: Tensor, geometry: TileGeometry
+    ) -> Tensor: ...
 
     def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
         self,
         x: Tensor,
         theta: Tensor,
-        geometry: Geometry,
+        geometry: TileGeometry,
         lo: Tensor,
         hi: Tensor,
         values: Tensor,

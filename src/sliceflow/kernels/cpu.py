@@ -234,7 +234,7 @@ def nearest_distance(
 
 
 @_jit
-def _match(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is fastest
+def _match_sorted(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is fastest
     """`w_q` (h, 0) stands for equal weights."""
     h, m = z_p.shape
     n = z_q.shape[1]
@@ -292,12 +292,14 @@ def _match(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is faste
             first = end
 
 
-def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     out = torch.empty_like(z_p)
     weights = np.empty((z_q.shape[0], 0))
     if w_q is not None:
         weights = _array(w_q.double())
-    over_rows(_match, [_array(z_p), _array(z_q), weights, out.numpy()], GAP_RATIO)
+    over_rows(
+        _match_sorted, [_array(z_p), _array(z_q), weights, out.numpy()], GAP_RATIO
+    )
     return out
 
 
@@ -385,7 +387,7 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_jit
-def _count(z, lo, hi, counts, weights):
+def _bin_counts(z, lo, hi, counts, weights):
     """`weights` (0,) stands for equal weights."""
     n_bins = counts.shape[1]
     # Two histograms in turn, so that equal neighbours do not wait for each other.
@@ -411,7 +413,7 @@ def _count(z, lo, hi, counts, weights):
             counts[j, b] = even[b] + odd[b]
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
@@ -419,11 +421,11 @@ def count(
     if weights is not None:
         column_weights = _array(weights.double())
     arrays = [_array(z), lo.numpy(), hi.numpy(), counts.numpy()]
-    over_rows(_count, arrays, column_weights)
+    over_rows(_bin_counts, arrays, column_weights)
     return counts
 
 
-histogram = partial(reference.histogram, count=count, value_range=value_range)
+histogram = partial(reference.histogram, bin_counts=bin_counts, value_range=value_range)
 
 
 @_jit
@@ -459,7 +461,9 @@ def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, eps
 
 
 @_jit
-def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
+def _compose_histograms(
+    counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon
+):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
     for j in range(h):
@@ -484,7 +488,7 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
         cost[j] = total / (3.0 * counts_p[j].sum())
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -497,7 +501,9 @@ def compose(
     )
     cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
-    over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
+    over_rows(
+        _compose_histograms, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON
+    )
     return values, cost
 
 

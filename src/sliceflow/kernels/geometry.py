@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Geometry:
+class TileGeometry:
     """Pictures cut into tiles of equal size; tiles are zero beyond the border."""
 
     shape: tuple[int, int, int]  # of the pictures: channels, height, width

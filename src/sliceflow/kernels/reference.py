@@ -5,10 +5,9 @@ Projections are tensors (h, n): one row per direction, one column per point. Pos
 and masses are computed in float64. Results for float32 are those of float64, rounded
 once.
 
-Some kernels take `starts`: the columns are divided into slices, one for each class, and
-slice c has the columns from starts[c] to starts[c + 1]. What belongs to the slices then
-has C·h rows: those of the h directions for the first slice, then for the second, and so
-on.
+Some kernels take `starts`: the points are sorted by class, and class c has the points
+from starts[c] to starts[c + 1] − 1. Each class then has its own row for each direction:
+the results have C·h rows, and row c·h + j belongs to class c and direction j.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels.classes import displace_by_class
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 
 __all__ = [  # every kernel
     "add_class_offsets",
     "argsort_rows",
+    "bin_counts",
     "box_muller",
-    "compose",
-    "compress_map",
-    "count",
+    "compose_histograms",
+    "compress_grid",
     "displace_grid",
     "displace_knots",
-    "expand_map",
+    "expand_grid",
     "flatten_tails",
     "histogram",
     "lift_tiles",
-    "match",
+    "match_sorted",
     "move_tiles",
     "nearest_distance",
     "padded_size",
@@ -140,7 +139,7 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     return values, order
 
 
-def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     """The transport map T = F_q⁻¹(F_p(z)) at every particle.
 
     A particle is an atom of mass 1/M, a datum one of mass w_i/Σw. The level of an atom
@@ -258,7 +257,7 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.amin(1).double(), z.amax(1).double()
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     """How many values of each row of z (h, n) are in each bin, (h, n_bins).
@@ -286,14 +285,19 @@ def histogram(
     n_bins: int,
     weights: Tensor | None = None,
     starts: Sequence[int] = (),
-    count: Callable[..., Tensor] = count,
+    bin_counts: Callable[..., Tensor] = bin_counts,
     value_range: Callable[..., tuple[Tensor, Tensor]] = value_range,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`count` over each row's own range, and that range: counts, lo and hi.
+    """The histogram of each row of z (h, n) over its own range.
 
-    They are (h, n_bins), (h,) and (h,). With `starts`, the histograms of each slice of
-    the columns, C·h rows; those of an empty slice are all 0. A GPU may ignore NaN in
-    the range. `count` and `value_range` are the kernels to use.
+    With `starts`, there is a histogram for each class and direction: C·h rows instead
+    of h. Those of an empty class are all 0. A GPU may ignore NaN in the range.
+    `bin_counts` and `value_range` are the kernels to use.
+
+    Returns
+    -------
+    counts : (h, n_bins), as `bin_counts` returns them
+    lo, hi : (h,), the range that the bins divide
     """
     if not starts:
         starts = (0, z.shape[1])
@@ -307,13 +311,13 @@ def histogram(
         else:
             lo = z.new_zeros(len(z), dtype=torch.float64)
             hi = lo
-        counts.append(count(part, lo, hi, n_bins, weights))
+        counts.append(bin_counts(part, lo, hi, n_bins, weights))
         lows.append(lo)
         highs.append(hi)
     return torch.cat(counts), torch.cat(lows), torch.cat(highs)
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -511,7 +515,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     return steady.to(values.dtype)
 
 
-def compress_map(
+def compress_grid(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Maps on a grid by `n_knots` knots each, which are where the maps bend.
@@ -606,7 +610,7 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     return values
 
 
-def expand_map(
+def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
@@ -615,7 +619,7 @@ def expand_map(
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The maps that `compress_map` returned on their whole grid, made to ascend.
+    """The maps that `compress_grid` returned on their whole grid, made to ascend.
 
     The values are (h, B + 1), of `dtype`.
     """
@@ -644,9 +648,9 @@ def _divide(x: Tensor, n: int) -> Tensor:
 
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """z (h, n) plus the offset of each column's class.
+    """z (h, n) plus the offset of each point's class.
 
-    Offsets are (h, C), and `codes` (n,) the class numbers of the columns.
+    Offsets are (h, C), and `codes` (n,) the class indices of the points.
     """
     return z + offsets[:, codes]
 
@@ -680,8 +684,8 @@ def padded_size(k: int) -> int:
 def project_tiles(
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
+    geometry: TileGeometry,
+    indices: Tensor | None = None,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     add: Callable[..., Tensor] = add_class_offsets,
@@ -694,7 +698,7 @@ def project_tiles(
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
         the size `padded_size`
     geometry : how the pictures are cut into tiles
-    columns : the numbers of the pictures to project; None is all of them
+    indices : the indices of the pictures to project; None is all of them
     offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' classes
         (n,)
     add : the kernel `add_class_offsets` to use
@@ -703,10 +707,10 @@ def project_tiles(
     -------
     z : (tiles·k, n)
     """
-    if columns is not None:
-        x = x[:, columns]
+    if indices is not None:
+        x = x[:, indices]
         if codes is not None:
-            codes = codes[columns]
+            codes = codes[indices]
     n = x.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
@@ -718,7 +722,7 @@ def project_tiles(
     return z if offsets is None else add(z, offsets, codes)
 
 
-def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
+def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     """dx = Θᵀdz, from projections (tiles·k, n) to pictures (C·h·w, n)."""
     n = dz.shape[1]
     k = geometry.side
@@ -732,7 +736,7 @@ def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
 def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
+    geometry: TileGeometry,
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
@@ -746,7 +750,7 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
     T are the maps `values` on [lo, hi], as for `displace_grid`; with `starts`, each
-    slice of the columns has its own, as for `displace_by_class`. `project` and
+    class has its own, as for `displace_by_class`. `project` and
     `displace` are the kernels to use.
     """
     z = project(x, theta, geometry, None, offsets, codes)

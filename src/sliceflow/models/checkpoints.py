@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError

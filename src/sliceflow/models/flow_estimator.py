@@ -293,7 +293,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
+            numbers = conditions.stratified_indices(codes, n, seed.child("conditions"))
             return n, codes[numbers]
         requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:

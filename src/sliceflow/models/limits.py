@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import CompactMap, ModelStep
+from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.wording import format_bytes
@@ -146,14 +146,14 @@ def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(step_map: KnotMap | GridMap | CompactMap) -> int:
+def _n_maps(step_map: KnotMap | GridMap | CompressedMap) -> int:
     """The number of one-dimensional maps in those of a step."""
-    if isinstance(step_map, CompactMap):
+    if isinstance(step_map, CompressedMap):
         return step_map.n_maps
     return len(step_map.values)
 
 
-def _largest_value(step_map: KnotMap | GridMap | CompactMap) -> float:
+def _largest_value(step_map: KnotMap | GridMap | CompressedMap) -> float:
     """An upper bound of the magnitude of all numbers in the maps of a step."""
     if isinstance(step_map, KnotMap):
         tensors = [step_map.knots, step_map.values]
@@ -173,7 +173,7 @@ def _largest_value(step_map: KnotMap | GridMap | CompactMap) -> float:
 
 def _condition_shift(flow: Flow, codes: Tensor | None) -> float:
     """How far the condition can shift projections, if conditions share steps."""
-    if not flow.n_shared or codes is None:
+    if not flow.shared_condition_dim or codes is None:
         return 0.0
     if codes.dim() == 2:
         largest_code = float(codes.abs().sum(1).amax())

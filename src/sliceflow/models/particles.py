@@ -64,7 +64,7 @@ class ParticleConditions:
         `has_model`, more particles are added where maps of few particles would be poor
         for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
-        indices = conditions.stratified_rows(rows.codes, n_kept, seed, least=1)
+        indices = conditions.stratified_indices(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.condition.hidden:
             y = rows.y[indices.numpy()]
@@ -73,7 +73,7 @@ class ParticleConditions:
             return cls(y, codes)
         if amplifier == 0:
             n_more = max(0, conditions.MIN_PARTICLES - n_kept)
-            more = codes[conditions.even_rows(n_kept, n_more, seed)]
+            more = codes[conditions.even_indices(n_kept, n_more, seed)]
             return cls(y, torch.cat((codes, more)))
         per_class = math.isinf(amplifier)
         further = seed.child("further")

@@ -3,9 +3,14 @@
 Importing this needs Triton, and a GPU or Triton's interpreter.
 """
 
-from sliceflow.kernels.triton.histograms import compose, count, histogram, shrink
+from sliceflow.kernels.triton.compressed_maps import compress_grid, expand_grid
+from sliceflow.kernels.triton.histograms import (
+    bin_counts,
+    compose_histograms,
+    histogram,
+    shrink,
+)
 from sliceflow.kernels.triton.random import philox
-from sliceflow.kernels.triton.stored_maps import compress_map, expand_map
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
@@ -15,11 +20,11 @@ from sliceflow.kernels.triton.values import (
 
 __all__ = [
     "add_class_offsets",
-    "compose",
-    "compress_map",
-    "count",
+    "bin_counts",
+    "compose_histograms",
+    "compress_grid",
     "displace_grid",
-    "expand_map",
+    "expand_grid",
     "histogram",
     "move_tiles",
     "padded_size",

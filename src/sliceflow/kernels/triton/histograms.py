@@ -153,11 +153,11 @@ def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
     )
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     if not _countable(z, n_bins, weights):
-        return reference.count(z, lo, hi, n_bins, weights)
+        return reference.bin_counts(z, lo, hi, n_bins, weights)
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
 
@@ -170,7 +170,7 @@ def histogram(
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
         counts, lo, hi = reference.histogram(
-            z, n_bins, None, starts, count, value_range
+            z, n_bins, None, starts, bin_counts, value_range
         )
         return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
     n_rows = (len(starts) - 1) * len(z)
@@ -274,7 +274,7 @@ def _compose_kernel(
     tl.store(cost + row, tl.sum(moved * square, 0) / (3.0 * total_p))
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -283,7 +283,7 @@ def compose(
     hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
     if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
-        return reference.compose(
+        return reference.compose_histograms(
             counts_p.double(),
             lo_p.double(),
             hi_p.double(),

@@ -27,9 +27,9 @@ from torch import Tensor
 from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
     Batches,
-    divide,
-    divide_per_class,
     even_parts,
+    make_batches,
+    make_batches_per_class,
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices
@@ -115,10 +115,12 @@ def divide_among_steps(
     """
     n_classes = plan.n_separate_classes
     if n_classes and codes_p is not None and codes_q is not None:
-        return divide_per_class(plan.batch_size, codes_p, codes_q, n_classes, seed)
+        return make_batches_per_class(
+            plan.batch_size, codes_p, codes_q, n_classes, seed
+        )
     if plan.amplifier == 0:  # the flow ignores the labels
         codes_p = None
-    return divide(
+    return make_batches(
         plan.n_moved, data.n, plan.batch_size, codes_p, codes_q, seed, data.device
     )
 

@@ -353,11 +353,11 @@ class RunningPictures:
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
-        self.stage_pictures = divide_among_stages(
+        self.stage_indices = divide_among_stages(
             plan, data, planned.seed.child("batches")
         )
         self.batches = Batches()  # a step uses all pictures of its stage
-        if not self.stage_pictures:
+        if not self.stage_indices:
             self.batches = _batches_of_steps(planned, self.classes)
 
         # The pictures of which mosaics are made; None if particles start as noise.
@@ -398,7 +398,7 @@ class RunningPictures:
             seed = planned.seed.child("data", stage_index)
             if every_step:
                 seed = seed.child(step_index)
-            if self.stage_pictures:
+            if self.stage_indices:
                 return self._pictures_of_stage(stage_index, seed)
             return planned.data.cloud(seed).part(self.batches.order)
 
@@ -406,7 +406,7 @@ class RunningPictures:
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        indices = self.stage_pictures[stage_index % len(self.stage_pictures)]
+        indices = self.stage_indices[stage_index % len(self.stage_indices)]
         cloud = self.planned.data.cloud(seed, indices)
         n_classes = self.planned.plan.n_separate_classes
         if n_classes == 0 or cloud.y is None:
@@ -468,8 +468,8 @@ def _encode_observed(planned: PlannedPictures, share: Shard) -> Tensor:
     data = planned.data
     n_kept = planned.plan.n_particles
     seed = planned.seed.child("conditions")
-    pictures_of_kept = conditions.even_rows(data.n, n_kept, seed)
-    pictures_of_others = conditions.even_rows(
+    pictures_of_kept = conditions.even_indices(data.n, n_kept, seed)
+    pictures_of_others = conditions.even_indices(
         data.n, share.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[share.slice]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compact import CompactMap, ModelStep
+from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import Flow, ParticleNoise
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -138,7 +138,7 @@ class FittedPictures(HasConditions):
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
-            if isinstance(step.map, CompactMap):
+            if isinstance(step.map, CompressedMap):
                 n_values = step.map.n_maps * (step.map.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
         return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
 from sliceflow.engine.frames import FrameKind, FrameLike
 from sliceflow.engine.random import Seed
@@ -53,10 +53,10 @@ class LevelFlow:
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
-            n_shared = 0
+            n_shared_classes = 0
             if plan.classes_share_maps:
-                n_shared = plan.n_conditions
-            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared)
+                n_shared_classes = plan.n_conditions
+            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
@@ -232,7 +232,7 @@ def replay_with_snapshots(
 
     def record(step: Step) -> None:
         if step.steps_before + 1 in recorded_steps:
-            snapshots.append(step.positions())
+            snapshots.append(step.current_points())
 
     replay(flow, model, particles, noise, record)
     snapshots.append(particles.x)
@@ -246,6 +246,11 @@ class MaskedFrameKind:
     level: PyramidLevel
     kind: Tiles | RandomPatches  # on the coefficients of the level
     known_values: Tensor  # (d, 1), True where a pixel never moves
+
+    @property
+    def n_directions(self) -> int | None:
+        """That of the kind of frame on the coefficients."""
+        return self.kind.n_directions
 
     def draw(
         self,
@@ -270,7 +275,7 @@ class MaskedFrame:
     level: PyramidLevel
     frame: FrameLike  # on the coefficients of the level
     known_values: Tensor  # (d, 1)
-    stored: None = None  # a model stores nothing of it
+    theta_to_store: None = None  # a model stores nothing of it
 
     @property
     def n_directions(self) -> int:
@@ -280,9 +285,9 @@ class MaskedFrame:
         """The same: what is observed is the only condition."""
         return self
 
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
-        cloud = cloud.part(columns)
+        cloud = cloud.part(indices)
         coefficients = self.level.restrict(cloud.x)
         return self.frame.project(replace(cloud, x=coefficients))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from sliceflow.engine.compact import map_bytes
+from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import (
@@ -17,7 +17,7 @@ from sliceflow.engine.transports import (
     Histogram,
     SavedTransport,
     Transport,
-    choose_transport,
+    resolve_transport,
 )
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
@@ -86,8 +86,8 @@ SINGLE_PIXEL_BINS = 512
 # Knots kept of a map: one for this many particles, between the two limits. More knots
 # follow the map better, but also its noise.
 PARTICLES_PER_KNOT = 750
-MIN_KNOTS = 16
-MAX_KNOTS = 64
+MIN_PICTURE_MAP_KNOTS = 16
+MAX_PICTURE_MAP_KNOTS = 64
 
 # Pictures of a mosaic. With fewer, parts of samples resemble training pictures more.
 MOSAIC_SIZE = 4
@@ -509,13 +509,13 @@ def choose_picture_transport(
 ) -> Transport:
     """The transport of a fit of `n_points` particles and pictures together.
 
-    It is what the user gives, or `engine.transports.choose_transport` with the bins of
+    It is what the user gives, or `engine.transports.resolve_transport` with the bins of
     pictures. `amplifier` is 0 without labels.
     """
     n_bins = N_BINS
     if 0 < amplifier < math.inf:
         n_bins = N_BINS_OF_SHARED_MAPS
-    return choose_transport(
+    return resolve_transport(
         transport,
         n_points,
         n_ranks,
@@ -537,12 +537,12 @@ def choose_knots(
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return MIN_KNOTS
+        return MIN_PICTURE_MAP_KNOTS
     particles_per_map = float(m)
     if math.isinf(amplifier):
         particles_per_map = m / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
-    return min(MAX_KNOTS, max(MIN_KNOTS, wanted))
+    return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
 
 
 def choose_patch_basis(

@@ -14,14 +14,14 @@ from torch import Tensor
 from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.batches import Target, divide_per_class, weighted_batches
+from sliceflow.engine.batches import Target, make_batches_per_class, weighted_batches
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import History, Listener
 from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
-from sliceflow.engine.transports import Auto, Histogram, choose_transport
+from sliceflow.engine.transports import Auto, Histogram, resolve_transport
 from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
@@ -149,7 +149,7 @@ class VectorAdapter:
         m = int(m)
         least = self.ranks.size
         if isinstance(rows.condition, conditions.LabelCondition):
-            least = max(least, rows.condition.width)
+            least = max(least, rows.condition.condition_dim)
         kind = f"at least {least}, one for each class and rank"
         require(m >= least, "n_particles", m, kind)
         d = rows.X.shape[1]
@@ -284,7 +284,7 @@ class VectorAdapter:
             n_conditions=rows.n_conditions,
             amplifier=amplifier,
             frame=choose_frame(parameters.frame, d, amplifier, self.ranks.size),
-            transport=choose_transport(
+            transport=resolve_transport(
                 parameters.transport,
                 n_per_map,
                 self.ranks.size,
@@ -331,7 +331,7 @@ class VectorAdapter:
         )
         settings = tuple(sampler.settings for sampler in local)
         fitted = replace(fitted, plan=plan, local=local, settings=settings)
-        numbers = conditions.even_rows(n, n_particles, seed.child("conditions"))
+        numbers = conditions.even_indices(n, n_particles, seed.child("conditions"))
         return PlannedLocalVectors(fitted, row_conditions.take(numbers), seed)
 
 
@@ -513,7 +513,7 @@ class RunningVectors:
             return flow.target(particles, data, stage_index)
         assert particles.y is not None
         assert data.y is not None
-        batches = divide_per_class(
+        batches = make_batches_per_class(
             flow.stages[stage_index].transport.max_samples if flow.stages else None,
             particles.y,
             data.y,
@@ -637,7 +637,9 @@ class RunningVectors:
 
     def _fresh_codes(self, codes_q: Tensor, n_fresh: int, seed: Seed) -> Tensor:
         """Conditions of fresh particles, in proportion, with enough of each class."""
-        numbers = conditions.stratified_rows(codes_q, n_fresh, seed.child("conditions"))
+        numbers = conditions.stratified_indices(
+            codes_q, n_fresh, seed.child("conditions")
+        )
         codes = codes_q[numbers]
         if not self.sampling_flow.conditional:
             return codes

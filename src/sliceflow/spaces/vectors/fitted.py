@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.conditions import MixedCondition
 from sliceflow.engine.flow import Flow, ParticleNoise, replay
 from sliceflow.engine.frames import (

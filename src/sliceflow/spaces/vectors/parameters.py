@@ -72,7 +72,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     if isinstance(frame, str):
         is_frame = frame in FRAME_KINDS
     else:
-        is_frame = hasattr(frame, "draw")
+        is_frame = hasattr(frame, "draw") and hasattr(frame, "n_directions")
     kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
     require(is_frame, "frame", frame, kind)
 

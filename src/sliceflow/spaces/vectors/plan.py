@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
-from sliceflow.engine.compact import MAX_JUMPS
+from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import (
     Condition,
     ContinuousCondition,
@@ -44,7 +44,7 @@ MAX_FRESH_PROJECTIONS = 1 << 18
 # A rare class that shares its maps with others should have this many knots of a map,
 # unless a map would then need more than the maximum.
 KNOTS_OF_RAREST_CLASS = 32
-MAX_KNOTS = 4096
+MAX_SHARED_MAP_KNOTS = 4096
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
 # Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
@@ -102,7 +102,9 @@ class VectorPlan(Plan):
     @property
     def n_directions(self) -> int:
         """The directions of a step."""
-        return max(getattr(self.frame, "n_directions", 0), self.n_columns)
+        if self.frame.n_directions is None:
+            return self.n_columns
+        return max(self.frame.n_directions, self.n_columns)
 
     @property
     def n_bins(self) -> int:
@@ -343,7 +345,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     sizes = torch.bincount(codes)
     rarest = int(sizes[sizes > 0].min())
     wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
-    return max(n_knots, min(wanted, MAX_KNOTS))
+    return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
 def choose_frame(
