@@ -45,6 +45,7 @@ FLOORS = (
         "fields",
         "number_formats",
         "wording",
+        "arrays",
     ),
 )
 # Exceptions on one floor: the page is a command, small modules use errors and wording.

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
@@ -62,10 +63,10 @@ class Posterior:
 
     def __init__(
         self,
-        theta: np.ndarray,
-        x: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
+        theta: Floats,
+        x: Floats,
+        low: Floats,
+        high: Floats,
         dtype: Dtype = "float64",
         verbose: bool = False,
     ) -> None:
@@ -75,7 +76,7 @@ class Posterior:
         self.high = high
         self.dtype: Dtype = dtype
         self.verbose = verbose
-        self.default_x: np.ndarray | None = None
+        self.default_x: Floats | None = None
         self._units = Units.fit_to(theta, standardize=True)
         self._condition = ContinuousCondition.fit_to(x)
         self._local_sampler = LocalSampler.fit(
@@ -184,10 +185,10 @@ class Posterior:
         )
         file.save(path, saved)
 
-    def _as_tensor(self, theta: np.ndarray) -> Tensor:
+    def _as_tensor(self, theta: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(theta.astype(self.dtype)))
 
-    def _one_observation(self, x: Any) -> np.ndarray:
+    def _one_observation(self, x: Any) -> Floats:
         """One observation (1, l), checked; the default one for None."""
         observations = self._observations(x)
         if len(observations) > 1:
@@ -197,7 +198,7 @@ class Posterior:
             )
         return observations
 
-    def _observations(self, x: Any) -> np.ndarray:
+    def _observations(self, x: Any) -> Floats:
         """Observations (q, l), checked; the default one for None."""
         if x is None:
             x = self.default_x
@@ -219,9 +220,7 @@ class Posterior:
         _check_values("x", observations, "observations must be finite")
         return observations
 
-    def _draw(
-        self, observations: np.ndarray, n: int, random_state: RandomState
-    ) -> np.ndarray:
+    def _draw(self, observations: Floats, n: int, random_state: RandomState) -> Floats:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         require(n >= 1, "n_samples", n, "at least 1")
         rng = np.random.default_rng(random_state)
@@ -236,7 +235,7 @@ class Posterior:
                 print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
         return samples
 
-    def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
+    def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
         """n samples (q, n, d) at encoded observations y (q, l), between the bounds.
 
         Samples outside are replaced by fresh ones that are inside. If these do not
@@ -250,19 +249,19 @@ class Posterior:
             samples[i, outside[: len(inside)]] = inside
         return self._reflect(samples)
 
-    def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
+    def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
         """n samples (q, n, d) at encoded observations y (q, l), beyond bounds, too."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(y, n, seed)
         columns = samples.flatten(0, 1).T
         return self._units.decode(columns).view(samples.shape).numpy()
 
-    def _is_outside(self, theta: np.ndarray) -> np.ndarray:
+    def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of a sample (…, d) is beyond its bounds, (…)."""
         beyond = (theta < self.low) | (theta > self.high)
         return np.asarray(beyond.any(-1))
 
-    def _reflect(self, samples: np.ndarray) -> np.ndarray:
+    def _reflect(self, samples: Floats) -> Floats:
         """Samples (…, d), where what is beyond a bound is mirrored at it.
 
         What is then beyond the other bound is moved onto that.
@@ -340,7 +339,7 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     return loaded
 
 
-def _check_simulations(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
     """Parameters (n, d) and simulations (n, l) in float64."""
     theta = _as_rows("theta", theta)
     x = _as_rows("x", x)
@@ -352,7 +351,7 @@ def _check_simulations(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
     return theta, x
 
 
-def _as_rows(name: str, values: Any) -> np.ndarray:
+def _as_rows(name: str, values: Any) -> Floats:
     """What the user gave as `name` as rows (n, d) in float64, checked."""
     rows = np.asarray(from_tensor(values), dtype=np.float64)
     if rows.ndim == 1:
@@ -365,7 +364,7 @@ def _as_rows(name: str, values: Any) -> np.ndarray:
     return rows
 
 
-def _check_values(name: str, rows: np.ndarray, hint: str) -> None:
+def _check_values(name: str, rows: Floats, hint: str) -> None:
     """Raise a `DataError` for the first value that is not finite, or too large."""
     with np.errstate(invalid="ignore"):
         wrong = np.argwhere(~(np.abs(rows) <= MAX_MAGNITUDE))
@@ -378,7 +377,7 @@ def _check_values(name: str, rows: np.ndarray, hint: str) -> None:
     raise DataError(f"{name} contains {value}", hint, row=row, column=column)
 
 
-def _check_bounds(bounds: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
     if bounds is None:
         bounds = (-np.inf, np.inf)
@@ -398,7 +397,7 @@ def _check_bounds(bounds: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return low, high
 
 
-def _is_between(theta: np.ndarray, low: np.ndarray, high: np.ndarray) -> bool:
+def _is_between(theta: Floats, low: Floats, high: Floats) -> bool:
     """Whether low < high, with all parameters (n, d) between them."""
     return bool((low < high).all() and ((theta >= low) & (theta <= high)).all())
 

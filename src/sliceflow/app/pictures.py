@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.server import JsonObject, Request
 from sliceflow.errors import DataError, HintedError, ParameterError
@@ -46,7 +47,7 @@ def class_named(
     return classes[label]
 
 
-def as_bytes(pictures: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+def as_bytes(pictures: NDArray[Any], n_pixel_values: int | None) -> NDArray[np.uint8]:
     """Pictures (…, h, w[, c]) as bytes from 0 to 255.
 
     Floats are from 0 to 1; whole pixels are below `n_pixel_values`.
@@ -58,7 +59,7 @@ def as_bytes(pictures: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
     return np.asarray(scaled.clip(0, 255).astype(np.uint8))
 
 
-def as_image(pixels: np.ndarray) -> Image:
+def as_image(pixels: NDArray[Any]) -> Image:
     """Bytes (h, w) or (h, w, c) as a picture of Pillow, one pixel for one pixel."""
     from PIL import Image
 
@@ -156,7 +157,7 @@ class Gallery:
     def __init__(
         self,
         runs: Sequence[Run],
-        read_pictures: Callable[[Path, Layout], np.ndarray],
+        read_pictures: Callable[[Path, Layout], NDArray[Any]],
     ) -> None:
         self.runs = runs
         self.lock = threading.RLock()
@@ -272,7 +273,7 @@ class Gallery:
             raise DataError(f"{run.name} {error.fact}", hint) from error
         return {"pictures": run.as_addresses(completions[0])}
 
-    def _decode(self, body: bytes, layout: Layout) -> np.ndarray:
+    def _decode(self, body: bytes, layout: Layout) -> NDArray[Any]:
         """A picture (1, h, w[, c]), read as the command line reads files."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "picture")

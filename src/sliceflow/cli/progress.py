@@ -36,13 +36,13 @@ class StageEvent(Protocol):
 
 
 class PlannedStage(Protocol):
-    """A planned stage of pictures: steps at a resolution of h×w pixels."""
+    """A planned stage of pictures: steps at a resolution of height×width pixels."""
 
     @property
-    def h(self) -> int: ...
+    def height(self) -> int: ...
 
     @property
-    def w(self) -> int: ...
+    def width(self) -> int: ...
 
     @property
     def n_steps(self) -> int: ...

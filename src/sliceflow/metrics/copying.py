@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import nearest
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
@@ -173,7 +175,7 @@ def memorized_rate(
     return float(np.mean(rates))
 
 
-def _neighbour_ratios(rows: Any, train: np.ndarray, device: str) -> np.ndarray:
+def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
     """Distances to the nearest train row over those to the tenth, (n,)."""
     distances, _ = nearest(rows, train, _N_COMPARED_NEIGHBOURS, device=device)
     tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
@@ -181,13 +183,13 @@ def _neighbour_ratios(rows: Any, train: np.ndarray, device: str) -> np.ndarray:
 
 
 def nearest_pictures(
-    images: np.ndarray,
-    train: np.ndarray,
+    images: NDArray[Any],
+    train: NDArray[Any],
     k: int = 5,
     *,
     mirror: bool = False,
     device: str = "auto",
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray[Any], Floats]:
     """The k training pictures nearest to each image, and their distances (n, k).
 
     The pictures are (n, k, h, w[, c]). Distances are in units of pixel values, such as
@@ -261,7 +263,7 @@ def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -
     return share > _MAX_COPIES_RATIO * reference or ratio < _MIN_NN_RATIO
 
 
-def share_of_copies(sample_distances: np.ndarray, real_distances: np.ndarray) -> float:
+def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
     """`copies` from the distances of samples and of real rows to their nearest rows."""
     limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
     share = float(np.mean(sample_distances < limit))
@@ -281,7 +283,7 @@ def nearest_distances(
     mirror: bool = False,
     device: str = "auto",
     leave_out_itself: bool = False,
-) -> np.ndarray:
+) -> Floats:
     """Distances (n,) of rows to their nearest train row.
 
     With `mirror`, mirror images of train rows count as train rows.
@@ -297,7 +299,7 @@ def nearest_distances(
 
 def _train_distances(
     samples: Any, train: Any, test: Any, mirror: bool, device: str
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray[Any], Floats]:
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
     if test is None:
         real_distances = nearest_distances(
@@ -319,7 +321,7 @@ def _train_distances(
     return sample_distances, real_distances
 
 
-def _with_mirror_images(rows: Any, mirror: bool) -> list[np.ndarray]:
+def _with_mirror_images(rows: Any, mirror: bool) -> list[NDArray[Any]]:
     """The rows; with `mirror` their mirror images, too."""
     rows = np.asarray(from_tensor(rows))
     if not mirror:

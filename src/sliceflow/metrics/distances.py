@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
@@ -31,7 +33,7 @@ def sliced_wasserstein(
     *,
     n_directions: int = 1000,
     seed: int = 0,
-    directions: np.ndarray | None = None,
+    directions: Floats | None = None,
 ) -> float:
     """Sliced 2-Wasserstein distance between two samples, exact on each direction.
 
@@ -63,7 +65,7 @@ def sliced_wasserstein(
     return float(np.sqrt(total / len(directions)))
 
 
-def _as_float64(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
     """Two samples as rows of equally many float64 numbers."""
     a = as_rows(a, "a").astype(np.float64)
     b = as_rows(b, "b").astype(np.float64)
@@ -119,7 +121,7 @@ def frechet_distance_pca(
     return frechet_distance((samples - mean) @ axes.T, (test - mean) @ axes.T)
 
 
-def principal_axes(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+def principal_axes(rows: NDArray[Any], n: int) -> tuple[Floats, Floats]:
     """The mean (d,) of rows, and their n leading principal axes (n, d)."""
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean
@@ -131,7 +133,7 @@ def principal_axes(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return mean, vectors.T[::-1][:n]
 
 
-def _covariance_root(x: np.ndarray) -> np.ndarray:
+def _covariance_root(x: Floats) -> Floats:
     """R with RᵀR the covariance of x, of at most d rows."""
     n, d = x.shape
     centred = (x - x.mean(axis=0)) / np.sqrt(n - 1)
@@ -218,8 +220,8 @@ def two_sample_accuracy(
 
 
 def fid(
-    samples: np.ndarray,
-    real: np.ndarray,
+    samples: NDArray[Any],
+    real: NDArray[Any],
     *,
     n_pixel_values: int = 256,
     weights: str | os.PathLike[str] | None = None,

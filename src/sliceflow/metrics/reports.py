@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
@@ -326,7 +327,7 @@ def _infer_kind(train: Any) -> Kind:
     return "pictures"
 
 
-def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> np.ndarray:
+def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
     as_rows(array, name)  # refuses what are no finite numbers

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
@@ -263,7 +264,7 @@ class Checkpoints:
         if failure:
             raise OSError(failure)
 
-    def _gather(self, t: Tensor) -> np.ndarray:
+    def _gather(self, t: Tensor) -> NDArray[Any]:
         """The columns of all ranks on the main rank; none on the others."""
         parts = []
         for _, part in self._ranks.columns(t):

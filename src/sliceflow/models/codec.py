@@ -48,6 +48,7 @@ from typing import (
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.fields import Array, Label
@@ -78,13 +79,13 @@ _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
-def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
+def encode(value: Any) -> tuple[bytes, dict[str, NDArray[Any]]]:
     """The header and the packed arrays of a dataclass's object.
 
     Raises a ValueError for what `decode` would not accept.
     """
     schema = _struct(type(value))
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
     try:
         msgspec.msgpack.decode(header, type=schema)
@@ -96,7 +97,7 @@ def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
 def decode(
     kind: type[T],
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
     device: torch.device | str = "cpu",
 ) -> T:
     """The object of the dataclass `kind`, its tensors on `device`.
@@ -286,7 +287,7 @@ def _options(annotation: Any) -> Sequence[Any]:
     return [annotation]
 
 
-def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise a ValueError unless the arrays of an object, by field, fit `Array`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
@@ -321,7 +322,7 @@ def _check_shape(
 
 
 def _object_to_node(
-    value: Any, path: str, arrays: dict[str, np.ndarray]
+    value: Any, path: str, arrays: dict[str, NDArray[Any]]
 ) -> _ObjectNode:
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
@@ -354,7 +355,7 @@ def _object_to_node(
     return _STRUCTS[cls](**nodes)
 
 
-def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+def _to_node(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     """The node of any value but an array or a label."""
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
@@ -391,7 +392,7 @@ def _scalar_to_node(value: Any, path: str) -> Any:
     return value
 
 
-def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
+def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
     """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
@@ -399,7 +400,7 @@ def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
     return node
 
 
-def _as_numpy(array: Any) -> np.ndarray:
+def _as_numpy(array: Any) -> NDArray[Any]:
     """A tensor on any device, or an array, as an array."""
     if isinstance(array, Tensor):
         return array.detach().cpu().numpy()
@@ -413,7 +414,7 @@ def _as_numpy(array: Any) -> np.ndarray:
 class _Reader:
     """Makes objects of nodes."""
 
-    unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
+    unread: dict[str, NDArray[Any]]  # the packed arrays that no object has taken yet
     device: torch.device | str  # of tensors
 
     def object(self, node: _ObjectNode, path: str) -> Any:
@@ -459,7 +460,7 @@ class _Reader:
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: Array) -> np.ndarray:
+    def _array(self, path: str, about: Array) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)
@@ -476,7 +477,7 @@ def _label(node: Any) -> Any:
     return node
 
 
-def _label_array(node: _LabelArrayNode) -> np.ndarray:
+def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
     # numpy would accept more than names of types: lists of them, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
@@ -496,7 +497,7 @@ def _label_array(node: _LabelArrayNode) -> np.ndarray:
     return array
 
 
-def _as_labels(array: np.ndarray) -> list[Any]:
+def _as_labels(array: NDArray[Any]) -> list[Any]:
     """The labels of an array as Python's objects, dates as integers."""
     if array.dtype.kind in "mM":
         array = array.view(np.int64)

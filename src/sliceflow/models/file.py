@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import torch
 import zstandard
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
@@ -139,7 +140,7 @@ def write(
     path: str | os.PathLike[str],
     kind: str,
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write a header and arrays, of the dataclass of this name."""
     envelope = Envelope(FORMAT, sliceflow.__version__, kind, msgspec.Raw(header))
@@ -155,7 +156,7 @@ def write(
 
 def parse(
     content: bytes, budget: MemoryBudget
-) -> tuple[str, bytes, dict[str, np.ndarray]]:
+) -> tuple[str, bytes, dict[str, NDArray[Any]]]:
     """The name of the dataclass, its header and the arrays of a file.
 
     Memory is counted by the `budget` before it is allocated. A ValueError if the file
@@ -187,7 +188,7 @@ def _refuse_old_file(content: bytes) -> None:
         )
 
 
-def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
+def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
     """The tensors of a file, whose checksum zstd compares."""
     try:
         size = zstandard.frame_content_size(content)
@@ -199,7 +200,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
             content, allow_extra_data=False
         )
         _check_header_size(int.from_bytes(unzipped[:8], "little"), budget)
-        tensors: dict[str, np.ndarray] = from_safetensors(unzipped)
+        tensors: dict[str, NDArray[Any]] = from_safetensors(unzipped)
     except (zstandard.ZstdError, SafetensorError) as error:
         raise ValueError(
             f"it is not a sliceflow file, or is damaged: {error}; copy or save it again"

@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
-from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -96,9 +95,18 @@ class _SavedTypes(NamedTuple):
     parameters: Any  # the parameters of the constructor
 
 
-@cache
+# By class of estimators.
+_SAVED_TYPES: dict[type, _SavedTypes] = {}
+
+
 def _saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
-    """The dataclasses of a class of estimators; the file says the name of the first."""
+    """The dataclasses of a class of estimators, made once."""
+    if estimator_type not in _SAVED_TYPES:
+        _SAVED_TYPES[estimator_type] = _make_saved_types(estimator_type)
+    return _SAVED_TYPES[estimator_type]
+
+
+def _make_saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
     fitted_type, rows_type = estimator_type._saved_types
     parameters_type = _parameters_type(estimator_type)
     parts: list[tuple[str, Any]] = [

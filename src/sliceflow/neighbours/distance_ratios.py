@@ -16,6 +16,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.neighbours.search import build_index, query_index
 
 # Draws are not nearer to rows than rows are to each other if the ratio of the distances
@@ -36,9 +37,7 @@ _N_HALVINGS = 7
 _MAX_MEASURED_ROWS = 4_000
 
 
-def median_distance_ratio(
-    sample_distances: np.ndarray, row_distances: np.ndarray
-) -> float:
+def median_distance_ratio(sample_distances: Floats, row_distances: Floats) -> float:
     """The median distance of samples to rows, over the median distance between rows."""
     return float(np.median(sample_distances) / np.median(row_distances))
 

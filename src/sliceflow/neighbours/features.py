@@ -16,6 +16,7 @@ import torch
 from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 
 # Quantiles of a heavy-tailed column; its scores are interpolated between them.
@@ -53,7 +54,7 @@ _MIN_ROWS_PER_LEAF = 5
 _MAX_NUMBERS = 1 << 24
 
 
-def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
+def heavy_tail(column: Floats) -> tuple[float, float] | None:
     """The median of a heavy-tailed column, and the median distance of others to it.
 
     Others are the values that differ from it. None if the column is not heavy-tailed.
@@ -80,11 +81,11 @@ def inverse_deviation(y: Tensor) -> Tensor:
 class NormalScores:
     """Distinct quantiles of a column, increasing, and the normal quantiles for them."""
 
-    quantiles: np.ndarray
-    scores: np.ndarray
+    quantiles: Floats
+    scores: Floats
 
     @classmethod
-    def fit(cls, column: np.ndarray) -> NormalScores:
+    def fit(cls, column: Floats) -> NormalScores:
         """The scores of a column (n,); equal quantiles have their mean level."""
         levels = np.linspace(0, 1, _N_QUANTILES)
         all_quantiles = np.quantile(column, levels, method="nearest")
@@ -96,7 +97,7 @@ class NormalScores:
         inner_levels = torch.from_numpy(mean_levels.clip(margin, 1 - margin))
         return cls(quantiles, torch.special.ndtri(inner_levels).numpy())
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
+    def __call__(self, values: Floats) -> Floats:
         """Scores of values (n,), linear between quantiles and constant beyond them."""
         return np.asarray(np.interp(values, self.quantiles, self.scores))
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
@@ -234,7 +235,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             return torch.from_numpy(completed)
         return completed
 
-    def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
+    def _kept_pictures(self, fitted: FittedPictures) -> NDArray[Any]:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
         rows = self._rows_for_file()  # as a loaded model would have them
         if rows is not None:

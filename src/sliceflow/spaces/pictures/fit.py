@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow.arrays import Mask
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
@@ -239,7 +241,7 @@ class PictureAdapter:
         return plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
 
 
-def _warn_if_dark(pixels: np.ndarray, n_pixel_values: int) -> None:
+def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
     """Warn if integer pixels probably have fewer values than `n_pixel_values`."""
     brightest = int(pixels.max())
     if 0 < brightest < n_pixel_values // DARK_DIVISOR:
@@ -251,7 +253,7 @@ def _warn_if_dark(pixels: np.ndarray, n_pixel_values: int) -> None:
         warnings.warn(warning, stacklevel=6)  # where the user calls fit
 
 
-def _check_labels(y: Any, n: int) -> np.ndarray:
+def _check_labels(y: Any, n: int) -> NDArray[Any]:
     """The labels of n pictures as an array (n,)."""
     labels = np.atleast_1d(conditions.as_array(y, "labels"))
     if len(labels) != n:
@@ -286,7 +288,7 @@ class PlannedPictures:
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
     particle_conditions: ParticleConditions | None
-    observed: np.ndarray | None  # (h, w), True where a pixel is known
+    observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
 

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Between
@@ -106,7 +107,7 @@ class Layout:
         """d = C·H·W, the number of values of a picture."""
         return math.prod(self.shape)
 
-    def read(self, X: Any) -> np.ndarray:
+    def read(self, X: Any) -> NDArray[Any]:
         """The user's pictures, checked, as pixels (n, C, H, W).
 
         Integers become bytes or int32. Floats stay as they are, but float16 becomes
@@ -121,7 +122,7 @@ class Layout:
         # torch wants arrays in row-major order that can be written to.
         return np.require(pixels, requirements=["C", "W"])
 
-    def _check_kind(self, array: np.ndarray) -> None:
+    def _check_kind(self, array: NDArray[Any]) -> None:
         """Raise a `DataError` for pictures of another size or type than this layout."""
         expected: tuple[int, ...] = (self.height, self.width)
         if self.channels is not None:
@@ -145,7 +146,7 @@ class Layout:
                 "[0, 1]"
             )
 
-    def _check_range(self, array: np.ndarray) -> None:
+    def _check_range(self, array: NDArray[Any]) -> None:
         """Raise a `DataError` for pixels out of range, or NaN."""
         low = array.min()
         high = array.max()
@@ -235,7 +236,7 @@ class Layout:
         channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
         return self.to_user_format(channels_last.contiguous().cpu().numpy())
 
-    def to_user_format(self, array: np.ndarray) -> Any:
+    def to_user_format(self, array: NDArray[Any]) -> Any:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:
@@ -249,9 +250,7 @@ class Layout:
         mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
         return torch.cat((pixels, mirrored), dim=1)
 
-    def known_values(
-        self, mask: np.ndarray | None, device: torch.device
-    ) -> Tensor | None:
+    def known_values(self, mask: Mask | None, device: torch.device) -> Tensor | None:
         """A mask (H, W) of known pixels, repeated for every channel: (C·H·W, 1).
 
         It is True for the values of a column that belong to a known pixel. None if
@@ -263,11 +262,11 @@ class Layout:
         return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
-def as_array(X: Any) -> np.ndarray:
+def as_array(X: Any) -> NDArray[Any]:
     """The user's pictures of any type as an array, in native byte order."""
     X = unmasked(from_tensor(X), "the pictures")
     try:
-        array: np.ndarray = np.asarray(X)
+        array: NDArray[Any] = np.asarray(X)
         dtype: DTypeLike = array.dtype.newbyteorder("=")
         if array.dtype == np.longdouble:
             dtype = np.float64
@@ -278,7 +277,7 @@ def as_array(X: Any) -> np.ndarray:
         ) from error
 
 
-def _check_shape(array: np.ndarray) -> None:
+def _check_shape(array: NDArray[Any]) -> None:
     """Raise a `DataError` for an array that does not have the shape of pictures."""
     fact = f"pictures have shape {array.shape}"
     if array.ndim not in (3, 4):
@@ -306,25 +305,25 @@ def _n_values_of(dtype: np.dtype) -> int:
 MaskName = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
-def _top(h: int, w: int) -> np.ndarray:
+def _top(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[: h // 2] = True
     return mask
 
 
-def _left(h: int, w: int) -> np.ndarray:
+def _left(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[:, : w // 2] = True
     return mask
 
 
-def _center(h: int, w: int) -> np.ndarray:
+def _center(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
     return mask
 
 
-MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
+MASKS: dict[str, Callable[[int, int], Mask]] = {
     "top": _top,
     "bottom": lambda h, w: ~_top(h, w),
     "left": _left,
@@ -334,7 +333,7 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 }
 
 
-def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarray:
+def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> Mask:
     """A mask (h, w) of booleans, True where a pixel is known, from a name or an array.
 
     `parameter` is what the user calls it, for errors.
@@ -347,7 +346,7 @@ def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarra
                 parameter, mask, f"is not one of {sorted(MASKS)}, nor a mask"
             )
         return MASKS[mask](h, w)
-    array: np.ndarray = np.asarray(unmasked(mask, parameter))
+    array: NDArray[Any] = np.asarray(unmasked(mask, parameter))
     if array.shape != (h, w) or array.dtype != bool:
         raise DataError(
             f"{parameter} has shape {array.shape} and dtype {array.dtype}",

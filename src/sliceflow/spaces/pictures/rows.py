@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import conditions
@@ -62,12 +63,12 @@ class PictureRows(ArrayRows):
         self.layout.read(self.pictures)
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[Any]:
         """This rank's pixels (n, c, h, w)."""
         return self.pixels
 
     def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
+        self, values: NDArray[Any], row_conditions: RowConditions | None
     ) -> Self:
         """Pictures of the same layout with other pixels and labels."""
         return replace(self, pixels=values, conditions=row_conditions)
