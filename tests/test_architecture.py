@@ -52,6 +52,7 @@ FLOORS = (
 BESIDE = {("cli", "app"), ("devices", "wording")}
 BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
 BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
+BESIDE |= {(module, "arrays") for module in FLOORS[-1][:-1]}
 
 
 class Source(NamedTuple):

@@ -264,3 +264,12 @@ def test_ranks_are_uniform(name):
     task = TASKS[name]
     given_x = posterior(*task.draw(10_000, 0), bounds=task.bounds)
     assert given_x.calibrate(*task.draw(500, 1)).p_values.min() > 0.01
+
+
+def test_a_random_state_of_numpy_seeds_samples():
+    given_x = posterior(THETA, X)
+    first = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(3))
+    again = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(3))
+    other = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

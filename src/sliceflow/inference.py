@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.conditions import ContinuousCondition
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.metrics.calibration import Calibration, calibration
@@ -33,20 +33,21 @@ __all__ = ["Posterior", "load", "posterior"]
 
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
-# If samples are outside the bounds, so many times their number is drawn again. On
-# average that suffices if a ninth of the posterior is inside: 1/9 of n samples at
-# first, and 1/9 of 8n more.
+# If any of n samples are outside the bounds, 8n more are drawn to replace them. On
+# average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
+# and 8n/9 of the others.
 REDRAWN_PER_SAMPLE = 8
-# Observations whose samples are drawn at a time, and between two lines of progress; a
-# round number.
+# Observations whose samples are drawn at a time. With more, lines of progress come less
+# often; with fewer, samples take longer.
 OBSERVATIONS_PER_BATCH = 50
-# `map` draws so many samples: their kernel density takes a moment, n²/4 distances.
+# Samples that `map` draws. With more, the mode is more exact, but the kernel density
+# takes n²/4 distances.
 SAMPLES_FOR_MAP = 2_000
-# Steps of mean shift towards the mode, a round number: it starts at the densest sample.
+# Steps of mean shift towards the mode. It starts at the densest sample, near the mode:
+# fewer steps might end before it, more would not change it.
 MEAN_SHIFT_STEPS = 50
 
 Dtype = Literal["float32", "float64"]
-RandomState = int | np.random.Generator | None
 
 
 class Posterior:
@@ -223,7 +224,7 @@ class Posterior:
     def _draw(self, observations: Floats, n: int, random_state: RandomState) -> Floats:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         require(n >= 1, "n_samples", n, "at least 1")
-        rng = np.random.default_rng(random_state)
+        rng = _as_generator(random_state)
         y = self._condition.encode(observations)
         self._local_sampler.warn_if_far(y, "x", stacklevel=3)
         q = len(observations)
@@ -250,7 +251,7 @@ class Posterior:
         return self._reflect(samples)
 
     def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
-        """n samples (q, n, d) at encoded observations y (q, l), beyond bounds, too."""
+        """n samples (q, n, d) at encoded observations y (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(y, n, seed)
         columns = samples.flatten(0, 1).T
@@ -337,6 +338,13 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
         loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
     loaded.default_x = saved.default_x
     return loaded
+
+
+def _as_generator(random_state: RandomState) -> np.random.Generator:
+    """A generator of numpy. Before version 2.2, numpy makes none of a RandomState."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.Generator(random_state._bit_generator)
+    return np.random.default_rng(random_state)
 
 
 def _check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:

@@ -38,7 +38,7 @@ _NAMES = ("digits", *sets.SETS)
 _FACE_SIZE = 64
 # Of scikit-learn's 1797 digits, this many are the test set.
 _DIGITS_TEST_SIZE = 500
-# Pixel values of arrays by their type: as many as it has, but no more than a byte has.
+# The number of pixel values of arrays of these types. All others have 256.
 _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
 
 

@@ -23,10 +23,10 @@ from sliceflow.validation import from_tensor, require
 IDEAL_COPIES = 0.01
 # `memorized_rate` compares the nearest train row with the tenth.
 _N_COMPARED_NEIGHBOURS = 10
-# A fit says nothing about copies of more rows: they are hardly copied, and the search
-# would take long.
+# A fit does not look for copies among more rows than this: so many rows are hardly
+# copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
-# Fewer particles show nothing.
+# With fewer particles, a share of copies says nothing.
 _MIN_WARNED_PARTICLES = 100
 # Particles, and also rows, whose distances are measured: enough of each that a share
 # of 2 % is still 20 of them.
@@ -57,7 +57,8 @@ def nn_ratio(
     samples, train : (n, d) and (N, d), or pictures
     test : held-out rows; None takes every train row in its turn, and its distance to
         the others
-    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    mirror : mirror images of train rows count as train rows; for flows that were
+        fitted with ``mirror=True``
 
     Examples
     --------
@@ -183,18 +184,18 @@ def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
 
 
 def nearest_pictures(
-    images: NDArray[Any],
+    pictures: NDArray[Any],
     train: NDArray[Any],
     k: int = 5,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> tuple[NDArray[Any], Floats]:
-    """The k training pictures nearest to each image, and their distances (n, k).
+    """The k training pictures nearest to each picture, and their distances (n, k).
 
-    The pictures are (n, k, h, w[, c]). Distances are in units of pixel values, such as
-    0 to 255. With `mirror`, for flows that were fitted to mirror images, too, the
-    nearer of a training picture and its mirror image is shown.
+    The training pictures are (n, k, h, w[, c]). Distances are in units of pixel values,
+    such as 0 to 255. With `mirror`, for flows that were fitted with ``mirror=True``,
+    the nearer of a training picture and its mirror image is shown.
 
     Examples
     --------
@@ -205,24 +206,25 @@ def nearest_pictures(
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
     versions = _with_mirror_images(train, mirror)
-    pictures = np.concatenate(versions)
+    candidates = np.concatenate(versions)
     # A picture and its mirror image may both be found: of these, the nearer counts.
-    n_searched = min(len(versions) * k, len(pictures))
-    distances, indices = nearest(images, pictures, n_searched, device=device)
-    picture_numbers = indices % len(train)
-    columns = np.empty((len(images), k), int)
-    for row, numbers in enumerate(picture_numbers):
-        _, first_columns = np.unique(numbers, return_index=True)
-        columns[row] = np.sort(first_columns)[:k]
+    n_searched = min(len(versions) * k, len(candidates))
+    distances, indices = nearest(pictures, candidates, n_searched, device=device)
+    train_indices = indices % len(train)  # the same for a picture and its mirror image
+    columns = np.empty((len(pictures), k), int)
+    for i, found in enumerate(train_indices):
+        _, first_columns = np.unique(found, return_index=True)
+        columns[i] = np.sort(first_columns)[:k]
     chosen = np.take_along_axis(indices, columns, 1)
-    return pictures[chosen], np.take_along_axis(distances, columns, 1)
+    return candidates[chosen], np.take_along_axis(distances, columns, 1)
 
 
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
-    """What shows that particles copy rows, such as "copies 0.20, NN ratio 0.61".
+    """The evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
-    It is empty if nothing does, or if there are too few of them or too many. `pairs`
-    are rows (n, d) and particles (m, d) of each flow, such as one of each class.
+    The text is empty if there is no evidence, or if there are too few particles or rows
+    to tell, or too many rows to search. `pairs` are rows (n, d) and particles (m, d),
+    such as those of each class.
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)
@@ -322,7 +324,7 @@ def _train_distances(
 
 
 def _with_mirror_images(rows: Any, mirror: bool) -> list[NDArray[Any]]:
-    """The rows; with `mirror` their mirror images, too."""
+    """The rows and, with `mirror`, their mirror images."""
     rows = np.asarray(from_tensor(rows))
     if not mirror:
         return [rows]

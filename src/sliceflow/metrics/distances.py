@@ -16,12 +16,14 @@ from sliceflow.errors import DataError
 from sliceflow.metrics.rows import as_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
 
-# Directions whose projections are in memory at a time.
+# Directions whose projections are in memory at a time. More take more memory; fewer
+# are slower.
 _DIRECTIONS_PER_BLOCK = 64
-# The two-sample test has five folds. From this many rows on it has three, to save time:
-# a classifier learns enough from two thirds of them.
-_MANY_ROWS = 1_000
+# The two-sample test has five folds, as is usual.
 _N_FOLDS = 5
+# With this many rows or more it has three folds, to save time: a classifier learns
+# enough from two thirds of them.
+_MANY_ROWS = 1_000
 _N_FOLDS_OF_MANY_ROWS = 3
 # Every fold needs a row of each sample.
 _MIN_ROWS = _N_FOLDS
@@ -231,8 +233,8 @@ def fid(
 
     By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``,
     which downloads the network on first use. It depends on the counts: the usual one
-    compares 50,000 samples with all training pictures. Real rows
-    score ``fid(test, train)``.
+    compares 50,000 samples with all training pictures. Real rows score
+    ``fid(test, train)``.
 
     Parameters
     ----------
@@ -270,16 +272,16 @@ def fid(
     return float(metrics["frechet_inception_distance"])
 
 
-def _as_dataset(images: Any, n_pixel_values: int) -> Any:
+def _as_dataset(pictures: Any, n_pixel_values: int) -> Any:
     """Pictures as a dataset of bytes (3, h, w); grey ones get three equal channels."""
     from torch.utils.data import ConcatDataset
 
-    images = np.asarray(images)
-    if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
-        fact = f"pictures are {images.dtype} of shape {images.shape}"
+    pictures = np.asarray(pictures)
+    if pictures.ndim not in (3, 4) or pictures.dtype.kind not in "iu":
+        fact = f"pictures are {pictures.dtype} of shape {pictures.shape}"
         raise DataError(fact, "pass whole numbers")
-    n, height, width = images.shape[:3]
-    pixels = (images * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
+    n, height, width = pictures.shape[:3]
+    pixels = (pictures * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
     pixels = pixels.reshape(n, height, width, -1)
     pixels = np.broadcast_to(pixels, (n, height, width, 3))
     channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

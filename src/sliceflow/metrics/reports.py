@@ -34,8 +34,9 @@ Kind = Literal["vectors", "pictures", "tables"]
 # Fewer samples, training rows or held-out rows cannot be compared.
 _MIN_ROWS = 10
 # With fewer held-out rows, the verdict says that the metrics are rough.
-_MIN_EXACT_ROWS = 100
-# Rows of each kind that are compared, at most: some seconds on a CPU, and on a GPU.
+_MIN_PRECISE_ROWS = 100
+# The most samples, training rows and held-out rows that are compared. More rows make
+# metrics more exact; the comparison takes some seconds with these.
 _MAX_ROWS_ON_CPU = 2_000
 _MAX_ROWS_ON_GPU = 10_000
 # The verdict on a classifier: it hardly tells samples from real rows within this margin
@@ -52,10 +53,10 @@ class _MetricInfo(NamedTuple):
     """What is ideal for a metric, and what it says."""
 
     ideal: str
-    text: str  # {target} is the column that is predicted
+    meaning: str  # {target} stands for the column that is predicted
 
 
-_MEANINGS = {
+_METRICS = {
     "sliced distance": _MetricInfo(
         _AS_REAL_ROWS, "sliced 2-Wasserstein distance to held-out rows"
     ),
@@ -166,7 +167,7 @@ class Report:
                 "are in the samples"
             )
         n_test = self.counts["test"]
-        if n_test < _MIN_EXACT_ROWS:
+        if n_test < _MIN_PRECISE_ROWS:
             sentences.append(f"with {n_test} held-out rows all numbers are rough")
         return "; ".join(sentences)
 
@@ -289,9 +290,9 @@ tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     if kind == "auto":
         kind = _infer_kind(train)
     if kind == "tables":
-        for name, frame in (("samples", samples), ("train", train), ("test", test)):
-            ok = hasattr(frame, "columns")
-            require(ok, name, type(frame), "a DataFrame, as train is")
+        for name, table in (("samples", samples), ("train", train), ("test", test)):
+            is_dataframe = hasattr(table, "columns")
+            require(is_dataframe, name, type(table), "a DataFrame, as train is")
     else:
         shape = np.shape(train)[1:]
         samples = _as_array(samples, "samples", kind, shape)
@@ -356,18 +357,18 @@ def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
 
 
 def _as_metrics(scores: Scores, details: Details) -> tuple[Metric, ...]:
-    """The metrics of a report, in the order of their meanings."""
+    """The metrics of a report, in the order of `_METRICS`."""
     target = details.get("target", "")
     metrics = []
-    for name, meaning in _MEANINGS.items():
+    for name, info in _METRICS.items():
         if name not in scores:
             continue
         metric = Metric(
             name=name,
             value=scores[name].value,
             reference=scores[name].reference,
-            ideal=meaning.ideal,
-            meaning=meaning.text.format(target=target),
+            ideal=info.ideal,
+            meaning=info.meaning.format(target=target),
         )
         metrics.append(metric)
     return tuple(metrics)

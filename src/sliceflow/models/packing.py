@@ -1,11 +1,11 @@
 """Arrays in an order of bytes that compresses well, and back: the same bits.
 
-A compressor finds little in the bytes of numbers as they are. Two steps help it; both
-keep dtype and shape, and can be undone exactly:
+A compressor finds few repetitions in the bytes of numbers. Two transformations help it.
+Both keep dtype and shape, and can be undone exactly:
 
 differences  Ascending numbers and smooth pictures become small numbers.
 byte planes  The lowest bytes of all numbers come first, then the next, …: exponents and
-             zeros of high bytes, which repeat, stand together.
+             zeros of high bytes, which repeat, are then neighbours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def pack(array: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     array = np.ascontiguousarray(array)
     if n_difference_axes:
         array = _differences(array, n_difference_axes)
-    numbers_by_bytes = array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
-    planes = numbers_by_bytes.T.reshape(-1)
+    bytes_of_numbers = array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
+    planes = bytes_of_numbers.T.reshape(-1)
     return planes.view(array.dtype).reshape(array.shape)
 
 
@@ -42,8 +42,8 @@ def unpack(packed: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
 def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """Differences of the bits as integers, modulo 2^bits.
 
-    0, −1, 1, −2, … become 0, 1, 2, 3, …: the high bytes of small differences are zeros,
-    of negative ones, too.
+    The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
+    small differences are zeros, whatever their sign.
     """
     whole = array.view(f"u{array.itemsize}")
     for axis in range(-n_axes, 0):

@@ -25,10 +25,12 @@ MAX_COMPONENTS = 4
 # Iterations of expectation maximisation: a fixed number, so that all conditions of a
 # batch take the same steps.
 _EM_ITERATIONS = 12
-# Random starts of k-means, of which the best begins expectation maximisation.
+# Random starts of k-means; the best one begins expectation maximisation. More starts
+# and iterations take longer, and expectation maximisation mends rough clusters.
 _N_STARTS = 3
 _LLOYD_ITERATIONS = 4
-# Neighbours, about, that expectation maximisation sees. All have a say at the end.
+# Expectation maximisation uses about this many of the neighbours, to save time. The
+# regressions are then fitted to all.
 _EM_ROWS = 500
 # Ridge penalty of the regressions, as a share of the squares of each column: enough to
 # keep nearly equal columns of y from opposite slopes.
@@ -37,11 +39,11 @@ _RIDGE = 1e-3
 _MIN_RIDGE = 1e-9
 # The intercept should not be penalised; this only keeps the matrix invertible.
 _INTERCEPT_RIDGE = 1e-12
-# Squares of residuals are at least this share of those of x, and at least this, so
-# that a perfect regression has a finite density.
+# Sums of squared residuals are at least this share of those of x, and at least
+# _MIN_RESIDUAL_SQUARES, so that a perfect regression has a finite density.
 _MIN_UNEXPLAINED_SHARE = 1e-9
 _MIN_RESIDUAL_SQUARES = 1e-100
-# Divisors are at least these: standard deviations and clusters may be 0 and empty.
+# Added to divisors that may be 0: variances, and the weights of empty clusters.
 _TINY = 1e-300
 _MIN_CLUSTER_MASS = 1e-9
 

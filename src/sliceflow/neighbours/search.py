@@ -23,8 +23,8 @@ from sliceflow.arrays import Floats, Ints
 # cost grows quickly with the number of columns.
 _MAX_TREE_COLUMNS = 6
 _MAX_TREE_ROWS = 100_000
-# Numbers in a block of rows: 128 MiB of float64.
-_MAX_BLOCK_NUMBERS = 1 << 24
+# Values in a block of rows: 128 MiB of float64.
+_MAX_BLOCK_VALUES = 1 << 24
 # With this limit, two blocks have at most 16 million distances.
 _MAX_BLOCK_ROWS = 4096
 # Candidates beyond k whose distances are computed again in float64, because float32 may
@@ -112,7 +112,7 @@ def nearest_rows(
 
 def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
     """Slices of rows (n, d) that keep both limits of a block."""
-    size = _MAX_BLOCK_NUMBERS // rows.shape[1]
+    size = _MAX_BLOCK_VALUES // rows.shape[1]
     size = min(max(size, 1), _MAX_BLOCK_ROWS)
     for first in range(0, len(rows), size):
         yield slice(first, min(first + size, len(rows)))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
@@ -24,7 +24,7 @@ from sliceflow.spaces.pictures.inpainting import (
     complete_pictures,
     with_hidden_as_zero,
 )
-from sliceflow.spaces.pictures.layout import Layout, MaskName, as_mask
+from sliceflow.spaces.pictures.layout import Layout, MaskName, Pictures, as_mask
 from sliceflow.spaces.pictures.options import PictureOptions, Precision
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
@@ -122,7 +122,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
-        random_state: Any = None,
+        random_state: RandomState = None,
         observed: (
             MaskName | Annotated[np.ndarray, Array("h w", torch.bool)] | None
         ) = None,
@@ -158,8 +158,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         *,
         n: int = 1,
         y: Any = None,
-        random_state: Any = None,
-    ) -> Any:
+        random_state: RandomState = None,
+    ) -> Pictures:
         """Complete pictures from the part of them that is known.
 
         A model that was fitted with `observed` moves the hidden pixels by its flow. A
@@ -206,7 +206,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     def _inpaint_by_similar_pictures(
         self, fitted: FittedPictures, X: Any, mask: Any, n: int, y: Any, seed: Seed
-    ) -> Any:
+    ) -> Pictures:
         """Completions from the pictures that the model keeps, in the user's format.
 
         The parameters are those of `inpaint`.
@@ -254,10 +254,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         n_frames: int = 20,
         X: Any = None,
-    ) -> Any:
+    ) -> Pictures:
         """The samples of `sample` for the same seed, on their way from the start.
 
         Parameters
@@ -298,7 +298,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n, codes = self._codes_for(fitted, n, y, seed)
         snapshots = fitted.evolution(n, codes, seed, n_frames)
         if fitted.layout.tensor:
-            return torch.stack(snapshots)
+            return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
 
     def use_precision(self, precision: Precision) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
-from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.layout import Layout, Pictures
 from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_snapshots
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
@@ -31,10 +32,10 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
-# Offline samples of one pass over the steps of a model. On a GPU, where a small step
-# takes as long as a large one, there are more: as many as have so many values (256 MB
-# in float32), within limits.
+# Offline samples of one pass over the steps of a model, on a CPU.
 SAMPLES_PER_PASS = 1 << 13
+# On a GPU, where a small step takes as long as a large one, a pass has more samples:
+# as many as fit into MAX_VALUES_PER_PASS values (256 MB in float32), within limits.
 MAX_SAMPLES_PER_PASS = 1 << 16
 MAX_VALUES_PER_PASS = 1 << 26
 
@@ -114,7 +115,7 @@ class FittedPictures(HasConditions):
         )
         if any(step.theta is not None for step in self.steps):
             raise ValueError(
-                "a step has directions of its own, which those of pictures never have"
+                "a step stores directions, but the steps of pictures never do"
             )
 
     @property
@@ -157,7 +158,7 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
         """n samples of the classes with these codes (n,), in the user's layout."""
         return self.evolution(n, codes, seed)[0]
 
@@ -169,7 +170,7 @@ class FittedPictures(HasConditions):
         seed: Seed,
         n_snapshots: int = 1,
         known_pixels: Tensor | None = None,
-    ) -> list[Any]:
+    ) -> list[Pictures]:
         """n samples on their way from the start to the end, in the user's layout.
 
         Parameters
@@ -256,15 +257,15 @@ class FittedPictures(HasConditions):
         )
         return [by_class.unsort(x) for x in snapshots]
 
-    def _joined(self, parts: tuple[Any, ...]) -> Any:
+    def _joined(self, parts: Sequence[Pictures]) -> Pictures:
         """Pictures of several passes as one array or tensor."""
         if len(parts) == 1:
             return parts[0]
         if self.layout.tensor:
-            return torch.cat(parts)
+            return torch.cat([torch.as_tensor(part) for part in parts])
         return np.concatenate(parts)
 
-    def completions(self, X: Any, n: int, seed: Seed, n_snapshots: int = 1) -> Any:
+    def completions(self, X: Any, n: int, seed: Seed, n_snapshots: int = 1) -> Pictures:
         """n completions of each of k pictures X, on their way.
 
         Returns

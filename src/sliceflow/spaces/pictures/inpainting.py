@@ -47,11 +47,11 @@ N_RANDOM_FEATURES = 1_000
 # more neighbours.
 N_CONDITION_COMPONENTS = 20
 
-# Training pictures that a completion is drawn from, and how far draws spread around
-# them, in units of their own spread. "Completions" in benchmarks/RESULTS.md were
-# measured with these two values; there is no record of others.
+# Training pictures that a completion is drawn from, and h of `sample_neighbourhoods`,
+# how far draws go from them. "Completions" in benchmarks/RESULTS.md were measured with
+# these two values; there is no record of others.
 N_NEIGHBOURS = 100
-SPREAD = 0.4
+BANDWIDTH = 0.4
 
 # Quantiles of the monotone map of pixels, and training pictures that it is fitted to:
 # each gives hundreds of pixels.
@@ -60,7 +60,8 @@ N_TONE_PICTURES = 200
 # Added from quantile to quantile, so that they increase, as `numpy.interp` wants them.
 TONE_INCREMENT = 1e-9
 
-# One of so many draws is taken, by how well it continues the known pixels.
+# A completion is one of this many draws, chosen by how well it continues the known
+# pixels.
 DRAWS_PER_COMPLETION = 8
 # t of this choice: about how many differences side by side say the same, so that their
 # squares count as one. With a larger t the choice is more random. There is no record of
@@ -221,7 +222,7 @@ class _Completer:
         """Some training pictures, ready to be asked for x given y."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
-            bandwidth=SPREAD,
+            bandwidth=BANDWIDTH,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
         return LocalSampler(self.x[training], self.y[training], settings)
@@ -260,7 +261,7 @@ class _Completer:
         adjusted = local_rows.neighbourhoods(
             self.y[chosen], exclude=chosen, max_components=1
         )
-        x, picked = sample_neighbourhoods(adjusted, 1, SPREAD, seed)
+        x, picked = sample_neighbourhoods(adjusted, 1, BANDWIDTH, seed)
         neighbours = adjusted.rows.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
         levels = np.linspace(0, 1, N_TONE_QUANTILES)

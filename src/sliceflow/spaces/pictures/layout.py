@@ -40,6 +40,10 @@ DTYPES = (
     "float64",
 )
 
+# Pictures as the user has them: (n, h, w) or (n, h, w, c), and with more axes before
+# these where there are several of each.
+Pictures = NDArray[Any] | Tensor
+
 # Limits on what a saved model may say, so that a damaged file is refused early.
 MAX_CHANNELS = 1 << 10
 MAX_PIXEL_VALUES = 1 << 31
@@ -220,7 +224,7 @@ class Layout:
         x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
-    def write(self, x: Tensor) -> Any:
+    def write(self, x: Tensor) -> Pictures:
         """Columns (d, n) of values to pictures in the user's type and shape."""
         require_finite(x, "use an amplifier and start_noise closer to the defaults")
         values = self.n_pixel_values
@@ -236,7 +240,7 @@ class Layout:
         channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
         return self.to_user_format(channels_last.contiguous().cpu().numpy())
 
-    def to_user_format(self, array: NDArray[Any]) -> Any:
+    def to_user_format(self, array: NDArray[Any]) -> Pictures:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:

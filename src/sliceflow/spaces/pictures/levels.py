@@ -105,7 +105,7 @@ class LevelFlow:
         return precision
 
     def _stage(self, i: int, transport: Transport) -> Stage:
-        """Stage i; single pixels have maps of their own kind, which are not shrunk."""
+        """Stage i. Single pixels have another transport, whose maps are not shrunk."""
         plan = self.plan
         stage = plan.stages[i]
         channels, height, width = plan.layout.shape

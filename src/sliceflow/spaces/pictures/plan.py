@@ -525,7 +525,7 @@ def choose_picture_transport(
 
 
 def _uses_histograms(transport: str | Transport, n_points: int) -> bool:
-    """Whether a fit of so many particles and pictures would use histograms."""
+    """Whether a fit of `n_points` particles and pictures would use histograms."""
     chosen = choose_picture_transport(transport, math.inf, n_points)
     return isinstance(chosen, Histogram)
 

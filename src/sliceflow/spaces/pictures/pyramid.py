@@ -22,7 +22,7 @@ LANCZOS_LOBES = 5
 CACHE_BYTES = 1 << 25
 
 # Values (about 1 GB) that are resampled at a time, to bound the memory between the
-# products with the two axes; but at least so many columns, for speed.
+# products with the two axes. But at least MIN_COLUMNS_PER_CHUNK, for speed.
 MAX_VALUES_PER_CHUNK = 1 << 28
 MIN_COLUMNS_PER_CHUNK = 256
 

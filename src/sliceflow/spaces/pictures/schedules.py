@@ -75,7 +75,7 @@ _ENTRY = re.compile(
 def from_string(
     text: str, height: int, width: int, steps: int = 100
 ) -> list[PictureStage]:
-    """The stages of a schedule, each of so many steps, for pictures of height × width.
+    """The stages of a schedule for pictures of height × width, each of `steps` steps.
 
     The text names resolutions (of the longer side), each with patch sizes in brackets.
     ``*3`` after a bracket triples the steps of its stages, ``*0.5`` halves them, ``=4``
