@@ -76,6 +76,8 @@ _DTYPES = {
 # Stands for a dtype of torch, by its name.
 _DtypeName = Enum("_DtypeName", {name: name for name in _DTYPES})  # type: ignore[misc]
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
+# The kinds of dtypes of dates and durations, which numpy counts by integers.
+_DATE_KINDS = "mM"
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
@@ -486,11 +488,12 @@ def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     labels = list(map(_label, node.labels))
     if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
         raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
-    is_date = dtype.kind in "mM"
-    array = np.empty(len(labels), dtype=np.int64 if is_date else dtype)
-    array[:] = labels
-    if is_date:
-        array = array.view(dtype)
+    array: NDArray[Any]
+    if dtype.kind in _DATE_KINDS:
+        array = np.array(labels, np.int64).view(dtype)
+    else:
+        array = np.empty(len(labels), dtype)
+        array[:] = labels
     read_again = [(type(label), label) for label in _as_labels(array)]
     if read_again != [(type(label), label) for label in labels]:
         raise ValueError(f"it has labels that are not of dtype {dtype}")
@@ -499,12 +502,14 @@ def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
 
 def _as_labels(array: NDArray[Any]) -> list[Any]:
     """The labels of an array as Python's objects, dates as integers."""
-    if array.dtype.kind in "mM":
+    if array.dtype.kind in _DATE_KINDS:
         array = array.view(np.int64)
-    labels: list[Any] = array.tolist()
-    return [
-        label.item() if isinstance(label, np.generic) else label for label in labels
-    ]
+    labels: list[Any] = []
+    for label in array.tolist():
+        if isinstance(label, np.generic):  # in an array of objects
+            label = label.item()
+        labels.append(label)
+    return labels
 
 
 def _check_object(value: Any) -> None:
@@ -515,7 +520,9 @@ def _check_object(value: Any) -> None:
 
 
 def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    if not path:
+        return name
+    return f"{path}.{name}"
 
 
 def _short(value: Any) -> str:
