@@ -45,12 +45,14 @@ FLOORS = (
         "fields",
         "number_formats",
         "wording",
+        "arrays",
     ),
 )
 # Exceptions on one floor: the page is a command, small modules use errors and wording.
 BESIDE = {("cli", "app"), ("devices", "wording")}
 BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
 BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
+BESIDE |= {(module, "arrays") for module in FLOORS[-1][:-1]}
 
 
 class Source(NamedTuple):

@@ -285,12 +285,12 @@ def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
     """The error that ended a fit, with what to do about it, where that is known."""
-    from sliceflow.models.checkpoints import FitInterrupted, OtherFitError
+    from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
     from sliceflow.models.ranks import LostRankError
 
     if isinstance(error, LostRankError):
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")
-    if isinstance(error, OtherFitError):
+    if isinstance(error, CheckpointMismatchError):
         return CommandError(error.fact, "--force starts again, without the checkpoint")
     if not isinstance(error, KeyboardInterrupt):
         return None

@@ -23,6 +23,9 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.errors import ParameterError
 
+# What `random_state` may be, as in scikit-learn. None draws a new seed on every call.
+RandomState = int | np.random.RandomState | np.random.Generator | None
+
 # Numbers converted at a time: bounds the temporary int64 words to some 100 MB.
 _NUMBERS_PER_CHUNK = 1 << 22
 # Words that Philox makes of one counter, a "quad".

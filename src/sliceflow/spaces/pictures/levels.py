@@ -73,16 +73,16 @@ class LevelFlow:
         if plan.patch_basis == "random":
             return RandomPatches(
                 channels,
-                stage.h,
-                stage.w,
+                stage.height,
+                stage.width,
                 stage.patch,
                 n_directions=plan.options.n_directions,
                 full_size=(height, width),
             )
         return Tiles(
             channels,
-            stage.h,
-            stage.w,
+            stage.height,
+            stage.width,
             stage.patch,
             cosines=plan.patch_basis == "cosines",
             precision=self._precision(i),
@@ -105,11 +105,11 @@ class LevelFlow:
         return precision
 
     def _stage(self, i: int, transport: Transport) -> Stage:
-        """Stage i; single pixels have maps of their own kind, which are not shrunk."""
+        """Stage i. Single pixels have another transport, whose maps are not shrunk."""
         plan = self.plan
         stage = plan.stages[i]
         channels, height, width = plan.layout.shape
-        level = PyramidLevel(channels, height, width, stage.h, stage.w)
+        level = PyramidLevel(channels, height, width, stage.height, stage.width)
         n_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()
@@ -129,7 +129,7 @@ class LevelFlow:
         subspace = replace(level, clip=clip)
         if self.known_values is not None:
             frame = MaskedFrameKind(level, self.frame_kind(i), self.known_values)
-            subspace = replace(subspace, h=height, w=width)
+            subspace = replace(subspace, height=height, width=width)
         return Stage(
             name=stage.name,
             frame_kind=frame,
@@ -158,7 +158,7 @@ class LevelFlow:
         Pixels are in [−1, 1], and a direction covers one tile. Lanczos' kernel spreads
         the tile by about a coefficient on each side.
         """
-        covered = (stage.patch + 2) ** 2 / (stage.h * stage.w)
+        covered = (stage.patch + 2) ** 2 / (stage.height * stage.width)
         n_values = self.plan.layout.dimension * min(1.0, covered)
         return 2 * math.sqrt(n_values)
 
@@ -170,7 +170,8 @@ class LevelFlow:
         if i >= len(self.plan.stages) or self.plan.patch_basis == "random":
             return False
         stage = self.plan.stages[i]
-        return stage.patch == 1 and (1, stage.h, stage.w) == self.plan.layout.shape
+        coefficients = (1, stage.height, stage.width)
+        return stage.patch == 1 and coefficients == self.plan.layout.shape
 
     def _is_last_of_patches(self, i: int) -> bool:
         """Whether stage i is the last one that is not of single pixels."""
@@ -205,36 +206,37 @@ def _frame_seed_path(i: int) -> tuple[str | int, ...]:
     return "level", i, "frame", 0
 
 
-def replay_evolution(
+def replay_with_snapshots(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
     noise: ParticleNoise,
-    n_frames: int,
+    n_snapshots: int,
 ) -> list[Tensor]:
-    """Move particles by the steps of a model, as `replay`, and return some frames.
+    """Move particles by the steps of a model, as `replay`, and record where they are.
 
     Returns
     -------
-    frames, each with all pictures (d, n): at the start, in between, and at the end;
-    with ``n_frames=1`` only at the end. Fewer than `n_frames` if there are fewer steps.
+    snapshots, each with all pictures (d, n): at the start, in between, and at the end;
+    with ``n_snapshots=1`` only at the end. If the model has fewer steps than
+    `n_snapshots`, there is one snapshot after each step
     """
     n_steps = len(model)
-    frames = []
-    if n_frames > 1:
-        frames.append(particles.x.clone())
+    snapshots = []
+    if n_snapshots > 1:
+        snapshots.append(particles.x.clone())
     recorded_steps = set()
-    for k in range(1, n_frames - 1):
-        recorded_steps.add(round(n_steps * k / (n_frames - 1)))
+    for k in range(1, n_snapshots - 1):
+        recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
 
     def record(step: Step) -> None:
         if step.steps_before + 1 in recorded_steps:
-            frames.append(step.current_points())
+            snapshots.append(step.current_points())
 
     replay(flow, model, particles, noise, record)
-    frames.append(particles.x)
-    return frames
+    snapshots.append(particles.x)
+    return snapshots
 
 
 @dataclass(frozen=True)

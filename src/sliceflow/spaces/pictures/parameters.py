@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-import numpy as np
-
+from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport
 from sliceflow.models.plan import check_shared
 from sliceflow.spaces.pictures.layout import MaskName
@@ -36,7 +35,7 @@ class PictureParameters:
     amplifier: Literal["auto"] | float
     n_pixel_values: int
     mirror: bool
-    observed: MaskName | np.ndarray | None
+    observed: MaskName | Mask | None
     transport: str | Transport
     patch_basis: Literal["auto"] | PatchBasis
     n_clusters: Literal["auto"] | int
