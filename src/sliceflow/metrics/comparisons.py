@@ -265,7 +265,7 @@ def _measure_table(rows: np.ndarray, held_out: _HeldOutTable) -> dict[str, float
     detection = distances.two_sample_accuracy(
         rows,
         held_out.rows,
-        classifier=tables.boosted_trees(len(rows), categories),
+        classifier=tables.detector(len(rows), categories),
         scoring="roc_auc",
     )
     associations = _associations(rows, categories, held_out.n_associated)
