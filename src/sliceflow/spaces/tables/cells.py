@@ -159,6 +159,11 @@ class EncodedColumn:
         """(n,), which cells are missing."""
         return np.asarray(self.codes < 0)
 
+    @property
+    def present_codes(self) -> Ints:
+        """(m,), the codes of the m cells that are not missing."""
+        return np.asarray(self.codes[self.codes >= 0])
+
     def to_series(self, codes: Ints) -> pd.Series:
         """A column of the user's dtype, with cells of these codes (m,)."""
         import pandas as pd

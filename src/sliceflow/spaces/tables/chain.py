@@ -138,10 +138,12 @@ class CellSources:
     """Where the cells of a column come from, row by row.
 
     A cell is drawn from a tree, or it equals the cell of an earlier column in the same
-    row, or it is missing. (Cells that are drawn from a tree may be missing, too, if no
-    row has `missing` as its source.) A tree predicts the source of new cells, so each
-    source has a code, which is its class: 0 for the tree, i + 1 for a cell that equals
-    that of the column `equal_indices[i]`, and the next one for missing.
+    row, or it is missing. The last is only for columns with a regression: in others, a
+    tree draws missing cells as one more level.
+
+    Another tree predicts the source of new cells, so each source has a code, which is
+    its class: 0 for the tree, i + 1 for a cell that equals that of the column
+    `equal_indices[i]`, and the next one for missing.
     """
 
     equal_indices: tuple[int, ...]
@@ -183,8 +185,8 @@ class CellSources:
 class ColumnModel:
     """The conditional distribution of one column, given other columns.
 
-    `source_tree` draws where a new cell comes from (`CellSources`), and `tree` its
-    value, unless that is the value of an earlier column.
+    `source_tree` draws where a new cell comes from (`CellSources`), and `tree` draws
+    the values of those that come from it.
     """
 
     columns: Sequence[Column]  # all columns of the table

@@ -574,7 +574,7 @@ class Column:
             "column": str(self.name),
             "kind": self.kind,
             "missing": round(float(missing.mean()), 4),
-            "distinct": len(np.unique(self.encoded.codes[~missing])),
+            "distinct": len(np.unique(self.encoded.present_codes)),
             "note": self._note(),
         }
 
@@ -596,7 +596,7 @@ class Column:
     @property
     def discloses_rows(self) -> bool:
         """Whether samples hold real values, most of which belong to one row."""
-        counts = np.bincount(self.encoded.codes[~self.encoded.missing])
+        counts = np.bincount(self.encoded.present_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
@@ -615,7 +615,7 @@ def infer_column(
     wanted : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
     """
     kind, date_format = _parse_wanted_kind(encoded.name, wanted)
-    counts = np.bincount(encoded.codes[encoded.codes >= 0])
+    counts = np.bincount(encoded.present_codes)
     present = np.flatnonzero(counts)  # codes of the levels that have a cell
     if kind == "drop":
         return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
@@ -850,7 +850,7 @@ def _infer_text_format(
 
 def _infer_number_format(encoded: EncodedColumn) -> NumberFormat | None:
     """How the texts of a column write numbers; None if they are other texts."""
-    codes = encoded.codes[encoded.codes >= 0]
+    codes = encoded.present_codes
     every = max(1, len(codes) // _MAX_CELLS_READ)
     cells = encoded.levels.iloc[codes[::every]]
     return infer_number_format(cells.to_numpy(dtype=object))

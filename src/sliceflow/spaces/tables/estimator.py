@@ -243,11 +243,11 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
-        rows = fitted.features(X)
-        n_rows = rows.shape[1]
+        row_features = fitted.features(X)
+        n_rows = row_features.shape[1]
         n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
-        samples = fitted.features(fitted.draw(n_drawn, seed))
-        return -sliced_distance(Cloud(samples), Cloud(rows), Seed(0))
+        sample_features = fitted.features(fitted.draw(n_drawn, seed))
+        return -sliced_distance(Cloud(sample_features), Cloud(row_features), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.

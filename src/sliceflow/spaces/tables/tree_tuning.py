@@ -143,8 +143,8 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
     """
     n = len(table.z)
     size = min(MAX_ROWS_PER_HALF, n // 2)
-    rows = generator(CHOICE_SEED).permutation(n)[: 2 * size]
-    first, second = np.split(table.z[rows], 2)
+    row_indices = generator(CHOICE_SEED).permutation(n)[: 2 * size]
+    first, second = np.split(table.z[row_indices], 2)
     is_nearer = torch.cat(
         [
             _nearer_to_own(table, first, second, strategies),
@@ -318,13 +318,13 @@ def _nearness_excess(
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
-def _detector_auc(rows: Floats, draws: Floats) -> float:
+def _detector_auc(z: Floats, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. Rows are positions (n, p), and draws (m, p).
+    ½ if they cannot. Rows are positions z (n, p), and draws (m, p).
     """
-    x = np.concatenate((rows, draws))
-    y = np.repeat((0, 1), (len(rows), len(draws)))
+    x = np.concatenate((z, draws))
+    y = np.repeat((0, 1), (len(z), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
