@@ -220,7 +220,7 @@ def impute(
     with rows_of_a_file():
         model = _load_or_fit_table(frame, run, parse_kinds(column, drop), seed)
         filled = model.impute(frame, n=n, random_state=seed)
-    tables = [filled] if n == 1 else filled
+    tables = filled if isinstance(filled, list) else [filled]
     for path, filled_table in zip(paths, tables, strict=True):
         write_table(filled_table, path)
     n_missing = int(frame.isna().sum().sum())

@@ -177,7 +177,7 @@ def describe_columns(frame: Any) -> list[JsonObject]:
 
     described = []
     distinct_rows = np.flatnonzero(~frame.duplicated().to_numpy())
-    for column in cells.read_frame(frame).columns:
+    for column in cells.read_dataframe(frame).columns:
         try:
             described.append(columns.infer_column(column, distinct_rows).describe())
         except ValueError as error:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sliceflow.dataframes import as_frame, column_names
+from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import Listener, ProgressEvent, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
@@ -220,7 +220,7 @@ class Ranks:
         array = np.concatenate(self.all_gather(np.asarray(rows)))
         if names is None:
             return array
-        return as_frame(array, names)
+        return as_dataframe(array, names)
 
     def mean(
         self, rows: np.ndarray, n: int, about: np.ndarray | None = None

@@ -17,19 +17,20 @@ import warnings
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from sliceflow.errors import DataError
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
-from sliceflow.spaces.tables.cells import import_pandas
+from sliceflow.spaces.tables.cells import require_pandas
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What pandas calls files that are not text, by their endings.
-_BINARY_FORMATS = {
+# The formats of files that are not text, by their endings.
+_BinaryFormat = Literal["parquet", "excel"]
+_BINARY_FORMATS: dict[str, _BinaryFormat] = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".xlsx": "excel",
@@ -59,13 +60,17 @@ def read_if_path(X: Any) -> Any:
 
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
+    require_pandas()
+    import pandas as pd
+
     path = Path(path)
-    pd = import_pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     binary_format = _binary_format(path)
-    if binary_format is not None:
-        return getattr(pd, f"read_{binary_format}")(path)
+    if binary_format == "parquet":
+        return pd.read_parquet(path)
+    if binary_format == "excel":
+        return pd.read_excel(path)
     text = _read_text(path)
     layout = _find_layout(path, text)
     header = None
@@ -83,7 +88,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     return pd.DataFrame({name: _infer_type(texts.pop(name)) for name in layout.names})
 
 
-def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+def write_table(df: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name.
 
     The file is written whole or not at all.
@@ -95,19 +100,21 @@ def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
         # done within `write`, because writers of Excel also use the disk, and
         # `write_atomically` adds the path to the error of a full one.
         content = io.BytesIO()
-        if binary_format is not None:
-            getattr(frame, f"to_{binary_format}")(content, index=False)
+        if binary_format == "parquet":
+            df.to_parquet(content, index=False)
+        elif binary_format == "excel":
+            df.to_excel(content, index=False)
         elif Path(path).suffix.lower() == ".tsv":
-            frame.to_csv(content, index=False, sep="\t")
+            df.to_csv(content, index=False, sep="\t")
         else:
-            frame.to_csv(content, index=False)
+            df.to_csv(content, index=False)
         file.write(content.getbuffer())
 
     write_atomically(path, write)
 
 
-def _binary_format(path: Path) -> str | None:
-    """What pandas calls a file with this ending; None for text."""
+def _binary_format(path: Path) -> _BinaryFormat | None:
+    """The format of a file with this ending; None for text."""
     ending = path.suffix.lower()
     if ending not in TABLE_ENDINGS:
         endings = ", ".join(TABLE_ENDINGS)
@@ -219,6 +226,7 @@ def _infer_type(texts: pd.Series) -> pd.Series:
     present = texts.dropna()
     if not len(present):
         return texts.astype("float64")
+    typed: pd.Series
     all_plain_numbers = present.str.fullmatch(PLAIN_NUMBER).all()
     if present.isin(["True", "False"]).all():
         typed = present == "True"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import as_frame, check_columns, column_names
+from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
@@ -80,7 +80,7 @@ def in_users_form(
     array = np.ascontiguousarray(rows.cpu().numpy())
     if names is None:
         return array
-    return as_frame(array, names)
+    return as_dataframe(array, names)
 
 
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
