@@ -404,7 +404,7 @@ def fit_column_model(
         ridge = RidgeRegression.fit(scale, columns, sample, column_index, predictors)
     if ridge is not None:
         regressions.append(ridge)
-        # A missing cell has no residual, so that a tree could draw it.
+        # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(positions))
 
     x, predicted = _features(z, predictors, regressions)

@@ -506,7 +506,8 @@ class Column:
             levels = [str(level) for level in levels]
         position_of = {level: position for position, level in enumerate(levels)}
         positions = np.array(
-            [position_of.get(value, MISSING) for value in values.tolist()]
+            [position_of.get(value, MISSING) for value in values.tolist()],
+            dtype=np.float64,
         )
         grid_values = self.grid.positions_to_grid_values(positions)
         new = np.flatnonzero(is_missing(positions))
