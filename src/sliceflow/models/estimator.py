@@ -22,7 +22,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
-from sliceflow.models.rows import without
+from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import Model, SavedHistory, save
 from sliceflow.validation import require
 
@@ -202,7 +202,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """
         known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
-        rows = without(known, adapter.read(X, y))
+        rows = remove_rows(known, adapter.read(X, y))
         return self._refit(adapter, rows, refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:

@@ -293,8 +293,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
-            return n, codes[numbers]
+            indices = conditions.stratified_rows(codes, n, seed.child("conditions"))
+            return n, codes[indices]
         requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:
             return n, requested

@@ -113,7 +113,7 @@ class PictureAdapter:
             amplifier = math.inf  # clusters have separate maps
         data = clustered
         amplifier = plans.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.n_conditions
+            amplifier, parameters.transport, m, data.n, data.condition_width
         )
 
         has_model = parameters.options.n_knots != 0
@@ -141,7 +141,7 @@ class PictureAdapter:
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
         m = plans.choose_particles(self.parameters, data.n, self.device)
-        least = max(self.ranks.size, data.n_conditions)
+        least = max(self.ranks.size, data.condition_width)
         require(
             m >= least,
             "n_particles",
@@ -172,7 +172,7 @@ class PictureAdapter:
         options = parameters.options
         layout = data.layout
         n = data.n
-        n_classes = data.n_conditions
+        n_classes = data.condition_width
         is_observed = parameters.observed is not None
         classes_share_maps = 0 < amplifier < math.inf
         per_class = math.isinf(amplifier)
@@ -231,7 +231,7 @@ class PictureAdapter:
     def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
         """The plan with its memory and time; an error if the memory is not there."""
         n_local = data.pixels.shape[1]
-        m_local = self.ranks.share(plan.n_moved).count
+        m_local = self.ranks.shard(plan.n_moved).count
         what = (
             f"n_particles={m_local}, {n_local} pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
@@ -323,7 +323,7 @@ class _Classes:
         device = planned.data.device
         codes_q = picture_codes.to(device)
         codes_p = particles.codes.to(device)
-        positions = particles.positions
+        positions = particles.flow_index
         if positions is not None:
             positions = positions.to(device)
         n_classes = planned.plan.n_separate_classes
@@ -346,9 +346,9 @@ class RunningPictures:
 
     def __init__(self, planned: PlannedPictures) -> None:
         self.planned = planned
-        self.share = planned.ranks.share(planned.plan.n_moved)
-        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
-        self.classes = _Classes.from_fit(planned, self.share)
+        self.shard = planned.ranks.shard(planned.plan.n_moved)
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.shard.first)
+        self.classes = _Classes.from_fit(planned, self.shard)
 
         # Columns of the pictures that the stages use, in turn; empty if all use all.
         self.stage_columns = divide_among_stages(
@@ -393,10 +393,10 @@ class RunningPictures:
         device = self.planned.data.device
         codes = None
         if self.classes.codes_p is not None:
-            codes = self.classes.codes_p[self.share.slice]
+            codes = self.classes.codes_p[self.shard.slice]
         mosaics = build_mosaics(plan, self.stored_pixels, self.classes.codes_q, device)
         x = initial_particles(
-            plan, mosaics, self.share.count, codes, self.noise, device
+            plan, mosaics, self.shard.count, codes, self.noise, device
         )
         if known_values is not None:
             x = torch.where(known_values, self._encode_observed(), x)
@@ -409,7 +409,7 @@ class RunningPictures:
         """
         planned = self.planned
         data = planned.data
-        share = self.share
+        share = self.shard
         n_kept = planned.plan.n_particles
         seed = planned.seed.child("conditions")
         pictures_of_kept = conditions.even_rows(data.n, n_kept, seed)
@@ -479,7 +479,7 @@ class RunningPictures:
         data = planned.data
         m = planned.plan.n_particles
         x = select_particles(
-            self.particles.x, self.classes.positions, self.share, m, planned.ranks
+            self.particles.x, self.classes.positions, self.shard, m, planned.ranks
         )
         fitted = FittedPictures(
             plan=planned.plan,
@@ -493,7 +493,7 @@ class RunningPictures:
         y = None
         particles = planned.particle_conditions
         if particles is not None and particles.y is not None:
-            y = particles.y[planned.ranks.share(m).slice]
+            y = particles.y[planned.ranks.shard(m).slice]
         return FlowResult(
             fitted,
             warning=self._copy_warning(x),

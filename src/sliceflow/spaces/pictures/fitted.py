@@ -66,9 +66,9 @@ class FittedPictures(HasConditions):
     def _check_conditions(self) -> None:
         plan = self.plan
         check_labels(self.conditions)
-        if self.n_conditions != plan.n_conditions:
+        if self.condition_width != plan.n_conditions:
             raise ValueError(
-                f"the condition has width {self.n_conditions}, the plan "
+                f"the condition has width {self.condition_width}, the plan "
                 f"{plan.n_conditions}"
             )
         if (self.observed is not None) != (plan.condition == "observed"):

@@ -11,11 +11,11 @@ import torch
 
 from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
-from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
+from sliceflow.models.particles import default_particles
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
