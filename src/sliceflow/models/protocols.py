@@ -109,14 +109,9 @@ class FitResult(Generic[FittedT]):
     # Columns of equal length, for `history_`.
     history: dict[str, list[Any]] = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-
-
-@dataclass(frozen=True)
-class FlowResult(FitResult[FittedFlowT]):
-    """What the fit of a flow gives: also the batched samples."""
-
-    particles: Any = None  # in the form of the user's X,
-    y: Any = None  # and their conditions, if there are any
+    # Of a flow: the batched samples in the form of the user's X, and their conditions.
+    particles: Any = None
+    y: Any = None
 
 
 class RunningFlow(Protocol[FittedFlowT]):
@@ -142,7 +137,7 @@ class RunningFlow(Protocol[FittedFlowT]):
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedFlowT]:
+    ) -> FitResult[FittedFlowT]:
         """What the fit gives, still without its history."""
 
 
@@ -160,12 +155,9 @@ class PlannedFit(Protocol[FittedT]):
 class PlannedFlow(PlannedFit[FittedFlowT], Protocol[FittedFlowT]):
     """A planned fit of a flow, which may resume from a checkpoint."""
 
-    @property
-    def ranks(self) -> Ranks: ...
-
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedFlowT]: ...
+    ) -> FitResult[FittedFlowT]: ...
 
 
 class Adapter(Protocol[RowsT, FittedT]):

@@ -33,7 +33,7 @@ from sliceflow.models.particles import (
     count_moved,
     select_particles,
 )
-from sliceflow.models.protocols import FlowResult
+from sliceflow.models.protocols import FitResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
@@ -294,9 +294,9 @@ class PlannedPictures:
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """Move the particles."""
-        return run_flow(RunningPictures(self), listeners, checkpoints)
+        return run_flow(RunningPictures(self), listeners, checkpoints, self.ranks)
 
 
 @dataclass(frozen=True)
@@ -473,7 +473,7 @@ class RunningPictures:
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """What the fit gives, without its history."""
         planned = self.planned
         data = planned.data
@@ -494,7 +494,7 @@ class RunningPictures:
         particles = planned.particle_conditions
         if particles is not None and particles.y is not None:
             y = particles.y[planned.ranks.shard(m).slice]
-        return FlowResult(
+        return FitResult(
             fitted,
             warning=self._copy_warning(x),
             particles=data.layout.write(x),

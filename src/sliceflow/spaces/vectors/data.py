@@ -138,13 +138,14 @@ class TrainingData:
         `codes_p` are the conditions of the particles of all ranks, in the order in
         which they move. A step takes at most `max_samples`.
         """
-        n = self.plan.n_rows * self.plan.n_draws
-        codes_q = self.codes
-        if self.plan.amplifier == 0 or codes_p is None or codes_q is None:
+        codes_q = None
+        if self.plan.amplifier == 0:
             codes_p = None
-            codes_q = None
+        else:
+            codes_q = self.codes
         if self.ranks.size > 1:
             return weighted_batches(codes_q, codes_p, self.shard.slice, self.device)
+        n = self.plan.n_rows * self.plan.n_draws
         seed = self.seed.child("flow", "batches")
         if codes_p is None or codes_q is None:
             return divide(m, n, max_samples, None, None, seed, self.device)

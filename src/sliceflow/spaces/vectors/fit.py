@@ -32,7 +32,7 @@ from sliceflow.models.particles import (
     default_particles,
     select_particles,
 )
-from sliceflow.models.protocols import FlowResult
+from sliceflow.models.protocols import FitResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
@@ -123,7 +123,9 @@ class VectorAdapter:
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
         mode = self.parameters.condition
-        condition = rows.condition
+        condition = None
+        if rows.conditions is not None:
+            condition = rows.conditions.condition
         if condition is None or isinstance(condition, conditions.LabelCondition):
             if mode == "local":
                 fact = "needs continuous columns in y"
@@ -152,8 +154,10 @@ class VectorAdapter:
             m = default_particles(rows.shard.total)
         m = int(m)
         least = self.ranks.size
-        if isinstance(rows.condition, conditions.LabelCondition):
-            least = max(least, rows.condition.width)
+        if rows.conditions is not None:
+            condition = rows.conditions.condition
+            if isinstance(condition, conditions.LabelCondition):
+                least = max(least, condition.width)
         kind = f"at least {least}, one for each class and rank"
         require(m >= least, "n_particles", m, kind)
         d = rows.X.shape[1]
@@ -222,9 +226,14 @@ class VectorAdapter:
         n_moved = count_moved(n_particles, particle_conditions)
         frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
 
-        row_codes = None
-        if rows.conditions is not None and amplifier:
-            row_codes = rows.conditions.codes
+        condition = None
+        condition_width = 0
+        row_codes = None  # unless the flow ignores them
+        if rows.conditions is not None:
+            condition = rows.conditions.condition
+            condition_width = condition.width
+            if amplifier:
+                row_codes = rows.conditions.codes
         bandwidth, smoothing_from = plan_bandwidth(
             options.smoothing, rows.X, row_codes, n
         )
@@ -259,8 +268,8 @@ class VectorAdapter:
             n_particles=n_particles,
             n_moved=n_moved,
             n_fresh=count_fresh(n_moved, frame, d, options.n_axis_steps),
-            condition=condition_kind(rows.condition),
-            condition_width=rows.condition_width,
+            condition=condition_kind(condition),
+            condition_width=condition_width,
             amplifier=amplifier,
             frame=frame,
             transport=transport,
@@ -324,7 +333,6 @@ class PlannedLocalVectors:
     fitted: FittedVectors
     conditions: RowConditions  # of the particles
     seed: Seed
-    ranks: Ranks = SINGLE
 
     @property
     def plan(self) -> VectorPlan:
@@ -333,13 +341,13 @@ class PlannedLocalVectors:
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedVectors]:
+    ) -> FitResult[FittedVectors]:
         """Draw the particles; there are no steps to hear of or to resume."""
         codes = self.conditions.codes
         particles = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
         no_steps = History().as_columns()
         y = self.conditions.y
-        return FlowResult(self.fitted, no_steps, particles=particles, y=y)
+        return FitResult(self.fitted, no_steps, particles=particles, y=y)
 
 
 @dataclass(frozen=True)
@@ -354,17 +362,12 @@ class PlannedVectors:
         """What the fit will do."""
         return self.data.plan
 
-    @property
-    def ranks(self) -> Ranks:
-        """The ranks of the fit."""
-        return self.data.ranks
-
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedVectors]:
+    ) -> FitResult[FittedVectors]:
         """Move the particles, with all that follows."""
         running = RunningVectors(self.data, self.particle_conditions)
-        return run_flow(running, listeners, checkpoints)
+        return run_flow(running, listeners, checkpoints, self.data.ranks)
 
 
 class RunningVectors:
@@ -457,7 +460,7 @@ class RunningVectors:
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedVectors]:
+    ) -> FitResult[FittedVectors]:
         """What the fit gives, after axis steps that make columns exact."""
         data = self.data
         m = data.plan.n_particles
@@ -482,7 +485,7 @@ class RunningVectors:
         fitted = self._fitted(model)
         particles = fitted.in_form(fitted.decode(x, shard_codes))
         warning = self._copy_warning(fitted.plan, x, codes)
-        return FlowResult(fitted, warning=warning, particles=particles, y=y)
+        return FitResult(fitted, warning=warning, particles=particles, y=y)
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
         """The fitted state."""

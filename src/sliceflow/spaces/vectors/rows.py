@@ -93,6 +93,8 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
         check_columns(X)
         names = column_names(X)
+        if names is not None:
+            _require_names_of_one_kind(names)
     else:
         X = _as_numeric(X)
     array = validate(X)
@@ -107,6 +109,18 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
             column=column if names is None else names[column],
         )
     return array
+
+
+def _require_names_of_one_kind(names: Sequence[Any]) -> None:
+    """Raise a `DataError` if some names of columns are text and others are not.
+
+    scikit-learn knows columns by names that are all text, or not at all.
+    """
+    is_text = [isinstance(name, str) for name in names]
+    if any(is_text) and not all(is_text):
+        other = names[is_text.index(False)]
+        fact = f"some names of columns are text, but {other!r} is not"
+        raise DataError(fact, "rename the columns: X.columns = X.columns.astype(str)")
 
 
 def _as_numeric(X: Any) -> Any:
