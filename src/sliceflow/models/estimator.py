@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
@@ -53,7 +53,7 @@ class PreparedFit(Generic[RowsT, PlannedT_co]):
 
     @property
     def plan(self) -> Plan:
-        """What the fit will do, with every "auto" resolved. Print it."""
+        """What the fit will do. Print it."""
         return self.planned.plan
 
 
@@ -84,7 +84,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
-    random_state: Any
+    random_state: RandomState
     verbose: int
     # Set by a fit.
     _model: Model[RowsT, FittedT]
@@ -183,7 +183,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved. Print it."""
+        """What ``fit(X, y)`` would do, its memory and its time. Print it.
+
+        After a fit, `plan_` also has what a fit of vectors chooses on its way: how far
+        it spreads the rows.
+        """
         adapter = self._adapter()
         return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
 

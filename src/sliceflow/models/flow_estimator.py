@@ -23,7 +23,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.flow import FlowState, simulate
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
@@ -203,7 +203,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         n: int = 1,
         *,
         y: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         return_y: bool = False,
     ) -> Any:
         """Fresh samples.

@@ -1,9 +1,9 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
-`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. Planning
-may take time: where an "auto" depends on the rows, it searches for neighbours or fits
-trial models.
+`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. The plan
+of a table takes time, because trial models choose its settings. That of a flow is
+quick: what takes a search among the rows waits until the flow draws its data.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
 that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
@@ -146,7 +146,7 @@ class PlannedFit(Protocol[FittedT]):
 
     @property
     def plan(self) -> Plan:
-        """What the fit will do, with every "auto" resolved."""
+        """What the fit will do. A fitted state has the plan of what it did."""
 
     def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT]:
         """Do it; listeners hear of every step."""

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
+from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model
@@ -112,7 +113,7 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
         standardize: bool = True,
         preset: Literal["paper"] | None = None,

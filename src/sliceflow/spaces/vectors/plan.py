@@ -1,4 +1,8 @@
-"""The plan of a fit of vectors: all parameters, with every "auto" resolved."""
+"""The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
+
+Only the bandwidth of smoothing is chosen later, when a fit draws its data: that takes a
+search for neighbours.
+"""
 
 from __future__ import annotations
 
