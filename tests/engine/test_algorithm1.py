@@ -235,7 +235,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
 
     plan = picture_plan(
         layout=layout,
-        n_conditions=width,
+        condition_dim=width,
         amplifier=10.0,
         patch_basis="random",
         n_knots=0,

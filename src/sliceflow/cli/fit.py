@@ -172,6 +172,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
+    prepared: PreparedFit[Any, Any]
     if isinstance(estimator, FlowEstimator):
         prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:

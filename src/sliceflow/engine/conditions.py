@@ -40,9 +40,6 @@ _MIN_OF_OWN_CLASS = 1_000
 # With many classes these minima would cost too much. They are lowered so that the
 # particles of all classes are at most twice this number, or twice those of the fit.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
-# Particles of a fit by default, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
-_DEFAULT_PARTICLES = 10_000
 # Labels listed in a message.
 _MAX_LISTED_LABELS = 12
 # Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
@@ -305,14 +302,6 @@ def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
     """Whether an array is one row of `n_columns` values, not a sequence of rows."""
     is_one_row = array.ndim == 1 and len(array) == n_columns
     return is_one_row and not isinstance(array[0], tuple)
-
-
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
-
-    A multiple uses the conditions of all rows equally often.
-    """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
 def stratified_indices(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:

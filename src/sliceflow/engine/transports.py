@@ -640,16 +640,18 @@ def resolve_transport(
     `histogram` and `auto` are what these names stand for. `Auto` is resolved for n
     particles and data in total.
     """
-    by_name: dict[str, Transport] = {
-        "auto": auto,
-        "histogram": histogram,
-        "sorted": Sorted(),
-        "interpolated": Interpolated(),
-    }
-    chosen = by_name[transport] if isinstance(transport, str) else transport
-    if isinstance(chosen, Auto):
-        return chosen.choose(n, n_ranks)
-    return chosen
+    if transport == "sorted":
+        return Sorted()
+    if transport == "interpolated":
+        return Interpolated()
+    if transport == "histogram":
+        return histogram
+    if transport == "auto":
+        transport = auto
+    if isinstance(transport, Auto):
+        return transport.choose(n, n_ranks)
+    assert not isinstance(transport, str), "the names are checked before"
+    return transport
 
 
 # Files hold these transports only.

@@ -58,11 +58,11 @@ class Calibration:
     @property
     def verdict(self) -> str:
         """One sentence: whether samples pass both tests; if not, what is wrong."""
-        n_conditions = len(self.ranks)
+        condition_dim = len(self.ranks)
         columns_pass = self._least_p_value >= _MIN_P_VALUE
         tarp_passes = self.tarp_p_value >= _MIN_P_VALUE
         if columns_pass and tarp_passes:
-            return f"calibrated, as far as {n_conditions} conditions can tell"
+            return f"calibrated, as far as {condition_dim} conditions can tell"
         if columns_pass:
             return (
                 "not calibrated: each column by itself is, but the dependence between "
@@ -70,7 +70,7 @@ class Calibration:
             )
         worst = int(self.p_values.argmin())
         covered = float(self.coverage(0.9)[worst])
-        standard_error = np.sqrt(0.9 * 0.1 / n_conditions)
+        standard_error = np.sqrt(0.9 * 0.1 / condition_dim)
         if abs(covered - 0.9) <= 2 * standard_error:
             level = float(self.levels[:, worst].mean())
             return _bias_verdict(worst, level)

@@ -95,7 +95,7 @@ class Ranks:
         """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def share(self, total: int) -> Shard:
+    def shard(self, total: int) -> Shard:
         """This rank's part if `total` rows are divided equally among all ranks."""
         first = self.rank * total // self.size
         end = (self.rank + 1) * total // self.size
@@ -103,7 +103,7 @@ class Ranks:
 
     def local_share(self, rows: Any) -> Any:
         """This rank's equal part of rows that every rank has been given completely."""
-        return rows[self.share(len(rows)).slice]
+        return rows[self.shard(len(rows)).slice]
 
     def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows: ranks tell their numbers.

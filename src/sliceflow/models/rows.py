@@ -177,7 +177,7 @@ class HasConditions:
         return self.conditions.codes
 
     @property
-    def n_conditions(self) -> int:
+    def condition_dim(self) -> int:
         """The number of classes, or of columns of y; 0 without y."""
         if self.conditions is None:
             return 0
@@ -261,7 +261,7 @@ class ArrayRows(HasConditions):
         return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
 
 
-def without(rows: RowsT, removed: RowsT) -> RowsT:
+def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
     """The rows without the removed ones; of equal rows, the last are removed first.
 
     Raises a `DataError` for rows that are not there.

@@ -321,9 +321,9 @@ class LocalSampler:
         y0 = _as_float64(y0)
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
-        n_conditions, n_samples = self._batch_sizes(n)
-        for first in range(0, len(y0), n_conditions):
-            conditions = slice(first, first + n_conditions)
+        condition_dim, n_samples = self._batch_sizes(n)
+        for first in range(0, len(y0), condition_dim):
+            conditions = slice(first, first + condition_dim)
             neighbourhoods = self.neighbourhoods(
                 y0[conditions], max_components=max_components
             )
@@ -356,8 +356,8 @@ class LocalSampler:
         mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
         distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
         noise = n_samples * N_NOISE_ROWS * d
-        n_conditions = max(1, _MAX_VALUES // max(mixture, distances, noise))
-        return n_conditions, n_samples
+        condition_dim = max(1, _MAX_VALUES // max(mixture, distances, noise))
+        return condition_dim, n_samples
 
 
 def _as_float64(values: Any) -> Tensor:

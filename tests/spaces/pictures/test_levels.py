@@ -87,7 +87,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    conditional = dict(n_conditions=3, shrinkage=1.0)
+    conditional = dict(condition_dim=3, shrinkage=1.0)
     separate = levels(**conditional, amplifier=math.inf).flow((0.1,))
     assert separate.per_class
     assert separate.shared_condition_dim == 0

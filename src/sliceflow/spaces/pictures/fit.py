@@ -35,7 +35,7 @@ from sliceflow.models.particles import (
     count_moved,
     select_particles,
 )
-from sliceflow.models.protocols import FlowResult
+from sliceflow.models.protocols import FitResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
@@ -115,7 +115,7 @@ class PictureAdapter:
             amplifier = math.inf  # clusters have separate maps
         data = clustered
         amplifier = plans.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.n_conditions
+            amplifier, parameters.transport, m, data.n, data.condition_dim
         )
 
         has_model = parameters.options.n_knots != 0
@@ -143,7 +143,7 @@ class PictureAdapter:
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
         m = plans.choose_particles(self.parameters, data.n, self.device)
-        least = max(self.ranks.size, data.n_conditions)
+        least = max(self.ranks.size, data.condition_dim)
         require(
             m >= least,
             "n_particles",
@@ -173,7 +173,7 @@ class PictureAdapter:
         parameters = self.parameters
         options = parameters.options
         layout = data.layout
-        n_classes = data.n_conditions
+        n_classes = data.condition_dim
         is_observed = parameters.observed is not None
         classes_share_maps = 0 < amplifier < math.inf
         per_class = math.isinf(amplifier)
@@ -199,7 +199,7 @@ class PictureAdapter:
             n_particles=m,
             n_moved=n_moved,
             condition=_condition_kind(data, is_observed),
-            n_conditions=n_classes,
+            condition_dim=n_classes,
             amplifier=amplifier,
             stages=self._stages(layout, n_steps),
             patch_basis=plans.choose_patch_basis(
@@ -231,7 +231,7 @@ class PictureAdapter:
     def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
         """The plan with its memory and time; an error if the memory is not there."""
         n_local = data.pixels.shape[1]
-        m_local = self.ranks.share(plan.n_moved).count
+        m_local = self.ranks.shard(plan.n_moved).count
         what = (
             f"n_particles={m_local}, {n_local} pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
@@ -294,9 +294,9 @@ class PlannedPictures:
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """Move the particles."""
-        return run_flow(RunningPictures(self), listeners, checkpoints)
+        return run_flow(RunningPictures(self), listeners, checkpoints, self.ranks)
 
 
 @dataclass(frozen=True)
@@ -315,8 +315,8 @@ class _Classes:
     class_slices: ClassSlices | None = None
 
     @classmethod
-    def from_fit(cls, planned: PlannedPictures, share: Shard) -> _Classes:
-        """The classes of a planned fit; this rank has a `share` of the particles."""
+    def from_fit(cls, planned: PlannedPictures, shard: Shard) -> _Classes:
+        """The classes of a planned fit; this rank has a `shard` of the particles."""
         particles = planned.particle_conditions
         picture_codes = planned.data.codes
         if particles is None or picture_codes is None:
@@ -324,7 +324,7 @@ class _Classes:
         device = planned.data.device
         codes_q = picture_codes.to(device)
         codes_p = particles.codes.to(device)
-        positions = particles.positions
+        positions = particles.flow_index
         if positions is not None:
             positions = positions.to(device)
         n_classes = planned.plan.n_separate_classes
@@ -335,7 +335,7 @@ class _Classes:
         sorted_positions = by_class.inverse
         if positions is not None:
             sorted_positions = by_class.inverse[positions]
-        class_slices = by_class.class_slices.part(share.slice)
+        class_slices = by_class.class_slices.part(shard.slice)
         return cls(by_class.codes, codes_q, sorted_positions, class_slices)
 
 
@@ -349,9 +349,9 @@ class RunningPictures:
         plan = planned.plan
         data = planned.data
         self.planned = planned
-        self.share = planned.ranks.share(plan.n_moved)  # this rank's particles
-        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
-        self.classes = _Classes.from_fit(planned, self.share)
+        self.shard = planned.ranks.shard(plan.n_moved)  # this rank's particles
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.shard.first)
+        self.classes = _Classes.from_fit(planned, self.shard)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
@@ -381,13 +381,13 @@ class RunningPictures:
         device = self.planned.data.device
         codes = None
         if self.classes.codes_p is not None:
-            codes = self.classes.codes_p[self.share.slice]
+            codes = self.classes.codes_p[self.shard.slice]
         mosaics = build_mosaics(plan, self.stored_pixels, self.classes.codes_q, device)
         x = initial_particles(
-            plan, mosaics, self.share.count, codes, self.noise, device
+            plan, mosaics, self.shard.count, codes, self.noise, device
         )
         if known_values is not None:
-            observed = _encode_observed(self.planned, self.share)
+            observed = _encode_observed(self.planned, self.shard)
             x = torch.where(known_values, observed, x)
         return Cloud(x, codes, self.classes.class_slices)
 
@@ -418,13 +418,13 @@ class RunningPictures:
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """What the fit gives, without its history."""
         planned = self.planned
         data = planned.data
         m = planned.plan.n_particles
         x = select_particles(
-            self.particles.x, self.classes.positions, self.share, m, planned.ranks
+            self.particles.x, self.classes.positions, self.shard, m, planned.ranks
         )
         fitted = FittedPictures(
             plan=planned.plan,
@@ -438,8 +438,8 @@ class RunningPictures:
         y = None
         particles = planned.particle_conditions
         if particles is not None and particles.y is not None:
-            y = particles.y[planned.ranks.share(m).slice]
-        return FlowResult(
+            y = particles.y[planned.ranks.shard(m).slice]
+        return FitResult(
             fitted,
             warning=_copy_warning(planned, x),
             particles=data.layout.write(x),
@@ -462,7 +462,7 @@ def _batches_of_steps(planned: PlannedPictures, classes: _Classes) -> Batches:
     return divide_among_steps(plan, data, classes.codes_p, classes.codes_q, seed)
 
 
-def _encode_observed(planned: PlannedPictures, share: Shard) -> Tensor:
+def _encode_observed(planned: PlannedPictures, shard: Shard) -> Tensor:
     """The values (d, n) of the pictures whose known pixels this rank's particles have.
 
     Kept particles use each picture equally often, and so do the others.
@@ -472,15 +472,15 @@ def _encode_observed(planned: PlannedPictures, share: Shard) -> Tensor:
     seed = planned.seed.child("conditions")
     pictures_of_kept = conditions.even_indices(data.n, n_kept, seed)
     pictures_of_others = conditions.even_indices(
-        data.n, share.total - n_kept, seed.child("further")
+        data.n, shard.total - n_kept, seed.child("further")
     )
-    indices = torch.cat((pictures_of_kept, pictures_of_others))[share.slice]
+    indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
     pixels = data.gather_pictures(indices.to(data.device), planned.ranks)
     return data.layout.encode(
         pixels,
         planned.seed.child("observed"),
-        n_total=share.total,
-        index_slices=[share.slice],
+        n_total=shard.total,
+        index_slices=[shard.slice],
     )
 
 

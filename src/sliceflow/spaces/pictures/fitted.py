@@ -67,10 +67,10 @@ class FittedPictures(HasConditions):
     def _check_conditions(self) -> None:
         plan = self.plan
         check_labels(self.conditions)
-        if self.n_conditions != plan.n_conditions:
+        if self.condition_dim != plan.condition_dim:
             raise ValueError(
-                f"the condition has width {self.n_conditions}, the plan "
-                f"{plan.n_conditions}"
+                f"the condition has width {self.condition_dim}, the plan "
+                f"{plan.condition_dim}"
             )
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")

@@ -55,12 +55,12 @@ class LevelFlow:
         if noise_rates and plan.shrinkage:
             n_shared_classes = 0
             if plan.classes_share_maps:
-                n_shared_classes = plan.n_conditions
+                n_shared_classes = plan.condition_dim
             transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            condition_dim=plan.n_conditions,
+            condition_dim=plan.condition_dim,
             amplifier=plan.amplifier,
             budget=projection_budget(self.device),
         )

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import torch
 
 from sliceflow.engine.compression import map_bytes
-from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import (
     Auto,
@@ -21,6 +20,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
+from sliceflow.models.particles import default_particles
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
@@ -126,7 +126,7 @@ class PicturePlan(Plan):
     n_particles: Count  # that the estimator keeps
     n_moved: Count  # that the fit moves; more than it keeps may improve the model
     condition: Literal["none", "labels", "clusters", "observed"]
-    n_conditions: Count  # number of classes or clusters
+    condition_dim: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
@@ -150,7 +150,7 @@ class PicturePlan(Plan):
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         if math.isinf(self.amplifier):
-            return self.n_conditions
+            return self.condition_dim
         return 0
 
     @property
@@ -252,9 +252,9 @@ class PicturePlan(Plan):
 
     def _condition_in_words(self) -> str:
         if self.condition == "labels":
-            return f"{self.n_conditions} classes"
+            return f"{self.condition_dim} classes"
         if self.condition == "clusters":
-            return f"{self.n_conditions} clusters"
+            return f"{self.condition_dim} clusters"
         if self.condition == "observed":
             return "observed pixels"
         return ""
