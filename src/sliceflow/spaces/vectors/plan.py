@@ -354,6 +354,8 @@ def count_fresh(n_moved: int, frame: FrameKind, d: int, n_axis_steps: int) -> in
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    n_directions = max(getattr(frame, "n_directions", 0), d)
+    n_directions = d
+    if frame.n_directions is not None:
+        n_directions = max(frame.n_directions, d)
     affordable = MAX_FRESH_PROJECTIONS // n_directions
     return max(n_moved, min(MAX_FRESH_PARTICLES, affordable))
