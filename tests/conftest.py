@@ -56,8 +56,11 @@ def ctrl_c_is_heard():
 
 @pytest.fixture
 def rng():
-    """Random numbers that do not depend on the tests before."""
-    return np.random.default_rng(0)
+    """Random numbers that do not depend on the tests before.
+
+    ``make test SEED=3`` takes other ones: what a test asserts must hold for any seed.
+    """
+    return np.random.default_rng(int(os.environ.get("SLICEFLOW_TEST_SEED", "0")))
 
 
 @pytest.fixture(scope="session")
