@@ -333,9 +333,13 @@ def test_free_text_and_odd_cells_are_named_by_row_and_column(values, row, messag
     assert caught.value.column == "c"
 
 
-def test_other_objects_names_and_kinds_are_refused():
+def test_a_table_of_polars_is_refused():
+    polars = pytest.importorskip("polars")
     with pytest.raises(TypeError, match="to_pandas"):
-        fit(__import__("polars").DataFrame({"a": [1]}))
+        fit(polars.DataFrame({"a": [1]}))
+
+
+def test_other_names_and_kinds_are_refused():
     with pytest.raises(ValueError, match="two columns are named 1;"):
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ParameterError, match="not a kind") as caught:
