@@ -226,7 +226,7 @@ class Posterior:
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
         y = self._condition.encode(observations)
-        self._local_sampler.warn_if_far(y, "x", stacklevel=3)
+        self._local_sampler.warn_if_far(y, "x")
         q = len(observations)
         samples = np.empty((q, n, self.theta.shape[1]))
         for first in range(0, q, OBSERVATIONS_PER_BATCH):

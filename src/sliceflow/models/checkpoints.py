@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from sliceflow.engine import events
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError
+from sliceflow.errors import HintedError, warn_user
 from sliceflow.fields import FLOATS, Array, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
@@ -237,7 +236,7 @@ class Checkpoints:
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            warn_user(message, RuntimeWarning)
 
     def _write(
         self,

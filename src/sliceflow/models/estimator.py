@@ -9,24 +9,38 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.errors import HintedError
+from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import Model, SavedHistory, save
 from sliceflow.validation import require
+
+if TYPE_CHECKING:
+
+    class BaseEstimator:
+        """What is used of scikit-learn's class, which has no types.
+
+        As `Any`, it would let every misspelt attribute of an estimator pass.
+        """
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+        def set_params(self, **parameters: Any) -> Self: ...
+
+        def __getstate__(self) -> dict[str, Any]: ...
+else:
+    from sklearn.base import BaseEstimator
 
 __all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
 
@@ -57,7 +71,7 @@ class PreparedFit(Generic[RowsT, PlannedT_co]):
         return self.planned.plan
 
 
-class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
+class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     """Parameters, plans, progress, files, and rows that come and go.
 
     A subclass has a constructor, whose parameters include `random_state` and
@@ -169,10 +183,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         model = Model(prepared.seed, result.fitted, result.history, rows)
         self._store_result(model, result)
         if result.warning is not None:
-            # At the line where the user called: this, `fit`, the user's call; or this,
-            # `fit`, `_refit`, `partial_fit`, the user's call.
-            stacklevel = 5 if prepared.owns_rows else 3
-            warnings.warn(result.warning, stacklevel=stacklevel)
+            warn_user(result.warning)
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, PlannedFit[FittedT]]:

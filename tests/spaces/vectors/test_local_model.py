@@ -51,6 +51,12 @@ def test_samples_lie_where_the_condition_says(flow):
     )
 
 
+def test_a_far_condition_warns_at_the_users_line(flow):
+    with pytest.warns(UserWarning, match="extrapolated") as found:
+        flow.sample(5, y=50.0, random_state=0)
+    assert found[0].filename == __file__
+
+
 def test_joint_and_the_paper_stay_joint():
     joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(
         X, Y

@@ -8,7 +8,6 @@ pictures that the particles move onto, for `engine.flow.simulate`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, ParticleNoise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import CopyWarning, DataError, DataWarning
+from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.flow_estimator import run_flow
@@ -250,7 +249,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
             f"{n_pixel_values} values",
             f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}",
         )
-        warnings.warn(warning, stacklevel=6)  # where the user calls fit
+        warn_user(warning)
 
 
 def _check_labels(y: Any, n: int) -> NDArray[Any]:

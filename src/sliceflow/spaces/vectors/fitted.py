@@ -231,7 +231,7 @@ class FittedVectors(HasConditions):
         shape = (len(codes), self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
         for c, indices, y in self._by_label(codes):
-            self.local[c].warn_if_far(y, "y", stacklevel=6, indices=indices)
+            self.local[c].warn_if_far(y, "y", indices)
             x = self.local[c].sample_each(y, seed.child(c))  # float64: small spreads
             out[indices] = self.decode(x.T).to(out)
         return out
