@@ -22,7 +22,7 @@ from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
@@ -277,11 +277,11 @@ class Posterior:
 class SavedPosterior:
     """What a file holds of a posterior."""
 
-    theta: Annotated[np.ndarray, Array("n d", torch.float64)]
-    x: Annotated[np.ndarray, Array("n l", torch.float64)]
-    low: Annotated[np.ndarray, Array("d", torch.float64, finite=False)]
-    high: Annotated[np.ndarray, Array("d", torch.float64, finite=False)]
-    default_x: Annotated[np.ndarray, Array("l", torch.float64)] | None
+    theta: Annotated[np.ndarray, ArraySpec("n d", torch.float64)]
+    x: Annotated[np.ndarray, ArraySpec("n l", torch.float64)]
+    low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
     dtype: Dtype
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
-from sliceflow.fields import Array, Between, Count
+from sliceflow.fields import ArraySpec, Between, Count
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.features import (
     FeatureMap,
@@ -89,7 +89,7 @@ class LocalSettings:
     # h, how far samples go along their neighbours
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
-    projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
+    projection: Annotated[Tensor, ArraySpec("f m", torch.float64)] = field(repr=False)
     n_features: Count = 0  # random features of y beside its l columns
 
 
