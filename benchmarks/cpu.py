@@ -36,8 +36,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from sliceflow.engine import frames, transports
+from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -153,7 +154,11 @@ def engine_steps(
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
     flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)
-    simulate(flow, cloud, flow.target(cloud, Cloud(rows)), ParticleNoise(seed))
+    batches = make_batches(
+        x.shape[1], rows.shape[1], transport.max_samples, seed.child("batches")
+    )
+    target = Target.from_cloud(Cloud(rows), batches)
+    simulate(flow, cloud, target, ParticleStreams(seed))
 
 
 def compare_methods(m: int, orthogonal: bool, n_steps: int, repeats: int) -> list[Row]:

@@ -41,8 +41,9 @@ from sklearn.datasets import make_moons
 
 from sliceflow.datasets import Pictures
 from sliceflow.devices import resolve_device
+from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -109,8 +110,15 @@ def run_flow(
         nonlocal n_steps_done
         n_steps_done += 1
 
-    fitted = flow.target(cloud, Cloud(target))
-    simulate(flow, cloud, fitted, ParticleNoise(Seed(0)), listeners=(count_step,))
+    batches = make_batches(
+        len(particles),
+        len(data),
+        transport.max_samples,
+        flow.seed.child("batches"),
+        device,
+    )
+    fitted = Target.from_cloud(Cloud(target), batches)
+    simulate(flow, cloud, fitted, ParticleStreams(Seed(0)), listeners=(count_step,))
     return cloud.x.T.cpu().numpy(), n_steps_done
 
 

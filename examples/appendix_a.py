@@ -29,9 +29,10 @@ import numpy as np
 import torch
 from matplotlib.patches import Patch
 
+from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -93,8 +94,16 @@ def run(
     stage = Stage("flow", frame, shown_steps[-1], Sorted(), step_size=dt)
     n_conditions = 1 if amplifier > 0 else 0
     flow = Flow([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
-    target = flow.target(particles, data)
-    simulate(flow, particles, target, ParticleNoise(Seed(2)), listeners=[keep])
+    batches = make_batches(
+        particles.x.shape[1],
+        data.x.shape[1],
+        stage.transport.max_samples,
+        flow.seed.child("batches"),
+        codes_p=particles.y,
+        codes_q=data.y,
+    )
+    target = Target.from_cloud(data, batches)
+    simulate(flow, particles, target, ParticleStreams(Seed(2)), listeners=[keep])
     return moments
 
 

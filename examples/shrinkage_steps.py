@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
@@ -51,9 +52,9 @@ def trajectory(
     flow = Flow([stage], seed.child("flow"))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, noise_rates(x.shape[1], data.shape[1]))
-    target = flow.target(particles, Cloud(data))
+    target = Target.from_cloud(Cloud(data))
     simulate(
-        flow, particles, target, ParticleNoise(seed.child("noise")), listeners=(keep,)
+        flow, particles, target, ParticleStreams(seed.child("noise")), listeners=(keep,)
     )
     # A stage may end early, because hardly any map moves.
     while len(positions) < N_STEPS + 1:

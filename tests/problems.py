@@ -9,6 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from sliceflow.engine.batches import Target, make_batches
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Flow
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -58,3 +62,22 @@ def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(7).normal(scale=2.0, size=(5, d))
     return centres[rng.integers(5, size=n)] + 0.5 * rng.normal(size=(n, d))
+
+
+def target_for(flow: Flow, particles: Cloud, data: Cloud) -> Target:
+    """The data as a target, weighted and in batches as the first stage needs them."""
+    codes_p = None
+    codes_q = None
+    if flow.shared_condition_dim:
+        codes_p = particles.y
+        codes_q = data.y
+    batches = make_batches(
+        particles.x.shape[1],
+        data.x.shape[1],
+        flow.stages[0].transport.max_samples if flow.stages else None,
+        flow.seed.child("batches"),
+        data.x.device,
+        codes_p=codes_p,
+        codes_q=codes_q,
+    )
+    return Target.from_cloud(data, batches)

@@ -13,6 +13,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+from sliceflow.engine.batches import Target
+from sliceflow.engine.flow import FlowState, Step
+from sliceflow.engine.frames import FrameLike
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "sliceflow"
 PAGE = ROOT / "docs" / "architecture.md"
@@ -192,6 +196,27 @@ def test_the_page_shows_these_floors_and_files_that_exist():
         for name in named
         if not any((top / name).exists() for top in (PACKAGE, ROOT))
     ] == []
+
+
+# What the names in the page's loop stand for.
+TYPES_IN_LOOP = {
+    "step": Step,
+    "target": Target,
+    "frame": FrameLike,
+    "state": FlowState,
+}
+
+
+def test_the_loop_of_the_page_uses_what_the_engine_has():
+    loop = re.search(r"```text\nfor every step.*?```", PAGE.read_text(), re.DOTALL)
+    used = re.findall(rf"\b({'|'.join(TYPES_IN_LOOP)})\.(\w+)", loop[0])
+    assert {name for name, _ in used} == set(TYPES_IN_LOOP)
+    missing = []
+    for name, attribute in used:
+        kind = TYPES_IN_LOOP[name]
+        if not hasattr(kind, attribute) and attribute not in kind.__annotations__:
+            missing.append(f"{name}.{attribute}")
+    assert missing == []
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from sliceflow.errors import (
     HintedError,
     NotEnoughMemoryError,
     ParameterError,
+    warn_user,
 )
 
 ERRORS = {
@@ -78,3 +79,21 @@ def test_errors_survive_pickling_and_copying_with_their_fields(error):
 def test_errors_are_also_those_that_everybody_catches(error, builtin):
     assert issubclass(error, builtin)
     assert issubclass(error, HintedError)
+
+
+def test_a_warning_names_the_line_outside_the_package():
+    """Whatever lies between: here a context manager as a decorator."""
+    source = (
+        "from contextlib import contextmanager\n"
+        "@contextmanager\n"
+        "def doing():\n"
+        "    yield\n"
+        "@doing()\n"
+        "def inner(warn):\n"
+        "    warn('first')\n"
+    )
+    module = {"__name__": "sliceflow.spaces.somewhere"}
+    exec(compile(source, "inside.py", "exec"), module)
+    with pytest.warns(UserWarning, match="first") as found:
+        module["inner"](warn_user)
+    assert found[0].filename == __file__

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 import numpy as np
+
+# Frames of these packages are never the line of a user: those of this one, and of the
+# decorators that its functions have.
+_INNER_PACKAGES = ("sliceflow", "contextlib")
 
 
 class HintedError(Exception):
@@ -140,3 +147,22 @@ class CopyWarning(UserWarning):
 
 class NotEnoughMemoryError(HintedError, MemoryError):
     """What was asked for can never be allocated."""
+
+
+def warn_user(warning: Warning | str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code that called this package.
+
+    The `category` is that of a text; a `Warning` has its own.
+    """
+    level = 1
+    frame = sys._getframe()
+    while frame.f_back is not None and _is_inner(frame.f_globals):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(warning, category, stacklevel=level)
+
+
+def _is_inner(module: dict[str, object]) -> bool:
+    """Whether a module, given by its globals, is none of the user's."""
+    package = str(module.get("__name__", "")).partition(".")[0]
+    return package in _INNER_PACKAGES

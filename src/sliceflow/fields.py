@@ -1,7 +1,7 @@
 """Annotations of saved dataclasses: what a field may hold.
 
 A model file is read by these annotations alone. `models.codec` turns them into types
-of msgspec, and checks arrays by `Array` itself.
+of msgspec, and checks arrays by `ArraySpec` itself.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import msgspec
 import torch
 
-FLOATS = (torch.float32, torch.float64)
+FLOAT_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
-class Array:
+class ArraySpec:
     """What an array or a tensor must be.
 
-    For example, ``Annotated[Tensor, Array("h k", torch.float32)]`` is a matrix.
+    For example, ``Annotated[Tensor, ArraySpec("h k", torch.float32)]`` is a matrix.
 
     Parameters
     ----------

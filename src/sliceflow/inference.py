@@ -22,7 +22,7 @@ from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
@@ -226,7 +226,7 @@ class Posterior:
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
         y = self._condition.encode(observations)
-        self._local_sampler.warn_if_far(y, "x", stacklevel=3)
+        self._local_sampler.warn_if_far(y, "x")
         q = len(observations)
         samples = np.empty((q, n, self.theta.shape[1]))
         for first in range(0, q, OBSERVATIONS_PER_BATCH):
@@ -277,11 +277,11 @@ class Posterior:
 class SavedPosterior:
     """What a file holds of a posterior."""
 
-    theta: Annotated[np.ndarray, Array("n d", torch.float64)]
-    x: Annotated[np.ndarray, Array("n l", torch.float64)]
-    low: Annotated[np.ndarray, Array("d", torch.float64, finite=False)]
-    high: Annotated[np.ndarray, Array("d", torch.float64, finite=False)]
-    default_x: Annotated[np.ndarray, Array("l", torch.float64)] | None
+    theta: Annotated[np.ndarray, ArraySpec("n d", torch.float64)]
+    x: Annotated[np.ndarray, ArraySpec("n l", torch.float64)]
+    low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
     dtype: Dtype
 
     def check(self) -> None:

@@ -2,11 +2,11 @@
 
 from sliceflow.engine.transports import (
     Auto,
-    FittedMap,
     GridMap,
     Histogram,
     Interpolated,
     KnotMap,
+    MapFit,
     Sorted,
     Transport,
     TransportMap,
@@ -14,11 +14,11 @@ from sliceflow.engine.transports import (
 
 __all__ = [
     "Auto",
-    "FittedMap",
     "GridMap",
     "Histogram",
     "Interpolated",
     "KnotMap",
+    "MapFit",
     "Sorted",
     "Transport",
     "TransportMap",

@@ -11,9 +11,10 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
+from problems import target_for
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, Step, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -44,7 +45,9 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
     stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
     flow = Flow(stages, Seed(seed), **conditions)
-    rates = noise_rates(particles.x.shape[1], data.x.shape[1], particles.y, data.y)
+    rates = noise_rates(
+        particles.x.shape[1], data.x.shape[1], codes_p=particles.y, codes_q=data.y
+    )
     case = {
         "start": particles.x.flatten().tolist(),
         "data": data.x.flatten().tolist(),
@@ -54,8 +57,8 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
 
     def keep(event):
         frame = Step(
-            flow, event.stage_index, event.step, 0, particles, particles
-        ).frame()
+            flow, event.stage_index, event.step_index, 0, particles, particles
+        ).make_frame()
         theta = torch.eye(2) if frame.theta is None else frame.theta
         step = {
             "frame": theta.flatten().tolist(),
@@ -65,7 +68,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
             "shrinkage": 0 if frame.theta is None else kappa,
             "distance": float(event.distance),
         }
-        step |= {"size": flow.stages[event.stage_index].step_size_at(event.step)}
+        step |= {"size": flow.stages[event.stage_index].step_size_at(event.step_index)}
         if frame.theta_y is not None:
             step["offsets"] = frame.theta_y.tolist()
         case["steps"].append(step)
@@ -74,8 +77,8 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     simulate(
         fitted,
         particles,
-        fitted.target(particles, data),
-        ParticleNoise(Seed(0)),
+        target_for(fitted, particles, data),
+        ParticleStreams(Seed(0)),
         listeners=[keep],
     )
     return case

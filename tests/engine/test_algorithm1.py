@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from models import picture_plan
+from problems import target_for
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -123,8 +124,8 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     simulate(
         flow,
         clouds[0],
-        flow.target(*clouds),
-        ParticleNoise(Seed(2)),
+        target_for(flow, *clouds),
+        ParticleStreams(Seed(2)),
         listeners=listeners,
     )
     for k in range(n_steps):
@@ -146,14 +147,16 @@ def test_offline_samples_skip_the_shaded_lines():
     flow = Flow([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), torch.from_numpy(codes_p))
     theta = joint(flow, 0, particles)
-    target = flow.target(particles, Cloud(as_points(data), torch.from_numpy(codes_q)))
-    model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
+    target = target_for(
+        flow, particles, Cloud(as_points(data), torch.from_numpy(codes_q))
+    )
+    model = simulate(flow, particles, target, ParticleStreams(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y = np.array([y_p[i] for i, _ in pairs])
     codes = np.array([codes_p[i] for i, _ in pairs])
     cloud = Cloud(as_points(fresh), torch.from_numpy(codes))
-    replay(flow, model, cloud, ParticleNoise(Seed(3)))
+    replay(flow, model, cloud, ParticleStreams(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
@@ -250,7 +253,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     y = torch.from_numpy(codes_q) if labels else None
     target = Target(lambda stage, k: Cloud(as_points(noisy[k]), y), every_step=True)
     listeners = [lambda event: seen.append(event.particles.clone())]
-    simulate(flow, particles, target, ParticleNoise(Seed(4)), listeners=listeners)
+    simulate(flow, particles, target, ParticleStreams(Seed(4)), listeners=listeners)
 
     subspace = PyramidLevel(channels, *full, *level)
     start = as_points(x)

@@ -17,10 +17,9 @@ from sliceflow.engine.batches import (
     Batches,
     Target,
     make_batches,
-    make_batches_per_class,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -36,12 +35,11 @@ def pair(batches, turn):
 def test_small_clouds_are_looked_at_whole():
     labels = torch.arange(60) % 3
     for max_samples in (None, 60, 1000):
+        assert make_batches(60, 40, max_samples, Seed(0)).batch(5) == ALL_POINTS
         assert (
-            make_batches(60, 40, max_samples, None, None, Seed(0)).batch(5)
-            == ALL_POINTS
-        )
-        assert (
-            make_batches(60, 60, max_samples, labels, labels, Seed(0)).batch(5)
+            make_batches(
+                60, 60, max_samples, Seed(0), codes_p=labels, codes_q=labels
+            ).batch(5)
             == ALL_POINTS
         )
 
@@ -49,14 +47,14 @@ def test_small_clouds_are_looked_at_whole():
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     codes_p = torch.tensor([0, 0, 0, 1])
     codes_q = torch.tensor([0, 1, 1, 2])
-    batches = make_batches(4, 4, None, codes_p, codes_q, Seed(0))
+    batches = make_batches(4, 4, None, Seed(0), codes_p=codes_p, codes_q=codes_q)
     assert batches.batch(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
 def test_every_point_takes_its_turn(m, n, max_samples):
-    batches = make_batches(m, n, max_samples, None, None, Seed(0))
+    batches = make_batches(m, n, max_samples, Seed(0))
     seen_p = set()
     seen_q = set()
     pairs = set()
@@ -94,7 +92,9 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
     codes_p = present[
         Seed(1).permutation(m) % len(present)
     ]  # other shares than the data's
-    batches = make_batches(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
+    batches = make_batches(
+        m, len(codes_q), max_samples, Seed(0), codes_p=codes_p, codes_q=codes_q
+    )
     p, q = pair(batches, step)
     data = codes_q[batches.order][q.long()]
     ours = codes_p if p is None else codes_p[p]
@@ -106,7 +106,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
 def test_continuous_conditions_are_matched_one_to_one():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
     rows = Seed(1).permutation(300).repeat(3)
-    batches = make_batches(900, 300, 100, y[rows], y, Seed(0))
+    batches = make_batches(900, 300, 100, Seed(0), codes_p=y[rows], codes_q=y)
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
@@ -124,7 +124,15 @@ def test_continuous_conditions_are_matched_one_to_one():
 )
 def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
     codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
-    batches = make_batches_per_class(max_samples, *codes, 5, Seed(0))
+    batches = make_batches(
+        len(codes[0]),
+        len(codes[1]),
+        max_samples,
+        Seed(0),
+        codes_p=codes[0],
+        codes_q=codes[1],
+        n_separate_classes=5,
+    )
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
     codes = codes[0], codes[1][batches.order]
     assert bool((codes[1].diff() >= 0).all())
@@ -132,7 +140,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
         batch = batches.batch(3)
         assert (batch.particles, batch.data) == (None, None)
         assert batch.class_slices == tuple(
-            ClassSlices.from_codes(own, 5) for own in codes
+            ClassSlices.from_class_indices(own, 5) for own in codes
         )
         return
     for side, own in enumerate(codes):
@@ -145,7 +153,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
         for indices, own, class_slices in zip(
             pair(batches, step), codes, batches.batch(step).class_slices, strict=True
         ):
-            assert class_slices == ClassSlices.from_codes(own[indices], 5)
+            assert class_slices == ClassSlices.from_class_indices(own[indices], 5)
             assert bool((own[indices].diff() >= 0).all())
 
 
@@ -159,7 +167,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
-    return Cloud(x, codes, ClassSlices.from_codes(codes, len(sizes)))
+    return Cloud(x, codes, ClassSlices.from_class_indices(codes, len(sizes)))
 
 
 def moved(particles, data):
@@ -167,7 +175,7 @@ def moved(particles, data):
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.class_slices))
     return particles, simulate(
-        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0))
+        flow, particles, Target.from_cloud(data), ParticleStreams(Seed(0))
     )
 
 
@@ -181,7 +189,7 @@ def test_classes_apart_are_one_flow_for_each_class():
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
         steps = simulate(
-            flow, alone, Target.from_cloud(data.part(other)), ParticleNoise(Seed(0))
+            flow, alone, Target.from_cloud(data.part(other)), ParticleStreams(Seed(0))
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
@@ -205,7 +213,10 @@ def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
             return cloud(50)
 
         simulate(
-            flow, cloud(60), Target(draw, every_step=every_step), ParticleNoise(Seed(0))
+            flow,
+            cloud(60),
+            Target(draw, every_step=every_step),
+            ParticleStreams(Seed(0)),
         )
         assert drawn == wanted
 
@@ -224,6 +235,6 @@ def test_batches_take_turns_over_all_stages():
         flow,
         cloud(60),
         Target.from_cloud(cloud(50), Batches(parts)),
-        ParticleNoise(Seed(0)),
+        ParticleStreams(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]

@@ -89,7 +89,7 @@ def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
 def test_weighted_data_have_the_particles_class_masses(data, particles):
     data = torch.tensor(data)
     particles = torch.tensor(particles)
-    weights = row_weights(data, particles)
+    weights = row_weights(codes_p=particles, codes_q=data)
     weights = torch.ones(len(data)).double() if weights is None else weights
     for c in set(data.tolist()):
         mass = weights[data == c].sum() / len(data)
@@ -100,9 +100,10 @@ def test_weighted_data_have_the_particles_class_masses(data, particles):
 
 def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
     rows = torch.tensor([[0.0], [1.0]]).double()
-    weights = row_weights(rows, rows[[0, 0, 0, 1]])
+    weights = row_weights(codes_p=rows[[0, 0, 0, 1]], codes_q=rows)
     assert weights.tolist() == [1.5, 0.5]
-    assert row_weights(rows, torch.tensor([[0.5]]).double()) is None
+    other = torch.tensor([[0.5]]).double()
+    assert row_weights(codes_p=other, codes_q=rows) is None
 
 
 def test_messages_name_what_does_not_fit():

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from problems import target_for
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -39,11 +40,13 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
-NOISE = ParticleNoise(Seed(0))
+NOISE = ParticleStreams(Seed(0))
 
 
 def fit(flow, particles, data, noise=NOISE, **options):
-    return simulate(flow, particles, flow.target(particles, data), noise, **options)
+    return simulate(
+        flow, particles, target_for(flow, particles, data), noise, **options
+    )
 
 
 def one_stage(frame, n_steps, condition_dim=0, **options):
@@ -65,7 +68,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     for _ in range(2):
         particles, data = clouds(condition)
         before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
-        model = fit(flow, particles, data, ParticleNoise(Seed(5)))
+        model = fit(flow, particles, data, ParticleStreams(Seed(5)))
         after = [t for t in (data.x, particles.y, data.y) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
@@ -78,7 +81,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation
     # again.
-    replay(flow, model, start, ParticleNoise(Seed(5)))
+    replay(flow, model, start, ParticleStreams(Seed(5)))
     assert torch.allclose(start.x, results[0], atol=1e-9)
 
 
@@ -144,7 +147,7 @@ def test_entropy_reaches_the_closed_form_width():
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = Flow([Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam)
-    fit(flow, particles, data, ParticleNoise(Seed(3)))
+    fit(flow, particles, data, ParticleStreams(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
@@ -167,7 +170,7 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
 
 
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
-    noise = ParticleNoise(Seed(0), first=7)
+    noise = ParticleStreams(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS_PER_DRAW", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
@@ -222,5 +225,5 @@ def test_a_stage_moves_particles_in_its_own_space():
     turned_back = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double() @ alone.x
     assert torch.allclose(particles.x[:2], turned_back, atol=1e-12)
     again = Cloud(start.clone())
-    replay(flow, model, again, ParticleNoise(Seed(0)))
+    replay(flow, model, again, ParticleStreams(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Batch
+from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_map
-from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -125,7 +125,11 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         torch.tensor(slices_q.starts).diff()
     )
     rates = noise_rates(
-        len(codes_p), len(codes_q), codes_p, codes_q, n_classes=len(slices_p)
+        len(codes_p),
+        len(codes_q),
+        codes_p=codes_p,
+        codes_q=codes_q,
+        n_classes=len(slices_p),
     )
     batch = Batch(class_slices=(slices_p, slices_q))
     fit = Shrunk(transport, strength, rates).fit(z_p, z_q, batch)
@@ -157,10 +161,10 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     ]
     flow = Flow(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), None, slices_p)
-    target = flow.target(particles, Cloud(data, None, slices_q))
-    model = simulate(flow, particles, target, ParticleNoise(Seed(1)))
+    target = Target.from_cloud(Cloud(data, None, slices_q))
+    model = simulate(flow, particles, target, ParticleStreams(Seed(1)))
     samples = Cloud(fresh.clone(), None, fresh_slices)
-    replay(flow, model, samples, ParticleNoise(Seed(2)))
+    replay(flow, model, samples, ParticleStreams(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
     for c, points_p, points_q in each_class(slices_p, slices_q):
         points = slice(30 * c, 30 * (c + 1))
@@ -169,9 +173,9 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
             assert torch.allclose(samples.x[:, points], fresh[:, points])
             continue
         alone = Cloud(x[:, points_p].clone())
-        own_target = unconditional.target(alone, Cloud(data[:, points_q]))
-        own_model = simulate(unconditional, alone, own_target, ParticleNoise(Seed(1)))
+        own_target = Target.from_cloud(Cloud(data[:, points_q]))
+        own_model = simulate(unconditional, alone, own_target, ParticleStreams(Seed(1)))
         assert torch.allclose(particles.x[:, points_p], alone.x)
         own_samples = Cloud(fresh[:, points].clone())
-        replay(unconditional, own_model, own_samples, ParticleNoise(Seed(2)))
+        replay(unconditional, own_model, own_samples, ParticleStreams(Seed(2)))
         assert torch.allclose(samples.x[:, points], own_samples.x)

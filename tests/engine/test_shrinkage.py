@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Batch
+from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -71,11 +71,18 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     labels = torch.tensor([0] * 100 + [1] * 100)
     few = torch.tensor([0] * 190 + [1] * 10)
-    assert noise_rates(200, 200) == noise_rates(200, 200, labels, labels)
-    assert noise_rates(200, 200, labels, few)[0] > noise_rates(200, 200)[0]
+    assert noise_rates(200, 200) == noise_rates(
+        200, 200, codes_p=labels, codes_q=labels
+    )
+    assert (
+        noise_rates(200, 200, codes_p=labels, codes_q=few)[0] > noise_rates(200, 200)[0]
+    )
     assert noise_rates(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
     assert noise_rates(200, 400, distinct=0.5) == (1 / 200 + 1 / 200,)
-    assert noise_rates(200, 200, labels, few, n_classes=3)[1] == 1 / 100 + 1 / 10
+    assert (
+        noise_rates(200, 200, codes_p=labels, codes_q=few, n_classes=3)[1]
+        == 1 / 100 + 1 / 10
+    )
 
 
 def test_every_class_has_its_own_noise():
@@ -85,7 +92,7 @@ def test_every_class_has_its_own_noise():
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     codes = torch.tensor([0] * 30 + [1] * 300)
     bins = Histogram(32, max_samples=None)
-    rates = noise_rates(330, 330, codes, codes, n_classes=2)
+    rates = noise_rates(330, 330, codes_p=codes, codes_q=codes, n_classes=2)
     table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).map
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
@@ -108,7 +115,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    rates = noise_rates(4000, 4000, codes, codes)
+    rates = noise_rates(4000, 4000, codes_p=codes, codes_q=codes)
     fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(
         z_p, z_q, Batch(codes=codes)
     )
@@ -139,8 +146,8 @@ def test_a_flow_between_equal_distributions_ends_early():
         simulate(
             flow,
             particles,
-            flow.target(particles, Cloud(y)),
-            ParticleNoise(Seed(1)),
+            Target.from_cloud(Cloud(y)),
+            ParticleStreams(Seed(1)),
             state=state,
         )
         assert least <= state.steps_done <= max_samples

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from sliceflow.fields import Array, Between, Label
+from sliceflow.fields import ArraySpec, Between, Label
 from sliceflow.models.codec import decode, encode
 
 
@@ -103,7 +103,7 @@ def array_kinds(draw):
     shapes = st.tuples(*[st.integers(0, 3)] * rank)
     values = shapes.flatmap(lambda shape: arrays(dtype, shape))
     dims = " ".join("abc"[:rank])
-    about = Array(dims, DTYPES[dtype], finite=False, differences=differences)
+    about = ArraySpec(dims, DTYPES[dtype], finite=False, differences=differences)
     container = np.ndarray
     if draw(st.booleans()):
         container = Tensor
@@ -206,10 +206,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Maps:
-    knots: Annotated[Tensor, Array("h k", (torch.float32, torch.float64))]
-    neighbours: Annotated[np.ndarray, Array("h", torch.int64, ge=0, differences=1)]
+    knots: Annotated[Tensor, ArraySpec("h k", (torch.float32, torch.float64))]
+    neighbours: Annotated[np.ndarray, ArraySpec("h", torch.int64, ge=0, differences=1)]
     n: int
-    theta: Annotated[Tensor, Array("h d", torch.float64)] | None = None
+    theta: Annotated[Tensor, ArraySpec("h d", torch.float64)] | None = None
     note: str = field(default="", metadata={"saved": False})
 
     def check(self):
@@ -224,7 +224,9 @@ class Model:
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, differences=3)] | None
+    pictures: (
+        Annotated[np.ndarray, ArraySpec("n c h w", torch.uint8, differences=3)] | None
+    )
 
 
 def maps(k, rng):
@@ -354,7 +356,7 @@ def test_what_does_not_fit_is_named(annotation, tree, message):
     ],
 )
 def test_arrays_that_do_not_fit_are_named(array, message):
-    holder = in_dataclass(Annotated[Tensor, Array("n", torch.float64)])
+    holder = in_dataclass(Annotated[Tensor, ArraySpec("n", torch.float64)])
     arrays = {} if array is None else {"value": array}
     tree = {"class": "Holder", "value": {"class": "array"}}
     with pytest.raises(ValueError, match=message):

@@ -95,8 +95,8 @@ def test_the_plan_is_what_the_fit_does(case):
     plan = case.estimator.plan(case.first)
     fitted_plan = case.estimator.fit(case.first).plan_
     if getattr(plan, "smoothing", 0) is None:  # the fit chooses it from the rows
-        assert fitted_plan.smoothing > 0
-        plan = dataclasses.replace(plan, smoothing=fitted_plan.smoothing)
+        assert fitted_plan.bandwidth > 0
+        plan = dataclasses.replace(plan, bandwidth=fitted_plan.bandwidth)
     assert plan == fitted_plan
     assert "<table" in plan._repr_html_()
 

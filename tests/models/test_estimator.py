@@ -165,7 +165,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
 def as_planned(plan):
     """A fitted plan as it was before the fit, which chooses the smoothing of rows."""
     if getattr(plan, "smoothing", 0) and plan.smoothing_from:
-        return dataclasses.replace(plan, smoothing=None)
+        return dataclasses.replace(plan, bandwidth=None)
     return plan
 
 
@@ -257,13 +257,13 @@ def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     flow = make().set_params(verbose=1).fit(*data, listeners=heard.append)
     assert [event.steps_done for event in heard] == list(range(1, flow.n_iter_ + 1))
     assert heard[-1].steps_total == flow.n_iter_
-    assert [event.stage for event in heard] == flow.history_["stage"]
-    assert [event.step for event in heard] == flow.history_["step"]
-    stages = {event.stage_index: event.stage for event in heard}
+    assert [event.stage_name for event in heard] == flow.history_["stage"]
+    assert [event.step_index for event in heard] == flow.history_["step"]
+    stages = {event.stage_index: event.stage_name for event in heard}
     assert list(stages) == list(range(len(stages)))
     logged = caplog.messages
     assert len(logged) == min(10, flow.n_iter_)
-    last = f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage}, sliced"
+    last = f"step {flow.n_iter_}/{flow.n_iter_}, stage {heard[-1].stage_name}, sliced"
     assert last in logged[-1]
     assert {(r.name, r.levelname) for r in caplog.records} == {("sliceflow", "INFO")}
     make().fit(*data)

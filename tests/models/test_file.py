@@ -25,11 +25,11 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridMap, KnotMap
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import check_steps
+from sliceflow.models.limits import checked_reach
 from sliceflow.models.saving import SavedHistory
 
 
@@ -43,11 +43,13 @@ class Small:
     model: tuple[ModelStep, ...]
     condition: conditions.Condition | None
     history: SavedHistory
-    rows: Annotated[Tensor, Array("n d", torch.float64)]
+    rows: Annotated[Tensor, ArraySpec("n d", torch.float64)]
 
     def check(self):
         flow = Flow([Stage("flow", self.frame, 8)], self.seed)
-        check_steps(flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32)
+        checked_reach(
+            flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32
+        )
 
     def sample_bytes(self):
         return 1 << 20
@@ -117,7 +119,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "LabelCondition", "classes": classes, "hidden": False}
+    tree = {"class": "LabelCondition", "classes": classes, "is_inferred": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
         codec.decode(conditions.LabelCondition, header, {})
@@ -192,7 +194,9 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start=1.0):
         flow = Flow([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
-        return check_steps(flow, steps(), lambda i, k: 5, 7, torch.float32, start=start)
+        return checked_reach(
+            flow, steps(), lambda i, k: 5, 7, torch.float32, start=start
+        )
 
     assert reach() < 1e4
     for far in ({"entropy": 1e75}, {"start": 1e37}):
@@ -266,7 +270,9 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "LabelCondition", "hidden": False})[1:]
+    start = msgspec.msgpack.encode({"class": "LabelCondition", "is_inferred": False})[
+        1:
+    ]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]

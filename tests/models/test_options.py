@@ -222,7 +222,7 @@ def test_plans_of_the_preset_are_the_papers():
         X, LABELS
     )
     assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(192))
-    assert (plan.transport, plan.standardize, plan.smoothing) == (
+    assert (plan.transport, plan.standardize, plan.bandwidth) == (
         transports.Interpolated(),
         False,
         0,

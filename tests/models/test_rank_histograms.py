@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Histogram, Interpolated, Sorted
-from sliceflow.models.rank_transports import SharedHistogram, across_ranks
+from sliceflow.models.distributed import DistributedHistogram, across_ranks
 from sliceflow.models.ranks import Ranks
 
 
@@ -64,7 +64,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
     def fit(r):
         batch = Batch(class_slices=tuple(map(ClassSlices, starts[r])))
-        return SharedHistogram(Histogram(16), ranks).fit(
+        return DistributedHistogram(Histogram(16), ranks).fit(
             z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
         )
 
@@ -76,8 +76,10 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
     y_q = torch.tensor([0, 0, 1, 1])
     y_p = torch.zeros(4, dtype=torch.int64)
-    with_particles = weighted_batches(y_q, y_p, torch.arange(0, 2), "cpu")
-    without = weighted_batches(y_q, y_p, torch.arange(2, 4), "cpu")
+    with_particles = weighted_batches(
+        torch.arange(0, 2), "cpu", codes_p=y_p, codes_q=y_q
+    )
+    without = weighted_batches(torch.arange(2, 4), "cpu", codes_p=y_p, codes_q=y_q)
     assert with_particles == Batches(weights=with_particles.weights)
     assert without.weights.tolist() == [0.0]
     ranks = Threads(2)
@@ -90,7 +92,9 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         data = z_q[:, columns]
         if batch.data is not None:
             data = data[:, batch.data]
-        return SharedHistogram(Histogram(8), ranks).fit(z_p[:, columns], data, batch)
+        return DistributedHistogram(Histogram(8), ranks).fit(
+            z_p[:, columns], data, batch
+        )
 
     for fit_of_rank in ranks.run(fit):
         assert float(fit_of_rank.map.values.max()) < 7
@@ -107,7 +111,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     first, last = across_ranks(flow, several).stages
     assert first.transport == replace(
         stages[0].transport,
-        transport=SharedHistogram(Histogram(32), several),
+        transport=DistributedHistogram(Histogram(32), several),
         sum_over_ranks=several.sum,
     )
     assert last.transport.histogram.n_bins == 4096

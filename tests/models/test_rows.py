@@ -222,7 +222,7 @@ def test_a_row_goes_only_with_its_own_label():
     with pytest.raises(ValueError, match="row 0: it is not in the model"):
         flow.forget(POINTS[:1], ["1"])
     flow.forget(POINTS[:1], np.array([1], dtype=object))
-    assert flow._model.rows.y.tolist() == [True, "1"]
+    assert flow._record.rows.y.tolist() == [True, "1"]
 
 
 def test_before_a_fit_there_are_no_rows():
@@ -289,7 +289,7 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
         *rows.at([0, 1])
     )  # a fit begins again
     assert flow._pending_rows is None
-    assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._model.rows) == 2
+    assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._record.rows) == 2
 
 
 def test_columns_by_name_wait_in_one_order():
@@ -305,10 +305,10 @@ def test_columns_by_name_wait_in_one_order():
 def test_a_refresh_takes_todays_parameters_and_the_same_seed():
     flow = FLAT(random_state=None).partial_fit(POINTS)
     before = flow.sample(5, random_state=0)
-    seed = flow._model.seed
+    seed = flow._record.seed
     assert np.array_equal(flow.refresh().sample(5, random_state=0), before)
     assert flow.set_params(n_steps=1).refresh().n_iter_ == 1
-    assert flow._model.seed == seed
+    assert flow._record.seed == seed
 
 
 @pytest.mark.parametrize("dtypes", [("f4", "f8"), ("f8", "f4"), ("f4", "i8")])

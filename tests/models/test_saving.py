@@ -92,10 +92,10 @@ def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
         flow = make().set_params(keep_rows=keep).fit(*data)
         flow.save(tmp_path / "model")
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        assert flow._model.rows is not None  # in memory, for partial_fit
-        assert (loaded._model.rows is not None) == keep
+        assert flow._record.rows is not None  # in memory, for partial_fit
+        assert (loaded._record.rows is not None) == keep
         sizes.append((tmp_path / "model").stat().st_size)
-    x, y = loaded._model.rows.in_users_form(torch.device("cpu"))
+    x, y = loaded._record.rows.in_users_form(torch.device("cpu"))
     assert np.array_equal(x, data[0])
     assert x.dtype == data[0].dtype
     assert y is None if len(data) == 1 else np.array_equal(y, data[1])
@@ -112,7 +112,7 @@ def test_types_of_arrays_come_back(tmp_path):
         flow = vectors(0, keep_rows=True).fit(data, LABELS)
         flow.save(tmp_path / "model", particles=True)
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        kept_rows, _ = loaded._model.rows.in_users_form("cpu")
+        kept_rows, _ = loaded._record.rows.in_users_form("cpu")
         for rows in (loaded.particles_, loaded.sample(3), kept_rows):
             assert type(rows) is type(data)
             assert rows.dtype == data.dtype
@@ -141,7 +141,7 @@ def test_every_form_of_tree_settings_is_saved(tree_settings, tmp_path):
 def test_seeds_of_any_size_are_saved(tmp_path):
     flow = vectors(random_state=1 << 100).fit(X)
     flow.save(tmp_path / "model")
-    assert sliceflow.load(tmp_path / "model")._model.seed == flow._model.seed
+    assert sliceflow.load(tmp_path / "model")._record.seed == flow._record.seed
 
 
 QUICK_KINDS = (

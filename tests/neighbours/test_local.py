@@ -172,14 +172,14 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
     local = LocalSampler.fit(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
-        local.warn_if_far([[99 + 8.9], [50.5]], "y", 1)
+        local.warn_if_far([[99 + 8.9], [50.5]], "y")
     reach = f"{9 / unit:.3g}"
     far = f"{9.5 / unit:.3g}"
     numbers = torch.tensor([4, 6])
     with pytest.warns(
         UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: "
     ) as found:
-        local.warn_if_far([[50.5], [-9.5]], "y", 1, numbers)
+        local.warn_if_far([[50.5], [-9.5]], "y", numbers)
     assert found[0].filename == __file__
 
 

@@ -23,7 +23,7 @@ from sliceflow.cli.grids import (
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import DATASET_NAMES, PICTURES, TABLE, Settings
+from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 from sliceflow.errors import HintedError
 
 if TYPE_CHECKING:
@@ -102,12 +102,14 @@ def finish(
     """Draw samples of a fitted model, measure them, write all files but the model."""
     import pandas
 
+    from sliceflow import ImageFlow, TableFlow
     from sliceflow.spaces.tables.files import write_table
 
+    assert isinstance(model, ImageFlow | TableFlow), "runs fit pictures or tables"
     output.say("drawing samples")
     samples = draw_samples(model, settings, train, test)
     animation = None
-    if train.kind == PICTURES:
+    if isinstance(model, ImageFlow):
         animation = folder / "evolution.gif"
         write_arrays(folder / "samples.npz", samples.labels, images=samples.x)
         pixels = as_bytes(samples.x, train.n_pixel_values)

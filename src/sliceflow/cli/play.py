@@ -97,7 +97,7 @@ class TableWork:
 
     def __init__(self) -> None:
         self._frame: Any = None
-        self._model: TableFlow | None = None
+        self._record: TableFlow | None = None
         # Imported now, so that the first fit is fast. What is missing is said then.
         with suppress(ImportError):
             import sliceflow.spaces.tables.estimator  # noqa: F401
@@ -137,7 +137,7 @@ class TableWork:
         set_stage(3)
         silent = Output(silent=True, progress=False)
         measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
-        self._model = model
+        self._record = model
         config = {
             "data": train.summary(test),
             "command": settings.command,
@@ -157,9 +157,9 @@ class TableWork:
         return _as_csv(filled)
 
     def _fitted_model(self) -> TableFlow:
-        if self._model is None:
+        if self._record is None:
             raise ValueError("there is no fitted table; fit one first")
-        return self._model
+        return self._record
 
 
 def _as_page_error(error: DataError) -> CommandError:

@@ -32,7 +32,7 @@ class StageEvent(Protocol):
     def stage_index(self) -> int: ...
 
     @property
-    def step(self) -> int: ...
+    def step_index(self) -> int: ...
 
 
 class PlannedStage(Protocol):
@@ -84,7 +84,9 @@ class Clock:
         if isinstance(event, StageEvent) and event.stage_index < len(self._costs):
             cost = self._costs[event.stage_index]
             if not is_last:
-                done = self._work_before[event.stage_index] + cost * (event.step + 1)
+                done = self._work_before[event.stage_index] + cost * (
+                    event.step_index + 1
+                )
                 self.share = done / self._work_before[-1]
             if 2 * cost < max(self._costs):
                 # Small pictures do not tell the pace of large ones.

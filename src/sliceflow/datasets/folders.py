@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -17,6 +16,7 @@ from sliceflow.datasets.errors import (
     MixedSizesError,
     reading,
 )
+from sliceflow.errors import warn_user
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -122,12 +122,12 @@ def _decode(file: Path, fit: Callable[[Image], Image]) -> NDArray[np.uint8]:
 
 
 def _warn_of_skipped(problems: Sequence[str], n_files: int) -> None:
-    """Warn the caller of `datasets.load`, five functions above, of broken pictures."""
+    """Warn of broken pictures that were left out."""
     named = "; ".join(problems[:_MAX_NAMED])
     if len(problems) > _MAX_NAMED:
         named += "; …"
     message = f"skipped {len(problems)} of {n_files} pictures: {named}"
-    warnings.warn(message, stacklevel=6)
+    warn_user(message)
 
 
 def _raise_mixed_sizes(

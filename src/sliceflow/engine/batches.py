@@ -123,7 +123,7 @@ class Target:
 
     def _data(self, step: Step) -> Cloud:
         """The data of a step in the subspace of its stage; drawn if they change."""
-        key = (step.stage_index, step.index if self.every_step else 0)
+        key = (step.stage_index, step.step_index if self.every_step else 0)
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = None  # frees the memory first
             data = self.draw(*key)
@@ -136,22 +136,37 @@ def make_batches(
     m: int,
     n: int,
     max_samples: int | None,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
     seed: Seed,
     device: torch.device | str = "cpu",
+    *,
+    codes_p: Tensor | None = None,
+    codes_q: Tensor | None = None,
+    n_separate_classes: int = 0,
 ) -> Batches:
-    """Batches of at most `max_samples` of m particles and of n data.
+    """Batches of at most `max_samples` of m particles and of n data, in one process.
 
-    If particles and data have conditions, `codes_p` and `codes_q`, every batch has as
-    many data as particles of each condition.
+    `codes_p` and `codes_q` are the conditions of particles and data, if the flow uses
+    them. Every batch then has as many data as particles of each condition. If
+    `n_separate_classes` have maps of their own, every batch has an equal share of each,
+    and the particles are sorted by class.
     """
+    if codes_p is not None and codes_q is not None:
+        codes_p = codes_p.to(device)
+        codes_q = codes_q.to(device)
+        if n_separate_classes:
+            return _make_batches_per_class(
+                max_samples,
+                seed,
+                codes_p=codes_p,
+                codes_q=codes_q,
+                n_classes=n_separate_classes,
+            )
     if max_samples is None or max(m, n) <= max_samples:
-        return weighted_batches(codes_q, codes_p, slice(None), device)
+        return weighted_batches(slice(None), device, codes_p=codes_p, codes_q=codes_q)
     parts_p = _equal_parts(m, max_samples)
     groups = None
     if codes_p is not None and codes_q is not None:
-        groups = row_groups(codes_q, codes_p)
+        groups = row_groups(codes_p=codes_p, codes_q=codes_q)
     order = seed.child("order").permutation(n)
     data: list[Indices] = []
     if groups is None:
@@ -160,8 +175,8 @@ def make_batches(
             for b in range(len(parts_p)):
                 data.append(parts_q[(b + turn) % len(parts_q)])
     else:
-        groups_q = groups[0].cpu()
-        groups_p = groups[1].cpu()
+        groups_p = groups[0].cpu()
+        groups_q = groups[1].cpu()
         # Group by group, at random within each.
         order = order[torch.argsort(groups_q[order], stable=True)]
         for indices in _matching_data(parts_p, groups_p, groups_q):
@@ -170,21 +185,23 @@ def make_batches(
     return Batches(particles, data, order.to(device))
 
 
-def make_batches_per_class(
+def _make_batches_per_class(
     max_samples: int | None,
+    seed: Seed,
+    *,
     codes_p: Tensor,
     codes_q: Tensor,
     n_classes: int,
-    seed: Seed,
 ) -> Batches:
     """Batches for classes that have their own maps; the particles are sorted by class.
 
-    Every batch has an equal share of each class.
+    Every batch has an equal share of each class. `codes_p` (M,) and `codes_q` (N,) are
+    class indices.
     """
     m = len(codes_p)
     n = len(codes_q)
-    slices_p = ClassSlices.from_codes(codes_p, n_classes)
-    slices_q = ClassSlices.from_codes(codes_q, n_classes)
+    slices_p = ClassSlices.from_class_indices(codes_p, n_classes)
+    slices_q = ClassSlices.from_class_indices(codes_q, n_classes)
     if max_samples is None or max(m, n) <= max_samples:
         order = torch.argsort(codes_q, stable=True)
         return Batches(order=order, class_slices=[(slices_p, slices_q)])
@@ -232,19 +249,20 @@ def even_parts(
 
 
 def weighted_batches(
-    codes_q: Tensor | None,
-    codes_p: Tensor | None,
     shard: Tensor | slice,
     device: torch.device | str,
+    *,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
-    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of the
-    data and particles of all ranks; this rank has the part `shard` of the data.
+    Data of weight 0 are left out. `codes_p` and `codes_q` are the conditions of the
+    particles and data of all ranks; this rank has the part `shard` of the data.
     """
     weights = None
     if codes_q is not None and codes_p is not None:
-        weights = row_weights(codes_q, codes_p)
+        weights = row_weights(codes_p=codes_p, codes_q=codes_q)
     if weights is None:
         return Batches()
     weights = weights[shard]

@@ -34,9 +34,9 @@ class ClassSlices:
     starts: tuple[int, ...]  # (C + 1,), from 0 to the number of points
 
     @classmethod
-    def from_codes(cls, codes: Tensor, n_classes: int) -> ClassSlices:
+    def from_class_indices(cls, class_indices: Tensor, n_classes: int) -> ClassSlices:
         """The slices of points with these class indices (n,), once they are sorted."""
-        sizes = torch.bincount(codes, minlength=n_classes).tolist()
+        sizes = torch.bincount(class_indices, minlength=n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
 
     def __len__(self) -> int:
@@ -93,21 +93,21 @@ class ClassOrder:
     Within a class, points keep their order.
     """
 
-    codes: Tensor  # (n,) class indices, sorted
+    class_indices: Tensor  # (n,), sorted
     order: Tensor  # (n,) sorted point i was point order[i] before
     inverse: Tensor  # (n,) point i of before is sorted point inverse[i]
     class_slices: ClassSlices
 
     @classmethod
-    def from_codes(cls, codes: Tensor, n_classes: int) -> ClassOrder:
+    def from_class_indices(cls, class_indices: Tensor, n_classes: int) -> ClassOrder:
         """The order that sorts points with these class indices (n,)."""
-        sorted_codes, order = codes.sort(stable=True)
-        class_slices = ClassSlices.from_codes(sorted_codes, n_classes)
-        return cls(sorted_codes, order, order.argsort(), class_slices)
+        sorted_indices, order = class_indices.sort(stable=True)
+        class_slices = ClassSlices.from_class_indices(sorted_indices, n_classes)
+        return cls(sorted_indices, order, order.argsort(), class_slices)
 
     def sort(self, x: Tensor) -> Cloud:
         """Points x (d, n) in the order of their classes, as a cloud."""
-        return Cloud(x[:, self.order], self.codes, self.class_slices)
+        return Cloud(x[:, self.order], self.class_indices, self.class_slices)
 
     def unsort(self, x: Tensor) -> Tensor:
         """Sorted points (d, n) in the order that they had before."""

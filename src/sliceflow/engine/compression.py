@@ -24,7 +24,7 @@ from sliceflow.engine.transports import (
     TransportMap,
     join_classes,
 )
-from sliceflow.fields import FLOATS, Array, Between, Count
+from sliceflow.fields import FLOAT_DTYPES, ArraySpec, Between, Count
 
 # Knots of a compressed map: its two ends, and as many more as one byte can count.
 MAX_COMPRESSED_KNOTS = 257
@@ -65,15 +65,15 @@ class CompressedMap:
     maps among all `n_all` maps. If none are left out, `map_indices` is None.
     """
 
-    lo: Annotated[Tensor, Array("h", torch.float64)]
-    hi: Annotated[Tensor, Array("h", torch.float64)]
-    edges: Annotated[Tensor, Array("h k", torch.int32, differences=1)]
-    quantized_shifts: Annotated[Tensor, Array("h k", torch.int16, differences=1)]
+    lo: Annotated[Tensor, ArraySpec("h", torch.float64)]
+    hi: Annotated[Tensor, ArraySpec("h", torch.float64)]
+    edges: Annotated[Tensor, ArraySpec("h k", torch.int32, differences=1)]
+    quantized_shifts: Annotated[Tensor, ArraySpec("h k", torch.int16, differences=1)]
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     map_indices: (
-        Annotated[Tensor, Array("h", torch.int64, ge=0, differences=1)] | None
+        Annotated[Tensor, ArraySpec("h", torch.int64, ge=0, differences=1)] | None
     ) = None
     n_all: Count = 0
 
@@ -86,7 +86,7 @@ class CompressedMap:
     def _check_edges(self) -> None:
         edges = self.edges
         n_knots = edges.shape[1]
-        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or self.dtype not in FLOATS:
+        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or self.dtype not in FLOAT_DTYPES:
             raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
         from_first = bool((edges[:, 0] == 0).all())
         to_last = bool((edges[:, -1] == self.n_bins).all())
@@ -193,16 +193,16 @@ class CompressedMap:
 
 @dataclass(frozen=True)
 class ModelStep:
-    """One step of a model: step number `step` of stage number `stage`, and its maps.
+    """One step of a model: step `step_index` of stage `stage_index`, and its maps.
 
     `theta` (h, d) are the directions if they were fitted. If it is None, the frame is
     drawn again from the numbers of the stage and the step.
     """
 
-    stage: Count
-    step: Count
+    stage_index: Count
+    step_index: Count
     map: KnotMap | GridMap | CompressedMap
-    theta: Annotated[Tensor, Array("h d", FLOATS)] | None = None
+    theta: Annotated[Tensor, ArraySpec("h d", FLOAT_DTYPES)] | None = None
 
     def check(self) -> None:
         """Raise a ValueError if the directions are not orthonormal."""

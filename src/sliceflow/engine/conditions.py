@@ -1,10 +1,12 @@
 """Conditions: the kinds of y, how y enters the projection, and which y particles have.
 
 A condition is *encoded* once into codes: class indices (n,) for labels, standardised
-columns (n, l) for continuous conditions. A frame's θ_y (h, l) then shifts every
-projection by ``ξ·θ_yᵀy``, where a class index stands for a one-hot y. So l, which the
-engine calls `condition_dim`, is the number of classes or of columns. The codes are
-never written to, so conditions do not move.
+columns (n, l) for continuous conditions. Everywhere `codes_p` are those of particles,
+which have the distribution p, and `codes_q` those of data, which have q.
+
+A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy``, where a class index stands
+for a one-hot y. So l, which the engine calls `condition_dim`, is the number of classes
+or of columns. The codes are never written to, so conditions do not move.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.fields import Array, Label
+from sliceflow.fields import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
@@ -70,7 +72,7 @@ class LabelCondition:
     """
 
     classes: Annotated[np.ndarray, Label]  # (C,)
-    hidden: bool = False  # clusters, which the user did not pass
+    is_inferred: bool = False  # clusters, which the user did not pass
 
     def check(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -115,10 +117,10 @@ class LabelCondition:
         except TypeError as error:
             raise ValueError(_HASHABLE_HINT) from error
         if None in indices:
-            self._refuse_unknown(labels, indices)
+            self._raise_unknown(labels, indices)
         return torch.tensor(indices, dtype=torch.int64)
 
-    def _refuse_unknown(self, labels: list[Any], indices: list[int | None]) -> None:
+    def _raise_unknown(self, labels: list[Any], indices: list[int | None]) -> None:
         """Raise a `DataError` that lists the labels that are no class."""
         pairs = zip(labels, indices, strict=True)
         without_class = [label for label, index in pairs if index is None]
@@ -141,9 +143,9 @@ class ContinuousCondition:
     A constant column is only centred.
     """
 
-    mean: Annotated[np.ndarray, Array("l", torch.float64)]
-    scale: Annotated[np.ndarray, Array("l", torch.float64)]
-    hidden = False
+    mean: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
+    scale: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
+    is_inferred: ClassVar[bool] = False
 
     def check(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
@@ -191,7 +193,7 @@ class MixedCondition:
     labels: LabelCondition  # of the combinations of labels
     columns: ContinuousCondition  # of the other columns
     labelled: tuple[bool, ...]
-    hidden = False
+    is_inferred: ClassVar[bool] = False
 
     @classmethod
     def fit_to(cls, y: np.ndarray) -> MixedCondition:
@@ -204,7 +206,7 @@ class MixedCondition:
             )
         is_label = np.array(labelled)
         combinations = _row_tuples(y[:, is_label])
-        _need_labels(combinations, "y")
+        _require_labels(combinations, "y")
         columns = ContinuousCondition.fit_to(_finite(y[:, ~is_label]))
         return cls(LabelCondition.fit_to(combinations), columns, labelled)
 
@@ -263,8 +265,8 @@ def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Conditio
             "pass one y for every row of X",
         )
     if array.ndim == 1:
-        _need_labels(array, name)
-        _need_no_fractions(array, name)
+        _require_labels(array, name)
+        _require_no_fractions(array, name)
         return LabelCondition.fit_to(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
@@ -339,10 +341,11 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
 
 
 def extra_codes(
-    codes_q: Tensor, codes_p: Tensor, per_class: bool, seed: Seed
+    *, codes_p: Tensor, codes_q: Tensor, per_class: bool, seed: Seed
 ) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few.
 
+    `codes_p` are the codes of the requested particles, `codes_q` those of the data.
     Maps of few particles are too noisy for offline samples. So a fit has at least
     `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
     class has its own maps, `per_class`, it has at least 1,000 of every class.
@@ -372,24 +375,23 @@ def extra_codes(
     return torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
 
 
-def row_groups(
-    data_codes: Tensor, particle_codes: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Group indices (N,) of data and (M,) of particles: a group has one condition.
+def row_groups(*, codes_p: Tensor, codes_q: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
-    The result is None if groups cannot be compared, because data and particles have
-    different sets of distinct continuous y.
+    `codes_p` and `codes_q` are the codes of particles and data. The result is None if
+    groups cannot be compared, because data and particles have different sets of
+    distinct continuous y.
     """
-    if data_codes.dim() == 1:
-        return data_codes, particle_codes
-    n = len(data_codes)
-    all_codes = torch.cat((data_codes, particle_codes.to(data_codes.dtype)))
+    if codes_q.dim() == 1:
+        return codes_p, codes_q
+    n = len(codes_q)
+    all_codes = torch.cat((codes_q, codes_p.to(codes_q.dtype)))
     groups = _distinct_row_indices(all_codes)
     groups_q = groups[:n]
     groups_p = groups[n:]
     if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
         return None
-    return groups_q, groups_p
+    return groups_p, groups_q
 
 
 def _distinct_row_indices(rows: Tensor) -> Tensor:
@@ -406,7 +408,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
+def row_weights(*, codes_p: Tensor, codes_q: Tensor) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts
@@ -414,10 +416,10 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
     conditions cannot be compared.
     """
-    groups = row_groups(data_codes, particle_codes)
+    groups = row_groups(codes_p=codes_p, codes_q=codes_q)
     if groups is None:
         return None
-    groups_q, groups_p = groups
+    groups_p, groups_q = groups
     n_groups = int(max(groups_q.max(), groups_p.max())) + 1
     n_g = torch.bincount(groups_q, minlength=n_groups).double()
     m_g = torch.bincount(groups_p, minlength=n_groups).double()
@@ -483,7 +485,7 @@ def label_key(label: Any) -> Hashable:
     return key
 
 
-def _need_labels(array: np.ndarray, name: str) -> None:
+def _require_labels(array: np.ndarray, name: str) -> None:
     """Raise a `DataError` for missing labels and for those that cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
@@ -502,7 +504,7 @@ def _need_labels(array: np.ndarray, name: str) -> None:
             raise DataError(f"{name} is a {kind}", _HASHABLE_HINT, row=row) from error
 
 
-def _need_no_fractions(array: np.ndarray, name: str) -> None:
+def _require_no_fractions(array: np.ndarray, name: str) -> None:
     """Raise a `DataError` for labels that are fractions: they are a continuous y."""
     if array.dtype.kind != "f":
         return

@@ -42,9 +42,9 @@ N_PROGRESS_LINES = 10
 class Event:
     """The state after a step."""
 
-    stage: str  # the name of the stage
+    stage_name: str
     stage_index: int
-    step: int  # the index of the step in its stage
+    step_index: int  # the index of the step in its stage
     steps_done: int  # in all stages
     steps_total: int  # in all stages, as far as it is known now
     # The sliced distance before the step, √(mean over directions of W₂²), in the units
@@ -59,7 +59,7 @@ class Event:
 
     def describe(self) -> str:
         """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
-        text = f"stage {self.stage}, sliced distance {float(self.distance):.4g}"
+        text = f"stage {self.stage_name}, sliced distance {float(self.distance):.4g}"
         if self.active_fraction is not None:
             text += f", {float(self.active_fraction):.0%} of the maps move"
         return text
@@ -110,8 +110,8 @@ class History:
 
     def __call__(self, event: Event) -> None:
         record = (
-            event.stage,
-            event.step,
+            event.stage_name,
+            event.step_index,
             event.distance,
             event.active_fraction,
             event.seconds,

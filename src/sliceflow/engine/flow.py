@@ -30,14 +30,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target, make_batches
+from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import FittedMap, TransportMap
+from sliceflow.engine.transports import MapFit, TransportMap
 
 # Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
 # step. Smaller chunks start more kernels.
@@ -57,20 +57,19 @@ _NUMBERS_PER_DRAW = 1 << 26
 _MIN_CHUNK = 256
 
 
-@freeing_rotation_pools()
 def simulate(
     flow: Flow,
     particles: Cloud,
     target: Target,
-    noise: ParticleNoise,
+    noise: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
     n_stages: int | None = None,
 ) -> list[ModelStep]:
-    """Move the particles onto the target, in place, and return the model.
+    """Move the particles onto the target, in place, and return the model's steps.
 
-    The model is the list of steps, which `replay` applies to other particles. Only
+    `replay` applies these steps to other particles. Only
     ``particles.x`` is written to: conditions never move. A stage ends early if a
     listener returns True, or if nearly all of its maps are the identity.
 
@@ -90,37 +89,40 @@ def simulate(
         state = FlowState()
     state.started_at = now() - state.seconds
     stages = flow.iter_stages(particles, state.stage_index, n_stages)
-    for stage_index, stage_particles in stages:
-        state.enter_stage(stage_index, stage_particles, particles)
-        while state.step_in_stage < flow.stages[stage_index].n_steps:
-            step = Step(
-                flow=flow,
-                stage_index=stage_index,
-                index=state.step_in_stage,
-                steps_before=state.steps_done,
-                particles=stage_particles,
-                particles_before_stage=particles,
-            )
-            data, batch = target.at(step)
-            frame = step.make_frame(data)
-            z_p = frame.project(step.particles, batch.particles)
-            z_q = frame.project(data, batch.data)
-            fit = step.stage.transport.fit(z_p, z_q, batch)
-            if batch.particles is None:  # the projections of all particles are known
-                step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
-            else:
-                step.move(frame, fit.map, noise)
-            state.model += step.model_steps(frame, fit.map)
-            state.advance(step, fit, listeners)
-        state.leave_stage()
-    return state.model
+    with freeing_rotation_pools():
+        for stage_index, stage_particles in stages:
+            state.enter_stage(stage_index, stage_particles, particles)
+            while state.step_index < flow.stages[stage_index].n_steps:
+                step = Step(
+                    flow=flow,
+                    stage_index=stage_index,
+                    step_index=state.step_index,
+                    steps_before=state.steps_done,
+                    particles=stage_particles,
+                    particles_before_stage=particles,
+                )
+                data, batch = target.at(step)
+                frame = step.make_frame(data)
+                z_p = frame.project(step.particles, batch.particles)
+                z_q = frame.project(data, batch.data)
+                fit = step.stage.transport.fit(z_p, z_q, batch)
+                if (
+                    batch.particles is None
+                ):  # the projections of all particles are known
+                    step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
+                else:
+                    step.move(frame, fit.map, noise)
+                state.steps += step.model_steps(frame, fit.map)
+                state.advance(step, fit, listeners)
+            state.leave_stage()
+    return state.steps
 
 
 def replay(
     flow: Flow,
-    model: Sequence[ModelStep],
+    steps: Sequence[ModelStep],
     particles: Cloud,
-    noise: ParticleNoise,
+    noise: ParticleStreams,
     after_step: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """Move other particles, in place, by the steps of a model.
@@ -128,15 +130,15 @@ def replay(
     `after_step` is called after each of them.
     """
     steps_of_stage: dict[int, list[ModelStep]] = {}
-    for model_step in model:
-        steps_of_stage.setdefault(model_step.stage, []).append(model_step)
+    for model_step in steps:
+        steps_of_stage.setdefault(model_step.stage_index, []).append(model_step)
     steps_before = 0
     for stage_index, stage_particles in flow.iter_stages(particles):
         for model_step in steps_of_stage.get(stage_index, []):
             step = Step(
                 flow=flow,
                 stage_index=stage_index,
-                index=model_step.step,
+                step_index=model_step.step_index,
                 steps_before=steps_before,
                 particles=stage_particles,
                 particles_before_stage=particles,
@@ -179,22 +181,6 @@ class Flow:
             return self.condition_dim
         return 0
 
-    def target(self, particles: Cloud, data: Cloud, stage_index: int = 0) -> Target:
-        """The data as a target, in batches for the transport of a stage."""
-        max_samples = None
-        if self.stages:
-            max_samples = self.stages[stage_index].transport.max_samples
-        batches = make_batches(
-            m=particles.x.shape[1],
-            n=data.x.shape[1],
-            max_samples=max_samples,
-            codes_p=particles.y if self.shared_condition_dim else None,
-            codes_q=data.y if self.shared_condition_dim else None,
-            seed=self.seed.child("batches"),
-            device=data.x.device,
-        )
-        return Target.from_cloud(data, batches)
-
     def iter_stages(
         self, particles: Cloud, first: int = 0, end: int | None = None
     ) -> Iterator[tuple[int, Cloud]]:
@@ -227,7 +213,7 @@ class Step:
 
     flow: Flow
     stage_index: int
-    index: int  # of the step in its stage
+    step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
     particles_before_stage: Cloud  # in the whole space, as they were before the stage
@@ -254,7 +240,7 @@ class Step:
             frame_seed_path = ("frame", self.stage_index)
         return self.stage.frame_kind.draw(
             self.flow.seed.child(*frame_seed_path),
-            self.index,
+            self.step_index,
             x,
             self.flow.shared_condition_dim,
             None if data is None else data.x,
@@ -264,7 +250,7 @@ class Step:
         self,
         frame: FrameLike,
         transport_map: TransportMap,
-        noise: ParticleNoise,
+        noise: ParticleStreams,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -274,7 +260,7 @@ class Step:
         their displacements `dz` = T(z) − z are used if they are known. Otherwise
         particles are projected and moved in chunks.
         """
-        step_size = self.stage.step_size_at(self.index)
+        step_size = self.stage.step_size_at(self.step_index)
         if z is not None and dz is None and self._is_worth_keeping(z):
             dz = transport_map.displace(z, self.particles)
         if dz is not None:
@@ -299,12 +285,12 @@ class Step:
             part = self.particles.part(slice(first, first + chunk))
             frame.move(part, transport_map, step_size)
 
-    def _add_noise(self, noise: ParticleNoise, step_size: float) -> None:
+    def _add_noise(self, noise: ParticleStreams, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        noise.child("entropy", self.stage_index, self.index).fill(epsilon)
+        noise.child("entropy", self.stage_index, self.step_index).fill(epsilon)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
     def model_steps(
@@ -324,7 +310,9 @@ class Step:
                 tails=stage.matches_marginals,
             )
         return [
-            ModelStep(self.stage_index, self.index, model_map, frame.theta_to_store)
+            ModelStep(
+                self.stage_index, self.step_index, model_map, frame.theta_to_store
+            )
         ]
 
     def current_points(self) -> Tensor:
@@ -341,11 +329,11 @@ class FlowState:
     """The progress of a simulation: where it starts, and its state after every step."""
 
     stage_index: int = 0  # the stage of the next step
-    step_in_stage: int = 0  # the next step; after the last one, their number
+    step_index: int = 0  # the next step; after the last one, their number
     steps_done: int = 0  # in all stages
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
-    model: list[ModelStep] = field(default_factory=list)
+    steps: list[ModelStep] = field(default_factory=list)  # of the model
     # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
     # is the whole space. During a stage this is the tensor that the steps move.
     coordinates: Tensor | None = None
@@ -370,32 +358,32 @@ class FlowState:
     def leave_stage(self) -> None:
         """Go on to the first step of the next stage."""
         self.stage_index += 1
-        self.step_in_stage = 0
+        self.step_index = 0
         self.coordinates = None
 
     def advance(
-        self, step: Step, fit: FittedMap, listeners: Sequence[EventListener[Event]]
+        self, step: Step, fit: MapFit, listeners: Sequence[EventListener[Event]]
     ) -> None:
         """Count a step and notify the listeners.
 
-        `step_in_stage` becomes the next step of the stage. It becomes the number of its
+        `step_index` becomes the next step of the stage. It becomes the number of its
         steps, which ends the stage, if the stage has converged or a listener returned
         True.
         """
-        self.step_in_stage = step.index + 1
+        self.step_index = step.step_index + 1
         self.steps_done += 1
         self.seconds = now() - self.started_at
 
-        steps_left = step.stage.n_steps - self.step_in_stage
+        steps_left = step.stage.n_steps - self.step_index
         converged = self._has_converged(fit)
         steps_planned = sum(stage.n_steps for stage in step.flow.stages)
         steps_total = steps_planned - self.steps_skipped
         if converged:
             steps_total -= steps_left
         event = Event(
-            stage=step.stage.name,
+            stage_name=step.stage.name,
             stage_index=step.stage_index,
-            step=step.index,
+            step_index=step.step_index,
             steps_done=self.steps_done,
             steps_total=steps_total,
             distance=fit.cost.mean().sqrt(),
@@ -406,21 +394,21 @@ class FlowState:
         )
         if notify(listeners, event) or converged:
             self.steps_skipped += steps_left
-            self.step_in_stage = step.stage.n_steps
+            self.step_index = step.stage.n_steps
         self.after_step()
 
-    def _has_converged(self, fit: FittedMap) -> bool:
+    def _has_converged(self, fit: MapFit) -> bool:
         """Whether nearly all maps are the identity, if it is time to check that."""
         if (
             fit.active_fraction is None
-            or self.step_in_stage % CONVERGENCE_CHECK_EVERY != 0
+            or self.step_index % CONVERGENCE_CHECK_EVERY != 0
         ):
             return False
         return float(fit.active_fraction) <= CONVERGENCE_TOL
 
 
 @dataclass(frozen=True)
-class ParticleNoise:
+class ParticleStreams:
     """Random numbers for particles: where they start, and the noise of the steps.
 
     Particle j uses row ``first + j`` of the streams below `seed`. So its numbers depend
@@ -430,9 +418,9 @@ class ParticleNoise:
     seed: Seed
     first: int = 0  # the index of the first particle among all of a run
 
-    def child(self, *names: str | int) -> ParticleNoise:
+    def child(self, *names: str | int) -> ParticleStreams:
         """The numbers of the same particles at another node of the seed tree."""
-        return ParticleNoise(self.seed.child(*names), self.first)
+        return ParticleStreams(self.seed.child(*names), self.first)
 
     def fill(self, x: Tensor) -> Tensor:
         """Fill x (d, n) with N(0, I) and return it."""

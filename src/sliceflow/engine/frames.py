@@ -79,7 +79,7 @@ class Frame:
 
     @property
     def n_directions(self) -> int:
-        """h; 0 for the coordinate axes."""
+        """h; 0 for the coordinate axes, whose projections are x itself."""
         return 0 if self.theta is None else len(self.theta)
 
     def amplified(self, amplifier: float) -> Self:

@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import FittedMap, GridMap, KnotMap, Transport
+from sliceflow.engine.transports import GridMap, KnotMap, MapFit, Transport
 from sliceflow.errors import ParameterError
 
 # Values converted to float64 at a time: bounds the memory of `variance_within`.
@@ -64,7 +64,7 @@ class Shrunk:
         """That of the transport."""
         return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
@@ -109,6 +109,7 @@ def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
 def noise_rates(
     m: int,
     n: int,
+    *,
     codes_p: Tensor | None = None,
     codes_q: Tensor | None = None,
     n_classes: int = 0,
@@ -140,7 +141,7 @@ def noise_rates(
                 _rate(share_p * size_p, share_q * size_q)
                 for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
             )
-        weights = row_weights(codes_q, codes_p)
+        weights = row_weights(codes_p=codes_p, codes_q=codes_q)
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
     return (_rate(share_p * m, share_q * n),)
@@ -159,16 +160,18 @@ def _rate(m: float, n: float) -> float:
 
 def variance_within(
     z: Tensor,
-    codes: Tensor,
+    class_indices: Tensor,
     n_classes: int,
     sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks,
 ) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within each class: (h,).
 
-    `codes` (n,) are class indices. If every rank has a part of the points,
+    `class_indices` are (n,). If every rank has a part of the points,
     `sum_over_ranks` adds up a tensor over the ranks.
     """
-    member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
+    member = torch.nn.functional.one_hot(
+        class_indices.long(), n_classes
+    ).double()  # (n, C)
     # Row 0: the sizes of the classes. Row 1 is empty. Then two rows for each direction:
     # the sums of values and of squares in each class.
     sums = [member.sum(0)[None], member.new_zeros(1, n_classes)]
@@ -192,12 +195,12 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 def _shrink_grid(
-    fit: FittedMap,
+    fit: MapFit,
     grid: GridMap,
     counts: Tensor,
     rate: Tensor,
     variance: Tensor | None,
-) -> tuple[FittedMap, Tensor]:
+) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps on a grid, and the factor of each map.
 
     `counts` (h, B) are the particles in each bin of the `grid`. `rate` (1,) or (C,) is
@@ -210,12 +213,12 @@ def _shrink_grid(
 
 
 def _shrink_knots(
-    fit: FittedMap,
+    fit: MapFit,
     knot_map: KnotMap,
     rate: Tensor,
     variance: Tensor | None,
     slices_p: ClassSlices | None,
-) -> tuple[FittedMap, Tensor]:
+) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps through knots, and the factor of each map.
 
     `rate` and `variance` are as for `_shrink_grid`. If each class has its own maps,
@@ -230,7 +233,7 @@ def _shrink_knots(
     dz = fit.dz
     if dz is not None:
         dz = _scale(dz, factor, slices_p)
-    return FittedMap(replace(knot_map, values=values), fit.cost, dz), factor
+    return MapFit(replace(knot_map, values=values), fit.cost, dz), factor
 
 
 def _knot_variance(knot_map: KnotMap) -> Tensor:

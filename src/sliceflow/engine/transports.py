@@ -24,18 +24,18 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.fields import FLOATS, Array
+from sliceflow.fields import FLOAT_DTYPES, ArraySpec
 from sliceflow.validation import is_int, require
 
 __all__ = [
     "AlignedHistogram",
     "Auto",
     "Counts",
-    "FittedMap",
     "GridMap",
     "Histogram",
     "Interpolated",
     "KnotMap",
+    "MapFit",
     "SavedTransport",
     "Sorted",
     "Transport",
@@ -58,7 +58,7 @@ def class_rows(c: int, h: int) -> slice:
     return slice(c * h, (c + 1) * h)
 
 
-class FittedMap(NamedTuple):
+class MapFit(NamedTuple):
     """The maps of a step, and what the fit knows besides."""
 
     map: TransportMap
@@ -90,7 +90,7 @@ class Transport(Protocol):
         """How many particles and data are used in one step; None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N), with their weights.
 
         If the batch has `class_slices`, each class gets its own maps.
@@ -106,8 +106,8 @@ class KnotMap:
     the rows of classes with fewer knots repeat their last knot.
     """
 
-    knots: Annotated[Tensor, Array("h k", FLOATS)]
-    values: Annotated[Tensor, Array("h k", FLOATS)]
+    knots: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
+    values: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
     # The number of different knots of each class, 0 if its maps move nothing. Only a
     # fit knows it; None if all classes share the maps, or after loading.
     knots_per_class: tuple[int, ...] | None = field(
@@ -120,7 +120,7 @@ class KnotMap:
             raise ValueError(
                 f"maps have {self.knots.shape[1]} knots, or mix types of numbers"
             )
-        _need_ascending(self.knots[:, :-1], self.knots[:, 1:])
+        _require_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
@@ -192,9 +192,9 @@ class GridMap:
     class has its own maps, there are C·h rows.
     """
 
-    lo: Annotated[Tensor, Array("h", FLOATS)]
-    hi: Annotated[Tensor, Array("h", FLOATS)]
-    values: Annotated[Tensor, Array("h b", FLOATS)]
+    lo: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
+    hi: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
+    values: Annotated[Tensor, ArraySpec("h b", FLOAT_DTYPES)]
     # The particles in each bin, (h, B): maps are noisy where there are few. Only a fit
     # knows them.
     counts: Tensor | None = field(default=None, metadata={"saved": False})
@@ -205,7 +205,7 @@ class GridMap:
             raise ValueError(
                 f"maps have {self.values.shape[1]} values, or mix types of numbers"
             )
-        _need_ascending(self.lo, self.hi)
+        _require_ascending(self.lo, self.hi)
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
@@ -233,7 +233,7 @@ def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
     return cloud.class_slices.starts
 
 
-def _need_ascending(before: Tensor, after: Tensor) -> None:
+def _require_ascending(before: Tensor, after: Tensor) -> None:
     """Raise a ValueError where `before` is larger than `after`, except by rounding."""
     falls = before - after
     if falls.numel() == 0:
@@ -273,17 +273,17 @@ class Sorted:
     def __post_init__(self) -> None:
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._fit_classes(z_p, z_q, slices_p, slices_q)
-        knot_map, cost, dz = self._fit_shared(z_p, z_q, batch.weights)
-        return FittedMap(knot_map, cost, dz)
+        knot_map, cost, dz = self._fit_one_set(z_p, z_q, batch.weights)
+        return MapFit(knot_map, cost, dz)
 
     def _fit_classes(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
-    ) -> FittedMap:
+    ) -> MapFit:
         """Fit every class alone. One without particles or data moves nothing."""
         h = len(z_p)
         maps: list[KnotMap | None] = []
@@ -296,13 +296,13 @@ class Sorted:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
                 continue
-            knot_map, cost, class_dz = self._fit_shared(class_p, class_q)
+            knot_map, cost, class_dz = self._fit_one_set(class_p, class_q)
             maps.append(knot_map)
             costs.append(cost)
             dz[:, points_p] = class_dz
-        return FittedMap(join_classes(maps, h, z_p), torch.cat(costs), dz)
+        return MapFit(join_classes(maps, h, z_p), torch.cat(costs), dz)
 
-    def _fit_shared(
+    def _fit_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
@@ -352,7 +352,7 @@ class Interpolated(Sorted):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _fit_shared(
+    def _fit_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
@@ -374,13 +374,13 @@ class Interpolated(Sorted):
     def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """`_fit_shared` for as many directions as are sorted at a time."""
+        """`_fit_one_set` for as many directions as are sorted at a time."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
-        level_p = _ranks(sorted_p) / sorted_p.shape[1]
+        level_p = _sample_indices(sorted_p) / sorted_p.shape[1]
         if weights is None:
             sorted_q = kernel.sort_rows(z_q)
-            level_q = _ranks(z_q) / z_q.shape[1]
+            level_q = _sample_indices(z_q) / z_q.shape[1]
         else:
             sorted_q, order_q = kernel.argsort_rows(z_q)
             w = weights.double()[order_q]
@@ -412,7 +412,7 @@ def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
     return levels[:, is_new]
 
 
-def _ranks(z: Tensor) -> Tensor:
+def _sample_indices(z: Tensor) -> Tensor:
     """0 to n − 1 for z (h, n), as float64 (1, n)."""
     return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
 
@@ -489,17 +489,17 @@ class Histogram:
         require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is None:
             counts_p = self.count(z_p)
             counts_q = self.count(z_q, batch.weights)
-            return self.between(counts_p, counts_q, z_p.dtype)
+            return self.fit_counts(counts_p, counts_q, z_p.dtype)
         slices_p, slices_q = batch.class_slices
         counts_p = self.count(z_p, class_slices=slices_p)
         counts_q = self.count(z_q, class_slices=slices_q)
         without_points = {*slices_p.empty, *slices_q.empty}
-        return self.between(
+        return self.fit_counts(
             counts_p, counts_q, z_p.dtype, without_points, len(slices_p)
         )
 
@@ -520,14 +520,14 @@ class Histogram:
         """The range that the bins cover for values from lo to hi."""
         return lo, hi
 
-    def between(
+    def fit_counts(
         self,
         p: Counts,
         q: Counts,
         dtype: torch.dtype,
         identity_classes: Collection[int] = (),
         n_classes: int = 1,
-    ) -> FittedMap:
+    ) -> MapFit:
         """The maps from counted particles p to counted data q, with values of `dtype`.
 
         p and q have the rows of `n_classes` classes; 1 if all share the maps.
@@ -551,7 +551,7 @@ class Histogram:
                 -1, 1, values.shape[1], dtype=torch.float64, device=values.device
             )
             values[rows] = edges.to(values.dtype)
-        return FittedMap(GridMap(lo, hi, values.to(dtype), counts), cost)
+        return MapFit(GridMap(lo, hi, values.to(dtype), counts), cost)
 
 
 @dataclass(frozen=True)
@@ -618,7 +618,7 @@ class Auto:
         require(ok, "threshold", self.threshold, "an int of at least 0")
         Histogram(self.n_bins, self.max_samples)  # checks them
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 

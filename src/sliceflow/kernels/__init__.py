@@ -9,7 +9,6 @@ computes what the reference does, up to the order of sums.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
@@ -17,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sliceflow.errors import warn_user
 from sliceflow.kernels import reference
 from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import TileGeometry
@@ -221,9 +221,8 @@ def _gpu_kernels() -> Kernels:
 
 def _warn(device: str, reason: str, remedy: str) -> None:
     """Warn that a device has no fast kernels; `_cpu_kernels` caches, so only once."""
-    warnings.warn(
+    warn_user(
         f"{reason}; the slower plain-torch kernels are used on the {device}. "
         f"{remedy} brings the fast ones",
         RuntimeWarning,
-        stacklevel=4,  # the caller of `for_device`
     )

@@ -74,7 +74,7 @@ class Details(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ComparisonBudget:
+class ComparisonSettings:
     """How many rows are compared, on which device, and who is told about it."""
 
     max_rows: int  # of samples, training rows and held-out rows each
@@ -87,7 +87,7 @@ def compare_vectors(
     train: np.ndarray,
     test: np.ndarray,
     labels: ClassLabels | None,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Scores:
     """The metrics of vectors, whose columns are divided by their standard deviations.
 
@@ -98,20 +98,20 @@ def compare_vectors(
     samples = samples / unit
     train = train / unit
     test = test / unit
-    held_out = subsample(test, budget.max_rows)
+    held_out = subsample(test, settings.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
         accuracy = distances.two_sample_accuracy(x, held_out, n_trees=_N_TREES)
         return {
             "sliced distance": distances.sliced_wasserstein(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=budget.device),
+            "coverage": distances.coverage(x, held_out, device=settings.device),
             "two-sample accuracy": accuracy,
         }
 
-    scores = _with_references(measure, samples, train, budget)
-    scores |= _copy_scores(samples, [train], test, budget)
+    scores = _with_references(measure, samples, train, settings)
+    scores |= _copy_scores(samples, [train], test, settings)
     if labels is not None:
-        scores["recognised"] = _recognised(samples, train, test, labels, budget)
+        scores["recognised"] = _recognised(samples, train, test, labels, settings)
     return scores
 
 
@@ -120,16 +120,16 @@ def compare_pictures(
     train: np.ndarray,
     test: np.ndarray,
     labels: ClassLabels | None,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Scores:
     """The metrics of pictures (n, h, w[, c]).
 
     Mirror images of training pictures count as copies.
     """
-    scores = _component_scores(samples, train, test, labels, budget)
-    scores |= _copy_scores(samples, [train], test, budget, mirror=True)
-    scores |= _thumbnail_scores(samples, train, test, budget)
-    scores["memorized, halves"] = _memorized_halves(samples, train, test, budget)
+    scores = _component_scores(samples, train, test, labels, settings)
+    scores |= _copy_scores(samples, [train], test, settings, mirror=True)
+    scores |= _thumbnail_scores(samples, train, test, settings)
+    scores["memorized, halves"] = _memorized_halves(samples, train, test, settings)
     return scores
 
 
@@ -138,12 +138,12 @@ def _component_scores(
     train: np.ndarray,
     test: np.ndarray,
     labels: ClassLabels | None,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Scores:
     """The metrics of principal components, which stand for pictures."""
     # In units in which pixels are −1 to 1, as the flow sees them.
     half_range = max(float(np.ptp(train)), np.finfo(float).tiny) / 2
-    fitted_rows = as_rows(subsample(train, budget.max_rows))
+    fitted_rows = as_rows(subsample(train, settings.max_rows))
     mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
     def components(images: np.ndarray) -> np.ndarray:
@@ -152,24 +152,27 @@ def _component_scores(
     sample_components = components(samples)
     train_components = components(train)
     test_components = components(test)
-    held_out = subsample(test_components, budget.max_rows)
+    held_out = subsample(test_components, settings.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
         return {
             "FD-PCA32": distances.frechet_distance(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=budget.device),
+            "coverage": distances.coverage(x, held_out, device=settings.device),
         }
 
-    scores = _with_references(measure, sample_components, train_components, budget)
+    scores = _with_references(measure, sample_components, train_components, settings)
     if labels is not None:
         scores["recognised"] = _recognised(
-            sample_components, train_components, test_components, labels, budget
+            sample_components, train_components, test_components, labels, settings
         )
     return scores
 
 
 def _thumbnail_scores(
-    samples: np.ndarray, train: np.ndarray, test: np.ndarray, budget: ComparisonBudget
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    settings: ComparisonSettings,
 ) -> Scores:
     """Copies among thumbnails, which noise does not hide; none of small pictures."""
     side = min(train.shape[1:3])
@@ -180,7 +183,7 @@ def _thumbnail_scores(
         _thumbnails(samples, factor),
         [_thumbnails(train, factor)],
         _thumbnails(test, factor),
-        budget,
+        settings,
         mirror=True,
     )
     if "copies" not in scores:
@@ -189,18 +192,21 @@ def _thumbnail_scores(
 
 
 def _memorized_halves(
-    samples: np.ndarray, train: np.ndarray, test: np.ndarray, budget: ComparisonBudget
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    settings: ComparisonSettings,
 ) -> Score:
     """The share of patches, of half a side, that match one training picture."""
     side = min(train.shape[1:3])
-    held_out = subsample(test, budget.max_rows)
+    held_out = subsample(test, settings.max_rows)
     memorized = copying.memorized_rate(
-        subsample(samples, budget.max_rows),
+        subsample(samples, settings.max_rows),
         train,
         held_out,
         mirror=True,
         patch=max(1, side // 2),
-        device=budget.device,
+        device=settings.device,
     )
     return Score(memorized, _copies_reference(len(held_out)))
 
@@ -218,7 +224,7 @@ class _HeldOutTable:
 
 
 def compare_tables(
-    samples: Any, train: Any, test: Any, target: object, budget: ComparisonBudget
+    samples: Any, train: Any, test: Any, target: object, settings: ComparisonSettings
 ) -> tuple[Scores, Details]:
     """The metrics of tables, all DataFrames.
 
@@ -228,9 +234,9 @@ def compare_tables(
     names = read.names
     categories = read.categories
     all_samples, all_train, all_test = read.rows
-    sample_rows = subsample(all_samples, budget.max_rows)
-    train_rows = subsample(all_train, budget.max_rows)
-    test_rows = subsample(all_test, budget.max_rows)
+    sample_rows = subsample(all_samples, settings.max_rows)
+    train_rows = subsample(all_train, settings.max_rows)
+    test_rows = subsample(all_test, settings.max_rows)
     target_name = _target_name(target, names, train_rows)
     n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
     held_out = _HeldOutTable(
@@ -244,8 +250,10 @@ def compare_tables(
     def measure(rows: Floats) -> dict[str, float]:
         return _measure_table(rows, held_out)
 
-    scores = _with_references(measure, sample_rows, train_rows, budget)
-    scores |= _table_copy_scores(sample_rows, all_train, test_rows, categories, budget)
+    scores = _with_references(measure, sample_rows, train_rows, settings)
+    scores |= _table_copy_scores(
+        sample_rows, all_train, test_rows, categories, settings
+    )
     scores["rules kept"] = Score(
         tables.rules_kept(train_rows, sample_rows, categories),
         tables.rules_kept(train_rows, test_rows, categories),
@@ -300,7 +308,7 @@ def _table_copy_scores(
     train: Floats,
     test: Floats,
     categories: Sequence[bool],
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Scores:
     """Copies among all training rows of a table, by distances of `tables.points`."""
 
@@ -309,7 +317,7 @@ def _table_copy_scores(
 
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
-    return _copy_scores(points(samples), train_blocks, points(test), budget)
+    return _copy_scores(points(samples), train_blocks, points(test), settings)
 
 
 def _target_name(target: object, names: Sequence[str], rows: Floats) -> str:
@@ -344,15 +352,15 @@ def _with_references(
     measure: Callable[[np.ndarray], dict[str, float]],
     samples: np.ndarray,
     train: np.ndarray,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Scores:
     """The metrics of samples, and of equally many training rows as references."""
-    n = min(budget.max_rows, len(samples), len(train))
-    budget.notify(f"measuring {n} samples")
+    n = min(settings.max_rows, len(samples), len(train))
+    settings.notify(f"measuring {n} samples")
     values = measure(subsample(samples, n))
-    budget.notify(f"measuring {n} training rows in their place, for comparison")
+    settings.notify(f"measuring {n} training rows in their place, for comparison")
     references = measure(subsample(train, n, seed=1))
-    budget.notify("searching for copies")
+    settings.notify("searching for copies")
     return {name: Score(values[name], references[name]) for name in values}
 
 
@@ -360,18 +368,18 @@ def _copy_scores(
     samples: np.ndarray,
     train_blocks: Iterable[np.ndarray],
     test: np.ndarray,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
     mirror: bool = False,
 ) -> Scores:
     """Exact copies, NN ratio and copies, among the training rows of all blocks.
 
     Only exact copies if most held-out rows are equal to a training row.
     """
-    samples = subsample(samples, budget.max_rows)
-    test = subsample(test, budget.max_rows)
+    samples = subsample(samples, settings.max_rows)
+    test = subsample(test, settings.max_rows)
     rows = np.concatenate((samples, test))
     block_distances = [
-        copying.nearest_distances(rows, block, mirror=mirror, device=budget.device)
+        copying.nearest_distances(rows, block, mirror=mirror, device=settings.device)
         for block in train_blocks
     ]
     row_distances = np.min(block_distances, axis=0)
@@ -408,7 +416,7 @@ def _recognised(
     train: np.ndarray,
     test: np.ndarray,
     labels: ClassLabels,
-    budget: ComparisonBudget,
+    settings: ComparisonSettings,
 ) -> Score:
     """The share of rows that the nearest training rows take for their own class."""
     from sklearn.neighbors import KNeighborsClassifier
@@ -416,8 +424,8 @@ def _recognised(
     classifier = KNeighborsClassifier(_N_VOTES).fit(train, labels.train)
 
     def accuracy(rows: np.ndarray, row_labels: np.ndarray) -> float:
-        scored_rows = subsample(rows, budget.max_rows)
-        scored_labels = subsample(row_labels, budget.max_rows)
+        scored_rows = subsample(rows, settings.max_rows)
+        scored_labels = subsample(row_labels, settings.max_rows)
         return float(classifier.score(scored_rows, scored_labels))
 
     return Score(accuracy(samples, labels.samples), accuracy(test, labels.test))

@@ -219,7 +219,7 @@ def nearest_pictures(
     return candidates[chosen], np.take_along_axis(distances, columns, 1)
 
 
-def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
+def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
     """The evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
     The text is empty if there is no evidence, or if there are too few particles or rows

@@ -17,7 +17,7 @@ from sliceflow.errors import DataError
 from sliceflow.metrics import copying
 from sliceflow.metrics.comparisons import (
     ClassLabels,
-    ComparisonBudget,
+    ComparisonSettings,
     Details,
     Scores,
     compare_pictures,
@@ -306,7 +306,7 @@ tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     max_rows = _MAX_ROWS_ON_GPU
     if device == "cpu":
         max_rows = _MAX_ROWS_ON_CPU
-    budget = ComparisonBudget(max_rows, device, notify)
+    budget = ComparisonSettings(max_rows, device, notify)
     details = Details()
     if kind == "tables":
         scores, details = compare_tables(samples, train, test, y, budget)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from sliceflow.engine import events
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
-from sliceflow.errors import HintedError
-from sliceflow.fields import FLOATS, Array, Between, Count
+from sliceflow.errors import HintedError, warn_user
+from sliceflow.fields import FLOAT_DTYPES, ArraySpec, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
 from sliceflow.models.ranks import LostRankError, Ranks
@@ -64,12 +63,14 @@ class _SavedState:
 
     identity: dict[str, str]
     seed: Seed
-    model: tuple[ModelStep, ...]
+    steps: tuple[ModelStep, ...]
     history: SavedHistory
-    x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
-    coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
+    x: Annotated[np.ndarray, ArraySpec("d n", FLOAT_DTYPES, finite=False)]
+    coordinates: (
+        Annotated[np.ndarray, ArraySpec("c n", FLOAT_DTYPES, finite=False)] | None
+    )
     stage_index: Count
-    step_in_stage: Count
+    step_index: Count
     steps_done: Count
     steps_skipped: Count
     seconds: Annotated[float, Between()]
@@ -219,11 +220,11 @@ class Checkpoints:
             coordinates = torch.from_numpy(saved.coordinates)[:, own]
             state.coordinates = coordinates.contiguous().to(x.device)
         state.stage_index = saved.stage_index
-        state.step_in_stage = saved.step_in_stage
+        state.step_index = saved.step_index
         state.steps_done = saved.steps_done
         state.steps_skipped = saved.steps_skipped
         state.seconds = saved.seconds
-        state.model = list(saved.model)
+        state.steps = list(saved.steps)
         history.before = saved.history.columns()
 
     def _write_or_warn(
@@ -237,7 +238,7 @@ class Checkpoints:
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            warn_user(message, RuntimeWarning)
 
     def _write(
         self,
@@ -255,12 +256,12 @@ class Checkpoints:
             saved = _SavedState(
                 identity=self._identity,
                 seed=self.seed,
-                model=tuple(state.model),
+                steps=tuple(state.steps),
                 history=SavedHistory(**history.as_columns()),
                 x=x,
                 coordinates=coordinates,
                 stage_index=state.stage_index,
-                step_in_stage=state.step_in_stage,
+                step_index=state.step_index,
                 steps_done=state.steps_done,
                 steps_skipped=state.steps_skipped,
                 seconds=state.seconds,

@@ -8,8 +8,8 @@ example,
     class Line:
         name: str
         color: Annotated[Shade, Grey | Rgb]  # an object of one of these dataclasses
-        x: Annotated[np.ndarray, Array("n", torch.float64)]
-        y: Annotated[np.ndarray, Array("n", torch.float64)] | None = None
+        x: Annotated[np.ndarray, ArraySpec("n", torch.float64)]
+        y: Annotated[np.ndarray, ArraySpec("n", torch.float64)] | None = None
 
         def check(self) -> None:
             if self.name == "":
@@ -20,8 +20,8 @@ has the header ``{"class": "Line", "name": …, "color": {"class": "Grey", …},
 
 Nothing that is read is trusted. Every dataclass becomes a type of msgspec with the same
 fields, which checks classes, types and ranges as the annotations say. Arrays are
-checked by their `Array`. When an object is complete, its method `check`, if there is
-one, raises a ValueError if its fields contradict each other.
+checked by their `ArraySpec`. When an object is complete, its method `check`, if there
+is one, raises a ValueError if its fields contradict each other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.fields import Array, Label
+from sliceflow.fields import ArraySpec, Label
 from sliceflow.models import packing
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ def _schema(annotation: Any) -> Any:
 
 def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
     """The type for ``Annotated[kind, about]``."""
-    if isinstance(about, Array):
+    if isinstance(about, ArraySpec):
         return _ArrayNode
     if about == Label:
         return _LabelArrayNode
@@ -267,7 +267,7 @@ class _ArrayKind(NamedTuple):
     """What the annotation of a field says about the arrays that it may hold."""
 
     container: type  # np.ndarray or Tensor
-    about: Array
+    about: ArraySpec
 
 
 @cache
@@ -277,7 +277,7 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
     for name, annotation in _saved_fields(cls).items():
         for option in _options(annotation):
             about = getattr(option, "__metadata__", [None])[0]
-            if isinstance(about, Array):
+            if isinstance(about, ArraySpec):
                 kinds[name] = _ArrayKind(option.__origin__, about)
     return kinds
 
@@ -290,7 +290,7 @@ def _options(annotation: Any) -> Sequence[Any]:
 
 
 def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise a ValueError unless the arrays of an object, by field, fit `Array`."""
+    """Raise a ValueError unless the arrays of an object, by field, fit `ArraySpec`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about
@@ -462,7 +462,7 @@ class _Reader:
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: Array) -> NDArray[Any]:
+    def _array(self, path: str, about: ArraySpec) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)

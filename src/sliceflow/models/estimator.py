@@ -9,24 +9,38 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.errors import HintedError
+from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import remove_rows
-from sliceflow.models.saving import Model, SavedHistory, save
+from sliceflow.models.saving import FitRecord, SavedHistory, save
 from sliceflow.validation import require
+
+if TYPE_CHECKING:
+
+    class BaseEstimator:
+        """What is used of scikit-learn's class, which has no types.
+
+        As `Any`, it would let every misspelt attribute of an estimator pass.
+        """
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+        def set_params(self, **parameters: Any) -> Self: ...
+
+        def __getstate__(self) -> dict[str, Any]: ...
+else:
+    from sklearn.base import BaseEstimator
 
 __all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
 
@@ -57,7 +71,7 @@ class PreparedFit(Generic[RowsT, PlannedT_co]):
         return self.planned.plan
 
 
-class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
+class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     """Parameters, plans, progress, files, and rows that come and go.
 
     A subclass has a constructor, whose parameters include `random_state` and
@@ -74,7 +88,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
       of the kind that the model was fitted to.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
-    - `_store_model(model)` may be extended to set further attributes.
+    - `_store_record(record)` may be extended to set further attributes.
 
     If there is a parameter `keep_rows`, it says whether a file has the rows; without,
     a file has them only if the fitted state needs them.
@@ -87,7 +101,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     random_state: RandomState
     verbose: int
     # Set by a fit.
-    _model: Model[RowsT, FittedT]
+    _record: FitRecord[RowsT, FittedT]
     plan_: Plan
     history_: dict[str, list[Any]]
     n_iter_: int
@@ -166,13 +180,10 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         if prepared.ranks.size == 1:
             rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         # Attributes come last: a fit that fails leaves the old model unchanged.
-        model = Model(prepared.seed, result.fitted, result.history, rows)
-        self._store_result(model, result)
+        record = FitRecord(prepared.seed, result.fitted, result.history, rows)
+        self._store_result(record, result)
         if result.warning is not None:
-            # At the line where the user called: this, `fit`, the user's call; or this,
-            # `fit`, `_refit`, `partial_fit`, the user's call.
-            stacklevel = 5 if prepared.owns_rows else 3
-            warnings.warn(result.warning, stacklevel=stacklevel)
+            warn_user(result.warning)
         return self
 
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, PlannedFit[FittedT]]:
@@ -252,7 +263,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             self._pending_rows = rows
             return self
         if self._is_fitted:
-            seed = self._model.seed
+            seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
         planned = adapter.plan(rows, seed)
@@ -263,32 +274,36 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
 
     @property
     def _is_fitted(self) -> bool:
-        return "_model" in vars(self)
+        return "_record" in vars(self)
 
     def _fitted_state(self) -> FittedT:
         """The fitted state; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
-        return self._model.fitted
+        return self._record.fitted
 
     def _store_result(
-        self, model: Model[RowsT, FittedT], result: FitResult[FittedT]
+        self, record: FitRecord[RowsT, FittedT], result: FitResult[FittedT]
     ) -> None:
         """Store the model of a fit."""
-        self._store_model(model)
+        self._store_record(record)
 
-    def _store_model(self, model: Model[RowsT, FittedT]) -> None:
-        """Replace the fitted attributes by those of a new model."""
+    def _store_record(self, record: FitRecord[RowsT, FittedT]) -> None:
+        """Replace the fitted attributes by those of a new model.
+
+        Fits and files both end here. A subclass extends this to complete a fitted state
+        that was read from a file (see `Fitted`), and to set more attributes.
+        """
         self.__dict__.pop("_pending_rows", None)
-        self._model = model
-        self.plan_ = model.fitted.plan
-        self.history_ = model.history
-        self.n_iter_ = max(map(len, model.history.values()))
+        self._record = record
+        self.plan_ = record.fitted.plan
+        self.history_ = record.history
+        self.n_iter_ = max(map(len, record.history.values()))
 
     def _store_loaded(
-        self, model: Model[RowsT, FittedT], particles: RowsT | None
+        self, record: FitRecord[RowsT, FittedT], particles: RowsT | None
     ) -> None:
         """Store the model of a file. Only flows have `particles`."""
-        self._store_model(model)
+        self._store_record(record)
 
     def _known_rows(self) -> RowsT | None:
         """The rows of the model, with pending changes; None before the first fit."""
@@ -296,11 +311,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             return self._pending_rows
         if not self._is_fitted:
             return None
-        if self._model.rows is None:
+        if self._record.rows is None:
             fact = f"this {type(self).__name__} does not have its rows: its file, or "
             fact += "pickle, was written without keep_rows=True"
             raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
-        return self._model.rows
+        return self._record.rows
 
     def _needed_rows(self) -> RowsT:
         """The rows of the model, with pending changes; an error if there are none."""
@@ -339,15 +354,15 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""
         keep_rows = getattr(self, "keep_rows", False)
-        if keep_rows or self._model.fitted.needs_rows:
-            return self._model.rows
+        if keep_rows or self._record.fitted.needs_rows:
+            return self._record.rows
         return None
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: like a file, without rows unless these are kept."""
         state = dict(super().__getstate__())
         if self._is_fitted:
-            state["_model"] = replace(self._model, rows=self._rows_for_file())
+            state["_record"] = replace(self._record, rows=self._rows_for_file())
         return state
 
 

@@ -162,7 +162,7 @@ def parse(
     Memory is counted by the `budget` before it is allocated. A ValueError if the file
     is damaged, or of another format.
     """
-    _refuse_old_file(content)
+    _check_age(content)
     tensors = _unzip(content, budget)
     if HEADER not in tensors:
         raise ValueError("it has no header")
@@ -178,7 +178,7 @@ def parse(
     return envelope.kind, bytes(envelope.header), tensors
 
 
-def _refuse_old_file(content: bytes) -> None:
+def _check_age(content: bytes) -> None:
     old = OLD_FILE.search(content[:300])
     if old is not None:
         version = (old[2] or b"0.3.0").decode()

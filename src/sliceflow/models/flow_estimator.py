@@ -37,7 +37,7 @@ from sliceflow.models.protocols import (
     RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
-from sliceflow.models.saving import Model, save
+from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import is_bool, is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
@@ -163,37 +163,40 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     def _store_result(
         self,
-        model: Model[FlowRowsT, FittedFlowT],
+        record: FitRecord[FlowRowsT, FittedFlowT],
         result: FitResult[FittedFlowT],
     ) -> None:
         """Store the model of a fit, and the particles."""
-        self._store_model(model, result.particles, result.y)
+        self._store_record(record, result.particles, result.y)
 
     def _store_loaded(
-        self, model: Model[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
+        self, record: FitRecord[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
     ) -> None:
         """Store the model of a file, and the particles if it has them."""
         if particles is None:
-            self._store_model(model)
+            self._store_record(record)
             return
-        X, y = particles.in_users_form(model.fitted.device)
-        self._store_model(model, X, y)
+        X, y = particles.in_users_form(record.fitted.device)
+        self._store_record(record, X, y)
 
-    def _store_model(
+    def _store_record(
         self,
-        model: Model[FlowRowsT, FittedFlowT],
+        record: FitRecord[FlowRowsT, FittedFlowT],
         particles: Any = None,
         y: Any = None,
     ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
-        super()._store_model(model)
+        super()._store_record(record)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
             self.__dict__.pop(name, None)
         if particles is not None:
             self.particles_ = particles
             self.particle_conditions_ = y
-        condition = model.fitted.condition
-        if isinstance(condition, conditions.LabelCondition) and not condition.hidden:
+        condition = record.fitted.encoder
+        if (
+            isinstance(condition, conditions.LabelCondition)
+            and not condition.is_inferred
+        ):
             self.classes_ = condition.classes
 
     # Sampling
@@ -227,8 +230,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        condition = fitted.condition
-        if codes is None or condition is None or condition.hidden:
+        condition = fitted.encoder
+        if codes is None or condition is None or condition.is_inferred:
             return rows, None
         return rows, condition.decode(codes)
 
@@ -243,7 +246,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        columns = fitted.columns(self._check_like_fitted(X))
+        columns = fitted.features(self._check_like_fitted(X))
         n = columns.shape[1]
         codes = self._row_codes(fitted, y, n)
         times = -(-_MIN_SCORED // n)
@@ -251,7 +254,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             _, drawn_codes = self._codes_for(fitted, times * n, None, seed)
         else:
             drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
-        drawn = fitted.columns(fitted.draw(times * n, drawn_codes, seed))
+        drawn = fitted.features(fitted.draw(times * n, drawn_codes, seed))
         samples = Cloud(drawn, None if codes is None else drawn_codes)
         return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
 
@@ -261,8 +264,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
         """The encoded conditions of n rows; None if the model or the user has none."""
-        condition = fitted.condition
-        if y is None or condition is None or condition.hidden:
+        condition = fitted.encoder
+        if y is None or condition is None or condition.is_inferred:
             return None
         codes: Tensor = condition.encode(conditions.as_array(y))
         if len(codes) != n:
@@ -278,11 +281,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         If y is None, the conditions have the data's proportions.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        condition = fitted.condition
+        condition = fitted.encoder
         codes = fitted.codes
-        if y is not None and (condition is None or condition.hidden):
+        if y is not None and (condition is None or condition.is_inferred):
             raise DataError("y was given but the model was fitted without y", "omit y")
-        self._need_memory(fitted, n)  # before codes are allocated
+        self._require_memory(fitted, n)  # before codes are allocated
         if condition is None or codes is None:
             return n, None
         if y is None:
@@ -295,10 +298,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             fact = f"y has {len(requested)} conditions but n={n}"
             one_or_each = f"one condition for all samples, or n={len(requested)}"
             raise DataError(fact, f"pass {one_or_each} for one of each")
-        self._need_memory(fitted, len(requested))
+        self._require_memory(fitted, len(requested))
         return len(requested), requested
 
-    def _need_memory(self, fitted: FittedFlowT, n: int) -> None:
+    def _require_memory(self, fitted: FittedFlowT, n: int) -> None:
         what = f"n={n} samples need"
         nbytes = fitted.sample_bytes(n)
         require_memory(nbytes, fitted.device, what, "draw fewer at a time")
@@ -328,7 +331,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
         def __getattr__(self, name: str) -> Any:
-            if name in _PARTICLE_ATTRIBUTES and "_model" in self.__dict__:
+            if name in _PARTICLE_ATTRIBUTES and "_record" in self.__dict__:
                 fact = f"{name} is not in the file of this model"
                 hint = "draw with sample(), or save with particles=True"
                 raise AttributeError(f"{fact}, which was saved without; {hint}")

@@ -75,7 +75,7 @@ class MemoryBudget:
             )
 
 
-def check_steps(
+def checked_reach(
     flow: Flow,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
@@ -109,13 +109,13 @@ def check_steps(
     max_norm = LARGEST_NORMAL * start
     for step in steps:
         step_maps = _n_maps(step.map)
-        expected_maps = n_maps(step.stage, step.step)
+        expected_maps = n_maps(step.stage_index, step.step_index)
         if step_maps != expected_maps:
             raise ValueError(
-                f"step {step.step} of stage {step.stage} has {step_maps} maps "
-                f"but needs {expected_maps}"
+                f"step {step.step_index} of stage {step.stage_index} has {step_maps} "
+                f"maps but needs {expected_maps}"
             )
-        step_size = flow.stages[step.stage].step_size
+        step_size = flow.stages[step.stage_index].step_size
         noise = math.sqrt(2 * flow.entropy * step_size * d)
         max_norm += (
             2 * step_size * _largest_value(step.map) * d + LARGEST_NORMAL * noise
@@ -137,8 +137,8 @@ def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
     steps_done = [0] * len(flow.stages)
     last_stage = 0
     for step in steps:
-        i = step.stage
-        k = step.step
+        i = step.stage_index
+        k = step.step_index
         is_known_stage = last_stage <= i < len(flow.stages)
         if not is_known_stage or k != steps_done[i] or k >= flow.stages[i].n_steps:
             raise ValueError(

@@ -9,9 +9,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
 class order    As the flow moves them if every class has maps of its own: the flow's
                order, stably sorted by class (`clouds.ClassOrder`).
 
-`flow_index` leads back: particle i of the user is the column ``flow_index[i]`` of the
-flow. If it sorts by class, and `inverse` is the inverse of that permutation, the column
-is ``inverse[flow_index[i]]``.
+`ParticleOrder` is the order in which a flow moves its particles. Its `flow_index` leads
+back: particle i of the user is the column ``flow_index[i]`` of the flow.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions
+from sliceflow.engine.clouds import ClassOrder, ClassSlices
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
@@ -70,7 +70,7 @@ class ParticleConditions:
         """
         indices = conditions.stratified_indices(rows.codes, n_kept, seed, least=1)
         y = None
-        if not rows.condition.hidden:
+        if not rows.encoder.is_inferred:
             y = rows.y[indices.numpy()]
         codes = rows.codes[indices]
         if not has_model:
@@ -81,7 +81,9 @@ class ParticleConditions:
             return cls(y, torch.cat((codes, more)))
         per_class = math.isinf(amplifier)
         further = seed.child("further")
-        more = conditions.extra_codes(rows.codes, codes, per_class, further)
+        more = conditions.extra_codes(
+            codes_p=codes, codes_q=rows.codes, per_class=per_class, seed=further
+        )
         if len(more) == 0:
             return cls(y, codes)
         codes = torch.cat((codes, more))
@@ -93,6 +95,46 @@ class ParticleConditions:
         if self.flow_index is None:
             return self.codes[:n_kept]
         return self.codes[self.flow_index[:n_kept]]
+
+
+@dataclass(frozen=True)
+class ParticleOrder:
+    """The order in which a flow moves its particles.
+
+    All fields are None without conditions.
+
+    Attributes
+    ----------
+    codes : encoded conditions of the particles of all ranks, in this order
+    flow_index : the columns (n,) at which the flow has the particles of the user's
+        order; None if both orders are the same
+    class_slices : this rank's particles of each class, if every class has maps of its
+        own: the particles are then sorted by class
+    """
+
+    codes: Tensor | None = None
+    flow_index: Tensor | None = None
+    class_slices: ClassSlices | None = None
+
+    @classmethod
+    def from_conditions(
+        cls, particles: ParticleConditions | None, n_separate_classes: int, shard: Shard
+    ) -> ParticleOrder:
+        """The order of particles with these conditions.
+
+        `n_separate_classes` have maps of their own; 0 if all share maps. This rank has
+        a `shard` of the particles.
+        """
+        if particles is None:
+            return cls()
+        if n_separate_classes == 0:
+            return cls(particles.codes, particles.flow_index)
+        by_class = ClassOrder.from_class_indices(particles.codes, n_separate_classes)
+        flow_index = by_class.inverse
+        if particles.flow_index is not None:
+            flow_index = by_class.inverse[particles.flow_index]
+        class_slices = by_class.class_slices.part(shard.slice)
+        return cls(by_class.class_indices, flow_index, class_slices)
 
 
 def default_particles(n: int) -> int:

@@ -46,7 +46,7 @@ class Plan:
         names = [f.name for f in fields(self) if f.name not in _CIRCUMSTANCES]
         return {name: getattr(self, name) for name in names}
 
-    def estimate(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
+    def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
         """Seconds for so many values, by the cost of one on each kind of device."""
         kind = resolve_device(self.device).type
         n_threads = 1

@@ -2,8 +2,9 @@
 
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
 `Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. The plan
-of a table takes time, because trial models choose its settings. That of a flow is
-quick: what takes a search among the rows waits until the flow draws its data.
+of a flow is quick: what takes a search among the rows waits until the flow draws its
+data. Other plans take most of the time of their fits, because they choose settings by
+trial: those of tables, and those of vectors whose conditions are local.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
 that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
@@ -26,7 +27,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import Condition
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleNoise
+from sliceflow.engine.flow import Flow, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
@@ -61,7 +62,13 @@ class FlowRows(Rows, Protocol):
 
 
 class Fitted(Protocol):
-    """A fitted state, which draws samples. A file holds it."""
+    """A fitted state, which draws samples. A file holds it.
+
+    If it `needs_rows`, the file has the rows only once, beside the fitted state. This
+    is then incomplete, and cannot draw, until `Estimator._store_record` of its
+    estimator puts the rows back, first of all. A state that comes from a fit is always
+    complete.
+    """
 
     @property
     def plan(self) -> Plan: ...
@@ -81,8 +88,8 @@ class FittedFlow(Fitted, Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def condition(self) -> Condition | None:
-        """The kind of y; None without."""
+    def encoder(self) -> Condition | None:
+        """What encodes y; None without y."""
 
     @property
     def codes(self) -> Tensor | None:
@@ -91,8 +98,8 @@ class FittedFlow(Fitted, Protocol):
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples in the user's form, with these encoded conditions."""
 
-    def columns(self, X: Any) -> Tensor:
-        """The user's rows as columns (d, n), in units that make columns comparable."""
+    def features(self, X: Any) -> Tensor:
+        """The user's rows as points (d, n), in units that make columns comparable."""
 
 
 RowsT = TypeVar("RowsT", bound=Rows)
@@ -129,7 +136,7 @@ class RunningFlow(Protocol[FittedFlowT]):
         """This rank's particles, which move."""
 
     @property
-    def noise(self) -> ParticleNoise:
+    def noise(self) -> ParticleStreams:
         """The particles' random numbers; the first ones here have number `first`."""
 
     def target(self) -> Target:

@@ -2,8 +2,8 @@
 
 A rank is one process of the fit. Every rank has its own particles and rows, and draws
 the same frames from the seed. Only the maps depend on all ranks: these exchange the
-ranges of their projections and then their counts (`SharedHistogram`), two messages in
-each step. `torchrun` starts the ranks, `joined` connects them, and
+ranges of their projections and then their counts (`DistributedHistogram`), two messages
+in each step. `torchrun` starts the ranks, `joined` connects them, and
 ``fit(…, ranks=ranks)`` does the rest.
 """
 
@@ -30,11 +30,6 @@ from sliceflow.errors import DataError, HintedError, ParameterError
 
 __all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
 
-# Bins of a step that must match the marginals of the data (`Stage.matches_marginals`).
-# One process
-# sorts there; ranks count, in 16 times as many bins as other histograms have by
-# default. It is a round number: a step sends 8 bytes for every bin and direction.
-EXACT_STEP_BINS = 4096
 # `Ranks.mean` adds up so many values at a time: 8 MB of float64.
 VALUES_PER_CHUNK = 1 << 20
 

@@ -25,7 +25,7 @@ from sliceflow.engine.conditions import (
     label_key,
 )
 from sliceflow.errors import DataError
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.models.identity import digest
 from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Ranks, Shard
@@ -41,14 +41,14 @@ class RowConditions:
 
     Attributes
     ----------
-    condition : the kind of y, which encodes and decodes it
-    classes : class numbers (n,) of labels, or None if y has no labels
+    encoder : the kind of y, which encodes and decodes it
+    classes : class indices (n,) of labels, or None if y has no labels
     continuous : continuous columns (n, l) as the user wrote them, or None
     """
 
-    condition: Condition
-    classes: Annotated[Tensor, Array("n", torch.int64, ge=0)] | None = None
-    continuous: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
+    encoder: Condition
+    classes: Annotated[Tensor, ArraySpec("n", torch.int64, ge=0)] | None = None
+    continuous: Annotated[np.ndarray, ArraySpec("n l", torch.float64)] | None = None
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
@@ -80,17 +80,17 @@ class RowConditions:
         continuous = None
         if self.continuous is not None:
             continuous = self.continuous[indices.numpy()]
-        return RowConditions(self.condition, classes, continuous)
+        return RowConditions(self.encoder, classes, continuous)
 
     def check(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
-        labels, columns = _split_kind(self.condition)
+        labels, columns = _split_kind(self.encoder)
         if (self.classes is None) != (labels is None):
             raise ValueError("classes do not fit the kind of condition")
         if (self.continuous is None) != (columns is None):
             raise ValueError("continuous columns do not fit the kind of condition")
-        if isinstance(self.condition, MixedCondition):
-            _check_mixed(self.condition)
+        if isinstance(self.encoder, MixedCondition):
+            _check_mixed(self.encoder)
         if self.classes is not None and labels is not None:
             _check_classes(self.classes, labels)
         if self.continuous is not None and columns is not None:
@@ -98,11 +98,11 @@ class RowConditions:
 
     @cached_property
     def codes(self) -> Tensor:
-        """y, encoded: class numbers (n,), or columns (n, l)."""
-        if isinstance(self.condition, LabelCondition):
+        """y, encoded: class indices (n,), or columns (n, l)."""
+        if isinstance(self.encoder, LabelCondition):
             assert self.classes is not None
             return self.classes.cpu()  # a file may have been loaded on a GPU
-        return self.condition.encode(self.y)
+        return self.encoder.encode(self.y)
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -110,9 +110,9 @@ class RowConditions:
         if self.classes is None:
             assert self.continuous is not None
             return self.continuous
-        if isinstance(self.condition, MixedCondition):
-            return self.condition.joined(self.classes, self.continuous)
-        return self.condition.decode(self.classes)
+        if isinstance(self.encoder, MixedCondition):
+            return self.encoder.joined(self.classes, self.continuous)
+        return self.encoder.decode(self.classes)
 
 
 def _split_kind(
@@ -127,9 +127,9 @@ def _split_kind(
 
 
 def _check_classes(classes: Tensor, labels: LabelCondition) -> None:
-    """Raise a ValueError if a file has class numbers without a label."""
+    """Raise a ValueError if a file has class indices without a label."""
     if len(classes) and int(classes.max()) >= labels.condition_dim:
-        raise ValueError(f"a class number is not below {labels.condition_dim}")
+        raise ValueError(f"a class index is not below {labels.condition_dim}")
 
 
 def _check_continuous(continuous: np.ndarray, columns: ContinuousCondition) -> None:
@@ -163,11 +163,11 @@ class HasConditions:
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
-    def condition(self) -> Condition | None:
+    def encoder(self) -> Condition | None:
         """The kind of y; None without y."""
         if self.conditions is None:
             return None
-        return self.conditions.condition
+        return self.conditions.encoder
 
     @property
     def codes(self) -> Tensor | None:
@@ -181,7 +181,7 @@ class HasConditions:
         """The number of classes, or of columns of y; 0 without y."""
         if self.conditions is None:
             return 0
-        return self.conditions.condition.condition_dim
+        return self.conditions.encoder.condition_dim
 
 
 class ArrayRows(HasConditions):

@@ -1,4 +1,4 @@
-"""Saving and loading estimators: a file holds the parameters and the `Model`.
+"""Saving and loading estimators: a file holds the parameters and the `FitRecord`.
 
 A file holds one dataclass; see `codec`. That of an estimator is made from its class:
 the parameters from the annotations of its constructor, the rest from `_saved_types`,
@@ -53,8 +53,8 @@ UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 
 
 @dataclass(frozen=True)
-class Model(Generic[RowsT, FittedT]):
-    """What an estimator has learnt in a fit: `save` writes it."""
+class FitRecord(Generic[RowsT, FittedT]):
+    """What a fit leaves to its estimator: `save` writes it."""
 
     seed: Seed  # of the fit; a refresh uses it again
     fitted: FittedT  # draws the samples; its `plan` says what the fit did
@@ -146,14 +146,14 @@ def save(
     parameters = estimator.get_params(deep=False)
     for name in UNSAVED_PARAMETERS:
         parameters.pop(name, None)
-    model = estimator._model
+    record = estimator._record
     history_type = estimator._history_type
     history_names = {field.name for field in fields(history_type)} - {"seconds"}
-    history = {name: model.history[name] for name in history_names}
+    history = {name: record.history[name] for name in history_names}
     saved = saved_types.estimator(
         parameters=saved_types.parameters(**parameters),
-        seed=model.seed,
-        fitted=model.fitted,
+        seed=record.seed,
+        fitted=record.fitted,
         history=history_type(**history),
         rows=estimator._rows_for_file(),
         particles=particles,
@@ -180,8 +180,8 @@ def load_estimator(
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)
-    model = Model(saved.seed, fitted, saved.history.columns(), saved.rows)
+    record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
     with file.reading(path):
         estimator._adapter()  # checks the parameters
-        estimator._store_loaded(model, saved.particles)
+        estimator._store_loaded(record, saved.particles)
     return estimator

@@ -8,7 +8,6 @@ to y₀ along linear regressions (`regressions`). Samples are drawn along them
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +18,8 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.fields import Array, Between, Count
+from sliceflow.errors import warn_user
+from sliceflow.fields import ArraySpec, Between, Count
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.features import (
     FeatureMap,
@@ -89,7 +89,7 @@ class LocalSettings:
     # h, how far samples go along their neighbours
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
-    projection: Annotated[Tensor, Array("f m", torch.float64)] = field(repr=False)
+    projection: Annotated[Tensor, ArraySpec("f m", torch.float64)] = field(repr=False)
     n_features: Count = 0  # random features of y beside its l columns
 
 
@@ -238,9 +238,7 @@ class LocalSampler:
         distances, _ = query_index(index, measured, k)
         return _Reach(index, inverse_scale, float(distances.max()))
 
-    def warn_if_far(
-        self, y0: Any, name: str, stacklevel: int, indices: Tensor | None = None
-    ) -> None:
+    def warn_if_far(self, y0: Any, name: str, indices: Tensor | None = None) -> None:
         """Warn of the condition of y0 (q, l) farthest from the rows, if it is far.
 
         `name` is what the user calls y; `indices` (q,) are the conditions' places in
@@ -256,11 +254,10 @@ class LocalSampler:
         index = farthest
         if indices is not None:
             index = int(indices[farthest])
-        warnings.warn(
+        warn_user(
             f"{name}[{index}] is {distance:.3g} standard deviations of {name} from the "
             f"nearest row, where rows have ten neighbours within {reach.distance:.3g}: "
-            "its samples are extrapolated",
-            stacklevel=stacklevel + 1,
+            "its samples are extrapolated"
         )
 
     def neighbourhoods(
@@ -321,9 +318,9 @@ class LocalSampler:
         y0 = _as_float64(y0)
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
-        condition_dim, n_samples = self._batch_sizes(n)
-        for first in range(0, len(y0), condition_dim):
-            conditions = slice(first, first + condition_dim)
+        conditions_per_batch, n_samples = self._batch_sizes(n)
+        for first in range(0, len(y0), conditions_per_batch):
+            conditions = slice(first, first + conditions_per_batch)
             neighbourhoods = self.neighbourhoods(
                 y0[conditions], max_components=max_components
             )
@@ -356,8 +353,9 @@ class LocalSampler:
         mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
         distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
         noise = n_samples * N_NOISE_ROWS * d
-        condition_dim = max(1, _MAX_VALUES // max(mixture, distances, noise))
-        return condition_dim, n_samples
+        values_per_condition = max(mixture, distances, noise)
+        conditions_per_batch = max(1, _MAX_VALUES // values_per_condition)
+        return conditions_per_batch, n_samples
 
 
 def _as_float64(values: Any) -> Tensor:

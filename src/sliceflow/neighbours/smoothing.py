@@ -80,7 +80,7 @@ def find_class_neighbours(
 ) -> list[ClassNeighbours]:
     """The k nearest rows of each row of x (n, d), itself included, within each class.
 
-    Class numbers as `codes` (n,) give one result for each class. Continuous `codes`
+    Class indices as `codes` (n,) give one result for each class. Continuous `codes`
     (n, l) are further columns of the distances.
     """
     x = x.double()

@@ -186,7 +186,7 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 def test_two_kinds_of_pictures_are_found_and_nobody_is_told():
     images, right = bars()
     flow = ImageFlow(**BARS, n_clusters=2).fit(images, right).fit(images)
-    codes = flow._model.fitted.codes.numpy()
+    codes = flow._record.fitted.codes.numpy()
     assert np.array_equal(codes == codes[0], right == right[0])
     for samples in (flow.particles_, flow.sample(300, random_state=0)):
         assert np.abs(lean(samples)).min() > 6  # no picture is between the two
@@ -203,7 +203,7 @@ def test_two_kinds_of_colour_pictures_are_found_by_their_edges():
     flow = ImageFlow(**BARS, n_clusters=2).fit(
         (images[..., None] * tints).astype(np.uint8)
     )
-    codes = flow._model.fitted.codes.numpy()
+    codes = flow._record.fitted.codes.numpy()
     assert ((codes == codes[0]) == (turned == turned[0])).mean() > 0.97
 
 
@@ -214,7 +214,7 @@ def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
     assert np.array_equal(one.particles_, blind.fit(images, right).particles_)
     flow = ImageFlow(**BARS, n_clusters=2, mirror=True)
     flow.fit(images[~right])  # all lean to the left
-    codes = flow._model.fitted.codes.numpy()
+    codes = flow._record.fitted.codes.numpy()
     n = len(codes) // 2
     assert len(set(codes[:n])) == 1
     assert len(set(codes[n:])) == 1

@@ -9,7 +9,7 @@ from models import picture_plan
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowState, ParticleNoise, Step, simulate
+from sliceflow.engine.flow import FlowState, ParticleStreams, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
@@ -70,7 +70,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     start = particles.x.clone()
     level = PyramidLevel(1, 6, 6, 2, 2)
     simulate(
-        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0)), n_stages=1
+        flow, particles, Target.from_cloud(data), ParticleStreams(Seed(0)), n_stages=1
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
@@ -80,7 +80,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         flow,
         particles,
         Target.from_cloud(data),
-        ParticleNoise(Seed(0)),
+        ParticleStreams(Seed(0)),
         state=FlowState(stage_index=1),
     )
     assert float(particles.x.abs().max()) <= 1

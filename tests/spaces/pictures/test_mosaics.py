@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sliceflow import ImageFlow, PictureOptions
-from sliceflow.engine.flow import ParticleNoise
+from sliceflow.engine.flow import ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.pictures.layout import Layout
@@ -56,7 +56,7 @@ def shades(n=360, seed=0):
 def test_mosaics_have_about_the_mean_and_the_covariance_of_their_class(size, locality):
     mosaics = replace(MOSAICS, mosaic_size=size, locality=locality)
     y = torch.arange(15_000) % 3
-    x = mosaics.draw(len(y), y, ParticleNoise(Seed(1))).double()
+    x = mosaics.draw(len(y), y, ParticleStreams(Seed(1))).double()
     for c in range(3):
         members = values(mosaics, c == CODES).double()
         drawn = x[:, y == c]
@@ -77,7 +77,7 @@ def test_a_mosaic_is_the_sum_of_the_formula():
         layout=Layout(1, 2, None, "uint8", 256),
         pixels=pixels.view(4, 1, 1, 2),
     )
-    x = mosaics.draw(500, None, ParticleNoise(Seed(0)))
+    x = mosaics.draw(500, None, ParticleStreams(Seed(0)))
     mean = values(mosaics).mean(1, keepdim=True)
     deviations = values(mosaics) - mean
     contrasts = deviations.norm(dim=0)
@@ -95,14 +95,14 @@ def test_a_class_of_one_picture_starts_as_it():
     codes = torch.zeros(600, dtype=torch.int64)
     codes[7] = 1
     mosaics = replace(MOSAICS, codes=codes, n_classes=2)
-    x = mosaics.draw(3, torch.ones(3).long(), ParticleNoise(Seed(0)))
+    x = mosaics.draw(3, torch.ones(3).long(), ParticleStreams(Seed(0)))
     assert (x - values(MOSAICS, slice(7, 8))).abs().max() < 0.02
 
 
 def test_a_particle_starts_alike_in_any_chunk():
     y = torch.arange(50) % 3
-    x = MOSAICS.draw(50, y, ParticleNoise(Seed(5)))
-    part = MOSAICS.draw(10, y[20:30], ParticleNoise(Seed(5), 20))
+    x = MOSAICS.draw(50, y, ParticleStreams(Seed(5)))
+    part = MOSAICS.draw(10, y[20:30], ParticleStreams(Seed(5), 20))
     assert torch.allclose(x[:, 20:30], part, atol=1e-6)
 
 
@@ -111,7 +111,7 @@ def test_weights_are_smooth_and_no_picture_prevails_everywhere(locality):
     layout = Layout(16, 12, 3, "uint8", 256)
     black = torch.zeros(1, *layout.shape, dtype=torch.uint8)
     mosaics = Mosaics(4, locality, layout, black)
-    weights = mosaics._weights(500, ParticleNoise(Seed(0)))
+    weights = mosaics._weights(500, ParticleStreams(Seed(0)))
     assert torch.allclose(weights.square().sum(0), torch.ones(16 * 12, 500), atol=1e-5)
     field = weights.view(4, 16, 12, 500)
     assert max(field.diff(dim=k).abs().mean() for k in (1, 2)) < 0.5 * field.std()
@@ -119,7 +119,7 @@ def test_weights_are_smooth_and_no_picture_prevails_everywhere(locality):
     assert shares.max(0).values.median() < 0.45
     assert torch.allclose(shares.mean(1), torch.full((4,), 0.25), atol=0.03)
     softer = replace(mosaics, locality=locality / 2)._weights(
-        500, ParticleNoise(Seed(0))
+        500, ParticleStreams(Seed(0))
     )
     assert n_effective(softer) > n_effective(weights) > 1
 
@@ -157,7 +157,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
     X, y = shades()
     flow = ImageFlow(**SMALL, mirror=mirror, n_clusters="auto" if labelled else 3)
     flow.fit(X, y if labelled else None)
-    stored = flow._model.fitted.mosaics.decoded_pictures(flow.plan_.layout)
+    stored = flow._record.fitted.mosaics.decoded_pictures(flow.plan_.layout)
     assert np.abs(stored.astype(int) - X).max() <= 4  # rounded to 64 values
     if labelled:
         samples = flow.sample(300, y=np.arange(300) % 3, random_state=0)
@@ -167,7 +167,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
 
 def test_stored_pictures_that_do_not_fit_the_model_are_refused():
     X, y = shades()
-    fitted = ImageFlow(**SMALL).fit(X, y)._model.fitted
+    fitted = ImageFlow(**SMALL).fit(X, y)._record.fitted
     fitted.check()
     for pixels in (
         None,

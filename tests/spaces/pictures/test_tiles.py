@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from problems import target_for
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleNoise, simulate
+from sliceflow.engine.flow import Flow, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -118,6 +119,8 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
         if condition_dim:
             particles.y = torch.arange(m) % 3
             data.y = torch.arange(n) % 3
-        simulate(flow, particles, flow.target(particles, data), ParticleNoise(Seed(2)))
+        simulate(
+            flow, particles, target_for(flow, particles, data), ParticleStreams(Seed(2))
+        )
         moved.append(particles.x)
     assert torch.allclose(*moved, rtol=0, atol=1e-4)

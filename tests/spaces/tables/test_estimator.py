@@ -175,11 +175,11 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     "strategies", [("log_ridge",) * 7, ("per_level",) * 7, ("tree",) * 6, ("tree",) * 8]
 )
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
-    model = flow._model
+    model = flow._record
     plan = replace(flow.plan_, strategies=strategies)
     fitted = replace(model.fitted, known_table=None, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
-        TableFlow()._store_model(replace(model, fitted=fitted))
+        TableFlow()._store_record(replace(model, fitted=fitted))
 
 
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):

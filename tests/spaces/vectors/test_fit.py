@@ -193,7 +193,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, seed):
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
     kept = particle_conditions.kept_codes(m)
-    assert np.array_equal(rows.condition.decode(kept), particle_conditions.y)
+    assert np.array_equal(rows.encoder.decode(kept), particle_conditions.y)
     assert (
         len(particle_conditions.codes) >= 1990
     )  # enough for a model, but for rounding

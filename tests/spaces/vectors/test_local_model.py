@@ -27,12 +27,12 @@ def mixed():
 
 def test_columns_are_local_by_default_and_the_plan_says_so(flow):
     assert flow.plan_.method == "local"
-    assert 50 <= flow.plan_.neighbours < 400
+    assert 50 <= flow.plan_.n_local_neighbors < 400
     text = str(flow.plan_)
     assert "nearest of 400 rows" in text
     assert "by BIC" in text
     assert "exact, of 1 of 1 columns, weighted by relevance" in text
-    assert flow.plan(X, Y).neighbours == flow.plan_.neighbours
+    assert flow.plan(X, Y).n_local_neighbors == flow.plan_.n_local_neighbors
     assert flow.particles_.shape == (200, 2)
     assert np.isin(flow.particle_conditions_.round(9), Y.round(9)).all()
 
@@ -49,6 +49,12 @@ def test_samples_lie_where_the_condition_says(flow):
         ).max()
         < 0.5
     )
+
+
+def test_a_far_condition_warns_at_the_users_line(flow):
+    with pytest.warns(UserWarning, match="extrapolated") as found:
+        flow.sample(5, y=50.0, random_state=0)
+    assert found[0].filename == __file__
 
 
 def test_joint_and_the_paper_stay_joint():

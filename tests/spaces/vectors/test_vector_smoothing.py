@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import SINGLE, Shard
-from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
+from sliceflow.spaces.vectors.smoothing import Smoother, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
 
@@ -24,9 +24,9 @@ def moons(n, noise=0.1, seed=0):
 def smooth_rows(x, codes=None, h=0.8, times=50, exact=()):
     """The draws of rows for the flow, and for its axis steps."""
     is_exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
-    smoothing = Smoothing.fit(h, x, codes, 20, SINGLE)
-    for_flow = smoothing.draw_for_flow(times, Seed(0))
-    return for_flow, smoothing.draw_for_axes(times, Seed(0), is_exact)
+    smoother = Smoother.fit(h, x, codes, 20, SINGLE)
+    for_flow = smoother.draw_for_flow(times, Seed(0))
+    return for_flow, smoother.draw_for_axes(times, Seed(0), is_exact)
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
@@ -88,7 +88,7 @@ def test_two_moons_are_no_longer_copied():
     before = metrics.sliced_wasserstein(as_they_are.particles_, test)
     after = metrics.sliced_wasserstein(flow.particles_, test)
     assert after < 1.1 * before
-    h = flow.plan_.smoothing
+    h = flow.plan_.bandwidth
     assert f"{h:.3g}, along 20 neighbours: leave-one-out distances of the rows" in str(
         flow.plan_
     )
@@ -102,7 +102,7 @@ def test_atoms_stay_exact():
         (z[:, 0], z[:, 0] + z[:, 1] > 0, np.rint(2 * z[:, 1]), amount, np.ones(400)), 1
     )
     flow = smoothed(m=4000, n_steps=20).fit(x)
-    assert flow.plan_.smoothing > 0
+    assert flow.plan_.bandwidth > 0
     for samples, error in (
         (flow.particles_, 1e-3),
         (flow.sample(4000, random_state=1), 0.03),
@@ -138,7 +138,7 @@ def test_a_flow_that_ignores_y_smooths_without_y():
     plain = smoothed(m=200, n_steps=4).fit(x).plan_
     for given_y in (y, x[:, :1]):
         other = smoothed(m=200, n_steps=4, amplifier=0).fit(x, given_y).plan_
-        assert other.smoothing == plain.smoothing > 0
+        assert other.bandwidth == plain.bandwidth > 0
 
 
 def test_a_plan_leaves_the_bandwidth_to_the_fit():
@@ -146,11 +146,11 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
     x, _ = moons(100)
     flow = smoothed(m=200, n_steps=2)
     planned = flow.plan(x)
-    assert planned.smoothing is None
+    assert planned.bandwidth is None
     assert "auto, along 20 neighbours: leave-one-out distances" in str(planned)
     fitted = flow.fit(x).plan_
-    assert dataclasses.replace(fitted, smoothing=None) == planned
-    chosen = smoothed(fitted.smoothing, m=200, n_steps=2).fit(x)
+    assert dataclasses.replace(fitted, bandwidth=None) == planned
+    chosen = smoothed(fitted.bandwidth, m=200, n_steps=2).fit(x)
     assert np.array_equal(chosen.particles_, flow.particles_)
 
 
@@ -158,12 +158,12 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
 def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
     """A rank cannot see before the fit that the rows of all ranks are the same."""
     x = torch.full((50, 2), 3.0, dtype=torch.float64)
-    smoothing = Smoothing.fit(None, x, None, 20, SINGLE)
-    assert smoothing.bandwidth == 0
+    smoother = Smoother.fit(None, x, None, 20, SINGLE)
+    assert smoother.bandwidth == 0
     no_column = torch.zeros(2, dtype=torch.bool)
     for draws in (
-        smoothing.draw_for_flow(4, Seed(0)),
-        smoothing.draw_for_axes(4, Seed(0), no_column),
+        smoother.draw_for_flow(4, Seed(0)),
+        smoother.draw_for_axes(4, Seed(0), no_column),
     ):
         assert torch.equal(draws, x.repeat_interleave(4, 0))
     flow = smoothed(m=60, n_steps=n_steps).fit(x.numpy())
@@ -183,7 +183,7 @@ def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
 )
 def test_auto_is_0_for_a_reason_that_the_plan_says(x, y, why):
     plan = smoothed(m=20, n_steps=1).set_params(condition="joint").plan(x, y)
-    assert plan.smoothing == 0
+    assert plan.bandwidth == 0
     assert f"smoothing  0: {why}" in str(plan)
 
 
@@ -203,7 +203,7 @@ def test_ranks_share_the_draws_of_all_rows():
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
         in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
         part = dataclasses.replace(whole, rows=in_shard)
-        vars(part)["smoothing"] = whole.smoothing  # that of all ranks
+        vars(part)["smoother"] = whole.smoother  # that of all ranks
         clouds.append(part.for_flow())
     of_all = whole.for_flow()
     n_draws = whole.plan.n_draws

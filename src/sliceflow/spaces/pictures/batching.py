@@ -29,7 +29,6 @@ from sliceflow.engine.batches import (
     Batches,
     even_parts,
     make_batches,
-    make_batches_per_class,
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices
@@ -94,7 +93,7 @@ def divide_among_stages(
     if n_classes and data.local_codes is not None:
         # Class by class, at random within each.
         order = order[torch.argsort(data.local_codes[order], stable=True)]
-        class_slices = ClassSlices.from_codes(data.local_codes, n_classes)
+        class_slices = ClassSlices.from_class_indices(data.local_codes, n_classes)
     parts, _ = even_parts(class_slices, batch_size, data.device)
     return [order[positions] for positions in parts]
 
@@ -102,35 +101,39 @@ def divide_among_stages(
 def divide_among_steps(
     plan: PicturePlan,
     data: PictureData,
+    seed: Seed,
+    *,
     codes_p: Tensor | None,
     codes_q: Tensor | None,
-    seed: Seed,
 ) -> Batches:
     """The particles and pictures that each step uses, in turn, in one process.
 
     Parameters
     ----------
-    codes_p, codes_q : class numbers of all particles and of all pictures, or None. If
+    codes_p, codes_q : class indices of all particles and of all pictures, or None. If
         classes have separate maps, the particles are sorted by class
     """
-    n_classes = plan.n_separate_classes
-    if n_classes and codes_p is not None and codes_q is not None:
-        return make_batches_per_class(
-            plan.batch_size, codes_p, codes_q, n_classes, seed
-        )
     if plan.amplifier == 0:  # the flow ignores the labels
         codes_p = None
     return make_batches(
-        plan.n_moved, data.n, plan.batch_size, codes_p, codes_q, seed, data.device
+        plan.n_moved,
+        data.n,
+        plan.batch_size,
+        seed,
+        data.device,
+        codes_p=codes_p,
+        codes_q=codes_q,
+        n_separate_classes=plan.n_separate_classes,
     )
 
 
 def use_all_points(
     plan: PicturePlan,
     data: PictureData,
+    class_slices_p: ClassSlices | None,
+    *,
     codes_p: Tensor | None,
     codes_q: Tensor | None,
-    class_slices_p: ClassSlices | None,
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
@@ -143,7 +146,11 @@ def use_all_points(
     if class_slices_p is None or data.local_codes is None:
         if plan.amplifier == 0:  # the flow ignores the labels
             codes_p = None
-        return weighted_batches(codes_q, codes_p, data.indices, data.device)
-    class_slices_q = ClassSlices.from_codes(data.local_codes, plan.n_separate_classes)
+        return weighted_batches(
+            data.indices, data.device, codes_p=codes_p, codes_q=codes_q
+        )
+    class_slices_q = ClassSlices.from_class_indices(
+        data.local_codes, plan.n_separate_classes
+    )
     order = torch.argsort(data.local_codes, stable=True)
     return Batches(order=order, class_slices=[(class_slices_p, class_slices_q)])

@@ -14,7 +14,7 @@ from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.spaces.pictures.fit import PictureAdapter
@@ -124,7 +124,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         observed: (
-            MaskName | Annotated[np.ndarray, Array("h w", torch.bool)] | None
+            MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
         transport: str | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
@@ -309,7 +309,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         fitted: FittedPictures = self._fitted_state()
         fitted_options = replace(fitted.plan.options, precision=precision)
         plan = replace(fitted.plan, options=fitted_options)
-        self._model = replace(self._model, fitted=replace(fitted, plan=plan))
+        self._record = replace(self._record, fitted=replace(fitted, plan=plan))
         return self
 
     def _options_or_defaults(self) -> PictureOptions:
@@ -350,13 +350,13 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 def _class_codes(
     fitted: FittedPictures, y: Any, n_pictures: int, n_training: int
 ) -> ClassCodes:
-    """The class numbers of pictures to complete, and of the training pictures.
+    """The class indices of pictures to complete, and of the training pictures.
 
     y has one label for each picture, or one label for all.
     """
-    if fitted.conditions is None or fitted.conditions.condition.hidden:
+    if fitted.conditions is None or fitted.conditions.encoder.is_inferred:
         raise DataError("y was given but the model was fitted without labels", "omit y")
-    condition = fitted.conditions.condition
+    condition = fitted.conditions.encoder
     given = condition.encode(conditions.broadcast_condition(condition, y, n_pictures))
     if len(given) != n_pictures:
         raise DataError(

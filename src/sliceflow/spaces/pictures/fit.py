@@ -8,7 +8,6 @@ pictures that the particles move onto, for `engine.flow.simulate`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,22 +20,23 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import Batches, Target
-from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
+from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowState, ParticleNoise
+from sliceflow.engine.flow import FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
-from sliceflow.errors import CopyWarning, DataError, DataWarning
-from sliceflow.metrics.copying import copy_warning
+from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
+from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
+    ParticleOrder,
     count_moved,
     select_particles,
 )
 from sliceflow.models.protocols import FitResult
-from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import plan as plans
@@ -198,7 +198,7 @@ class PictureAdapter:
             mirror=data.mirrored,
             n_particles=m,
             n_moved=n_moved,
-            condition=_condition_kind(data, is_observed),
+            condition_kind=_condition_kind(data, is_observed),
             condition_dim=n_classes,
             amplifier=amplifier,
             stages=self._stages(layout, n_steps),
@@ -233,7 +233,8 @@ class PictureAdapter:
         n_local = data.pixels.shape[1]
         m_local = self.ranks.shard(plan.n_moved).count
         what = (
-            f"n_particles={m_local}, {n_local} pictures of {plan.layout.dimension} "
+            f"n_particles={plan.n_particles}, for which {m_local} move here, {n_local} "
+            f"pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
         )
         hint = "lower n_particles, quality or n_knots (0 keeps no model)"
@@ -250,7 +251,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
             f"{n_pixel_values} values",
             f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}",
         )
-        warnings.warn(warning, stacklevel=6)  # where the user calls fit
+        warn_user(warning)
 
 
 def _check_labels(y: Any, n: int) -> NDArray[Any]:
@@ -276,7 +277,7 @@ def _condition_kind(
         return "observed"
     if data.conditions is None:
         return "none"
-    if data.conditions.condition.hidden:
+    if data.conditions.encoder.is_inferred:
         return "clusters"
     return "labels"
 
@@ -301,42 +302,23 @@ class PlannedPictures:
 
 @dataclass(frozen=True)
 class _Classes:
-    """The classes of particles and pictures on the device of a fit, or None.
+    """The classes of particles and pictures on the device of a fit, or None."""
 
-    If classes have separate maps, the particles are sorted by class.
-    """
-
-    codes_p: Tensor | None = None  # class numbers of all particles
-    codes_q: Tensor | None = None  # class numbers of all pictures
-    # For each particle in the user's order, its position in the flow. None if the flow
-    # has the particles in the user's order.
-    positions: Tensor | None = None
-    # This rank's particles of each class, if classes have separate maps.
-    class_slices: ClassSlices | None = None
+    order: ParticleOrder  # of the particles in the flow
+    codes_p: Tensor | None = None  # class indices of all particles, in this order
+    codes_q: Tensor | None = None  # class indices of all pictures
 
     @classmethod
     def from_fit(cls, planned: PlannedPictures, shard: Shard) -> _Classes:
         """The classes of a planned fit; this rank has a `shard` of the particles."""
-        particles = planned.particle_conditions
+        order = ParticleOrder.from_conditions(
+            planned.particle_conditions, planned.plan.n_separate_classes, shard
+        )
         picture_codes = planned.data.codes
-        if particles is None or picture_codes is None:
-            return cls()
+        if order.codes is None or picture_codes is None:
+            return cls(order)
         device = planned.data.device
-        codes_q = picture_codes.to(device)
-        codes_p = particles.codes.to(device)
-        positions = particles.flow_index
-        if positions is not None:
-            positions = positions.to(device)
-        n_classes = planned.plan.n_separate_classes
-        if n_classes == 0:
-            return cls(codes_p, codes_q, positions)
-
-        by_class = ClassOrder.from_codes(codes_p, n_classes)
-        sorted_positions = by_class.inverse
-        if positions is not None:
-            sorted_positions = by_class.inverse[positions]
-        class_slices = by_class.class_slices.part(shard.slice)
-        return cls(by_class.codes, codes_q, sorted_positions, class_slices)
+        return cls(order, order.codes.to(device), picture_codes.to(device))
 
 
 class RunningPictures:
@@ -350,7 +332,7 @@ class RunningPictures:
         data = planned.data
         self.planned = planned
         self.shard = planned.ranks.shard(plan.n_moved)  # this rank's particles
-        self.noise = ParticleNoise(planned.seed.child("particles"), self.shard.first)
+        self.noise = ParticleStreams(planned.seed.child("particles"), self.shard.first)
         self.classes = _Classes.from_fit(planned, self.shard)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
@@ -389,7 +371,7 @@ class RunningPictures:
         if known_values is not None:
             observed = _encode_observed(self.planned, self.shard)
             x = torch.where(known_values, observed, x)
-        return Cloud(x, codes, self.classes.class_slices)
+        return Cloud(x, codes, self.classes.order.class_slices)
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
@@ -413,7 +395,7 @@ class RunningPictures:
         n_classes = self.planned.plan.n_separate_classes
         if n_classes == 0 or cloud.y is None:
             return cloud
-        class_slices = ClassSlices.from_codes(cloud.y, n_classes)
+        class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
 
     def finish(
@@ -424,12 +406,16 @@ class RunningPictures:
         data = planned.data
         m = planned.plan.n_particles
         x = select_particles(
-            self.particles.x, self.classes.positions, self.shard, m, planned.ranks
+            self.particles.x,
+            self.classes.order.flow_index,
+            self.shard,
+            m,
+            planned.ranks,
         )
         fitted = FittedPictures(
             plan=planned.plan,
             seed=planned.seed,
-            steps=tuple(step.without_identity_maps() for step in state.model),
+            steps=tuple(step.without_identity_maps() for step in state.steps),
             conditions=data.conditions,
             observed=planned.observed,
             pixels=self.stored_pixels,
@@ -456,10 +442,16 @@ def _batches_of_steps(planned: PlannedPictures, classes: _Classes) -> Batches:
     data = planned.data
     if planned.ranks.size > 1:
         return use_all_points(
-            plan, data, classes.codes_p, classes.codes_q, classes.class_slices
+            plan,
+            data,
+            classes.order.class_slices,
+            codes_p=classes.codes_p,
+            codes_q=classes.codes_q,
         )
     seed = planned.seed.child("batches")
-    return divide_among_steps(plan, data, classes.codes_p, classes.codes_q, seed)
+    return divide_among_steps(
+        plan, data, seed, codes_p=classes.codes_p, codes_q=classes.codes_q
+    )
 
 
 def _encode_observed(planned: PlannedPictures, shard: Shard) -> Tensor:
@@ -498,8 +490,8 @@ def _noise_rates(planned: PlannedPictures, classes: _Classes) -> tuple[float, ..
     return noise_rates(
         plan.n_moved,
         planned.data.n,
-        codes_p,
-        codes_q,
+        codes_p=codes_p,
+        codes_q=codes_q,
         n_classes=plan.n_separate_classes,
         max_samples=plan.batch_size,
         distinct=distinct,
@@ -519,7 +511,7 @@ def _copy_warning(planned: PlannedPictures, x: Tensor) -> CopyWarning | None:
     n = planned.data.pixels.shape[1]
     pixels = planned.data.pixels.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-    evidence = copy_warning([(rows, particles)], planned.plan.device)
+    evidence = evidence_of_copying([(rows, particles)], planned.plan.device)
     if not evidence:
         return None
     return CopyWarning(

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep
-from sliceflow.engine.flow import Flow, ParticleNoise
+from sliceflow.engine.flow import Flow, ParticleStreams
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.fields import Array
-from sliceflow.models.limits import check_steps
+from sliceflow.fields import ArraySpec
+from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout, Pictures
@@ -50,11 +50,11 @@ class FittedPictures(HasConditions):
     # classes or clusters of the pictures, also of mirror images
     conditions: RowConditions | None = None
     # True where a pixel is known
-    observed: Annotated[np.ndarray, Array("h w", torch.bool)] | None = None
+    observed: Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None = None
     # the pictures that particles start from, as mosaics; None is noise
-    pixels: Annotated[Tensor, Array("n c h w", torch.uint8, differences=3)] | None = (
-        None
-    )
+    pixels: (
+        Annotated[Tensor, ArraySpec("n c h w", torch.uint8, differences=3)] | None
+    ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # mosaics have their own pictures
 
@@ -72,7 +72,7 @@ class FittedPictures(HasConditions):
                 f"the condition has width {self.condition_dim}, the plan "
                 f"{plan.condition_dim}"
             )
-        if (self.observed is not None) != (plan.condition == "observed"):
+        if (self.observed is not None) != (plan.condition_kind == "observed"):
             raise ValueError("observed pixels and condition do not fit")
         picture_size = plan.layout.shape[1:]
         if self.observed is not None and self.observed.shape != picture_size:
@@ -104,7 +104,7 @@ class FittedPictures(HasConditions):
         plan = self.plan
         levels = LevelFlow(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        check_steps(
+        checked_reach(
             levels.flow(),
             self.steps,
             n_maps=lambda i, k: levels.count_directions(i, k) * n_classes,
@@ -150,7 +150,7 @@ class FittedPictures(HasConditions):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def columns(self, X: Any) -> Tensor:
+    def features(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_columns(X))
 
@@ -176,7 +176,7 @@ class FittedPictures(HasConditions):
         Parameters
         ----------
         n : number of samples
-        codes : their class numbers (n,), or None
+        codes : their class indices (n,), or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
         known_pixels : for a model with observed pixels, pictures to complete as columns
@@ -193,7 +193,7 @@ class FittedPictures(HasConditions):
         samples_per_pass = self._samples_per_pass()
         for first in range(0, n, samples_per_pass):
             part = slice(first, min(first + samples_per_pass, n))
-            noise = ParticleNoise(seed.child("particles"), part.start)
+            noise = ParticleStreams(seed.child("particles"), part.start)
             particles = self._initial_cloud(part, codes, noise)
             if known_values is not None and known_pixels is not None:
                 observed = self._encode_observed(known_pixels, part, n, seed)
@@ -214,7 +214,7 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, codes: Tensor | None, noise: ParticleNoise
+        self, part: slice, codes: Tensor | None, noise: ParticleStreams
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
@@ -241,7 +241,7 @@ class FittedPictures(HasConditions):
         )
 
     def _replay(
-        self, flow: Flow, particles: Cloud, noise: ParticleNoise, n_snapshots: int
+        self, flow: Flow, particles: Cloud, noise: ParticleStreams, n_snapshots: int
     ) -> list[Tensor]:
         """Snapshots (d, n) of particles that move by the steps of the model."""
         n_classes = self.plan.n_separate_classes
@@ -250,7 +250,7 @@ class FittedPictures(HasConditions):
                 flow, self.steps, particles, noise, n_snapshots
             )
         # Classes with separate maps must follow each other.
-        by_class = ClassOrder.from_codes(particles.y, n_classes)
+        by_class = ClassOrder.from_class_indices(particles.y, n_classes)
         particles = by_class.sort(particles.x)
         snapshots = replay_with_snapshots(
             flow, self.steps, particles, noise, n_snapshots

@@ -75,7 +75,7 @@ MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
 
 
 class ClassCodes(NamedTuple):
-    """Class numbers of the pictures to complete (m,), and of training pictures (N,)."""
+    """Class indices of the pictures to complete (m,), and of training pictures (N,)."""
 
     given: Ints
     training: Ints

@@ -17,7 +17,7 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compression import ModelStep
-from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
+from sliceflow.engine.flow import Flow, ParticleStreams, Step, replay
 from sliceflow.engine.frames import FrameKind, FrameLike
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -210,7 +210,7 @@ def replay_with_snapshots(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: ParticleNoise,
+    noise: ParticleStreams,
     n_snapshots: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and record where they are.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.flow import ParticleNoise
+from sliceflow.engine.flow import ParticleStreams
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -93,11 +93,11 @@ class Mosaics:
     layout: Layout  # of `pixels`
     pixels: Tensor  # (n, c, h, w), all pictures
     mirrored: bool = False  # whether mirror images follow them
-    codes: Tensor | None = None  # (N,) class numbers, also of mirror images
+    codes: Tensor | None = None  # (N,) class indices, also of mirror images
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(self, count: int, codes: Tensor | None, noise: ParticleNoise) -> Tensor:
+    def draw(self, count: int, codes: Tensor | None, noise: ParticleStreams) -> Tensor:
         """Mosaics (d, count) of the classes with these codes (count,)."""
         d = len(self._columns)
         device = self._columns.device
@@ -121,7 +121,7 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, codes: Tensor, noise: ParticleNoise) -> Tensor:
+    def _random_pictures(self, codes: Tensor, noise: ParticleStreams) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class."""
         by_class = self._by_class
         u = noise.seed.child("summed").uniform(
@@ -133,7 +133,7 @@ class Mosaics:
         rank_in_class = (u * by_class.sizes[codes, None]).long()
         return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
-    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleNoise) -> Tensor:
+    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleStreams) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
@@ -149,7 +149,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, noise: ParticleNoise) -> Tensor:
+    def _weights(self, count: int, noise: ParticleStreams) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -185,7 +185,7 @@ class Mosaics:
         codes = self.codes
         if codes is None:
             codes = torch.zeros(self._columns.shape[1], dtype=torch.int64)
-        by_class = ClassOrder.from_codes(codes.to(device), self.n_classes)
+        by_class = ClassOrder.from_class_indices(codes.to(device), self.n_classes)
         starts = torch.tensor(by_class.class_slices.starts, device=device)
         return PicturesByClass(by_class.order, starts[:-1], starts.diff())
 
@@ -238,7 +238,7 @@ def build_mosaics(
     Parameters
     ----------
     pixels : the stored pictures (n, c, h, w), or None
-    codes : class numbers (N,), used if classes have separate maps
+    codes : class indices (N,), used if classes have separate maps
     """
     if pixels is None:
         return None
@@ -261,7 +261,7 @@ def initial_particles(
     mosaics: Mosaics | None,
     count: int,
     codes: Tensor | None,
-    noise: ParticleNoise,
+    noise: ParticleStreams,
     device: torch.device,
 ) -> Tensor:
     """Where particles with codes (count,) start: (d, count), mosaics or noise."""

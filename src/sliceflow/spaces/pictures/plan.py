@@ -125,7 +125,7 @@ class PicturePlan(Plan):
     mirror: bool
     n_particles: Count  # that the estimator keeps
     n_moved: Count  # that the fit moves; more than it keeps may improve the model
-    condition: Literal["none", "labels", "clusters", "observed"]
+    condition_kind: Literal["none", "labels", "clusters", "observed"]
     condition_dim: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
@@ -161,9 +161,9 @@ class PicturePlan(Plan):
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
-        if self.condition == "observed":
+        if self.condition_kind == "observed":
             return "completion"
-        if self.condition == "clusters":
+        if self.condition_kind == "clusters":
             return "clusters"
         if self.n_separate_classes:
             return "per class"
@@ -181,7 +181,7 @@ class PicturePlan(Plan):
         if self.mosaic_size == 0:
             return "noise"
         source = "the data"
-        if self.n_separate_classes and self.condition == "labels":
+        if self.n_separate_classes and self.condition_kind == "labels":
             source = "their class"
         elif self.n_separate_classes:
             source = "their cluster"
@@ -251,11 +251,11 @@ class PicturePlan(Plan):
         return f"{self.n_pictures} {pictures} of {size}, {values}"
 
     def _condition_in_words(self) -> str:
-        if self.condition == "labels":
+        if self.condition_kind == "labels":
             return f"{self.condition_dim} classes"
-        if self.condition == "clusters":
+        if self.condition_kind == "clusters":
             return f"{self.condition_dim} clusters"
-        if self.condition == "observed":
+        if self.condition_kind == "observed":
             return "observed pixels"
         return ""
 
@@ -323,7 +323,7 @@ class PicturePlan(Plan):
             + self._points_of_step(self.n_moved)
             + self._points_of_step(self.n_pictures)
         )
-        return self.estimate(self.n_maps * n_points, NANOSECONDS_PER_VALUE)
+        return self.seconds_for(self.n_maps * n_points, NANOSECONDS_PER_VALUE)
 
     def _points_of_step(self, n: int) -> int:
         """How many of n particles or pictures a step uses to fit its maps."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
-from sliceflow.fields import Array
+from sliceflow.fields import ArraySpec
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
 from sliceflow.spaces.pictures.clusters import (
@@ -47,7 +47,7 @@ class PictureRows(ArrayRows):
     """The user's pictures and labels, checked."""
 
     layout: Layout
-    pixels: Annotated[np.ndarray, Array("n c h w", PIXEL_DTYPES, differences=3)]
+    pixels: Annotated[np.ndarray, ArraySpec("n c h w", PIXEL_DTYPES, differences=3)]
     conditions: RowConditions | None = None  # labels
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _conditions_name = "labels"
@@ -88,8 +88,8 @@ def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
-    if not isinstance(labels.condition, conditions.LabelCondition):
-        kind = type(labels.condition).__name__
+    if not isinstance(labels.encoder, conditions.LabelCondition):
+        kind = type(labels.encoder).__name__
         raise ValueError(f"pictures have labels, not {kind}")
 
 
@@ -105,7 +105,7 @@ class PictureData(HasConditions):
     pixels: Tensor  # (d, n) of this rank, then its mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: RowConditions | None = None  # labels or clusters of all N pictures
-    local_codes: Tensor | None = None  # class numbers of this rank's pictures
+    local_codes: Tensor | None = None  # class indices of this rank's pictures
     mirrored: bool = False  # whether there are mirror images
 
     @classmethod
@@ -170,7 +170,7 @@ class PictureData(HasConditions):
         codes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = conditions.LabelCondition(np.arange(k), hidden=True)
+        clusters = conditions.LabelCondition(np.arange(k), is_inferred=True)
         return replace(
             self, conditions=RowConditions(clusters, codes), local_codes=local_codes
         )
@@ -215,7 +215,7 @@ class PictureData(HasConditions):
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
-        """The encoded pictures with their class numbers; `seed` dequantises.
+        """The encoded pictures with their class indices; `seed` dequantises.
 
         `indices` chooses some of them, in a fit of a single process. Their fractions
         are drawn as if there were no other pictures.

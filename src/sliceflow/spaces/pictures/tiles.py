@@ -90,7 +90,7 @@ class TileFrame(Frame):
         return self.theta_y
 
     def _class_codes(self, cloud: Cloud) -> Tensor | None:
-        """The class numbers of the columns, if these shift projections."""
+        """The class indices of the columns, if these shift projections."""
         if self.theta_y is None:
             return None
         return cloud.y

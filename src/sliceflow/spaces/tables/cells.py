@@ -23,15 +23,17 @@ import torch
 from sliceflow.arrays import Ints, Mask
 from sliceflow.dataframes import column_kind
 from sliceflow.errors import DataError
-from sliceflow.fields import Array, Label
+from sliceflow.fields import ArraySpec, Label
 from sliceflow.models.ranks import Ranks
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Codes = Annotated[np.ndarray, Array("n", torch.int64, ge=-1, differences=1)]
-_Values = Annotated[np.ndarray, Array("k", (torch.int64, torch.uint64, torch.float64))]
+_Codes = Annotated[np.ndarray, ArraySpec("n", torch.int64, ge=-1, differences=1)]
+_Values = Annotated[
+    np.ndarray, ArraySpec("k", (torch.int64, torch.uint64, torch.float64))
+]
 _Categorical = Literal["", "unordered", "ordered"]
 
 # What the values of a column are. Kinds that are not here hold Python objects or texts.

@@ -17,7 +17,7 @@ from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
-from sliceflow.models.saving import Model
+from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.cells import (
     TableRows,
     format_names,
@@ -162,18 +162,18 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             tree_settings=_checked_tree_settings(self.tree_settings),
         )
 
-    def _store_model(self, model: Model[TableRows, FittedTable]) -> None:
+    def _store_record(self, record: FitRecord[TableRows, FittedTable]) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
-        fitted = model.fitted
+        fitted = record.fitted
         if fitted.known_table is None:
-            if model.rows is None:
+            if record.rows is None:
                 raise ValueError("the table has no rows")
             adapter = self._adapter()
-            table = Table.from_rows(model.rows, adapter.kinds, adapter.constraints)
-            if not fitted.plan.fits(table):
+            table = Table.from_rows(record.rows, adapter.kinds, adapter.constraints)
+            if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
-        super()._store_model(replace(model, fitted=fitted))
+        super()._store_record(replace(record, fitted=fitted))
         names = fitted.table.names
         self.n_features_in_ = len(names)
         # Names may be tuples, of which numpy would make an array of two dimensions.

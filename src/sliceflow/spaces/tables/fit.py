@@ -109,7 +109,7 @@ class TablePlan(Plan):
             ("model", "keeps all rows"),
         ]
 
-    def fits(self, table: Table) -> bool:
+    def is_compatible_with(self, table: Table) -> bool:
         """Whether a table, of the rows of a file, could have this plan."""
         names = tuple(table.names[c] for c in table.order)
         if self.order != names or len(self.strategies) != len(names):

@@ -23,7 +23,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import Flow, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.rows import as_cloud
@@ -36,7 +36,7 @@ class AxisSteps:
     flow: Flow  # all stages of the fit; the last one is that of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
-    noise: ParticleNoise
+    noise: ParticleStreams
 
 
 def move_kept_particles(
@@ -72,9 +72,11 @@ def move_kept_particles(
         cloud = Cloud(x, codes[shard.slice].to(x.device))
         _run(axis_steps, cloud, codes, counted_on, listeners)
         return cloud.x
-    class_order = ClassOrder.from_codes(codes.to(x.device), plan.n_separate_classes)
+    class_order = ClassOrder.from_class_indices(
+        codes.to(x.device), plan.n_separate_classes
+    )
     cloud = class_order.sort(x)
-    _run(axis_steps, cloud, class_order.codes, counted_on, listeners)
+    _run(axis_steps, cloud, class_order.class_indices, counted_on, listeners)
     return class_order.unsort(cloud.x)
 
 
@@ -86,10 +88,10 @@ def complete_model(
     `sampling_flow` is the flow as offline samples replay it, and `state` is where the
     fitted flow ended.
     """
-    fresh, codes = _fresh_particles(axis_steps.data, sampling_flow, state.model)
-    continued = FlowState(state.stage_index, model=list(state.model))
+    fresh, codes = _fresh_particles(axis_steps.data, sampling_flow, state.steps)
+    continued = FlowState(state.stage_index, steps=list(state.steps))
     _run(axis_steps, fresh, codes, continued, listeners=())
-    return continued.model
+    return continued.steps
 
 
 def _run(
@@ -114,7 +116,7 @@ def _run(
 
 
 def _fresh_particles(
-    data: TrainingData, flow: Flow, model: Sequence[ModelStep]
+    data: TrainingData, flow: Flow, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's fresh particles, moved by a model, and the codes of all ranks."""
     plan = data.plan
@@ -129,17 +131,17 @@ def _fresh_particles(
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     class_slices = None
     if plan.n_separate_classes and codes is not None:
-        class_order = ClassOrder.from_codes(codes, plan.n_separate_classes)
+        class_order = ClassOrder.from_class_indices(codes, plan.n_separate_classes)
         class_slices = class_order.class_slices
-        codes = class_order.codes
+        codes = class_order.class_indices
         rows = rows[class_order.order]
     shard_codes = None
     if codes is not None:
         shard_codes = codes[shard.slice]
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_codes, data.device)
     fresh.class_slices = class_slices
-    noise = ParticleNoise(seed.child("particles"), shard.first)
-    replay(flow, model, fresh, noise)
+    noise = ParticleStreams(seed.child("particles"), shard.first)
+    replay(flow, steps, fresh, noise)
     return fresh, codes
 
 
@@ -153,7 +155,9 @@ def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
     if plan.amplifier == 0:
         return codes
     per_class = plan.n_separate_classes > 0
-    more = conditions.extra_codes(row_codes, codes, per_class, seed)
+    more = conditions.extra_codes(
+        codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed
+    )
     return torch.cat((codes, more))
 
 

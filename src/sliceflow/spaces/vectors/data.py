@@ -14,18 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import (
-    Batches,
-    make_batches,
-    make_batches_per_class,
-    weighted_batches,
-)
+from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, as_cloud, encode_classes
-from sliceflow.spaces.vectors.smoothing import Smoothing
+from sliceflow.spaces.vectors.smoothing import Smoother
 
 
 @dataclass(frozen=True)
@@ -62,12 +57,12 @@ class TrainingData:
         return encode_classes(self.units_by_class, self.rows.X, self._codes_that_matter)
 
     @cached_property
-    def smoothing(self) -> Smoothing | None:
+    def smoother(self) -> Smoother | None:
         """Draws around the rows of all ranks; None fits the rows themselves."""
-        if self.plan.smoothing == 0:
+        if self.plan.bandwidth == 0:
             return None
-        return Smoothing.fit(
-            self.plan.smoothing,
+        return Smoother.fit(
+            self.plan.bandwidth,
             self.ranks.gather(self.encoded),
             self._codes_that_matter,
             self.plan.options.n_neighbors,
@@ -83,9 +78,9 @@ class TrainingData:
 
     def final_plan(self) -> VectorPlan:
         """The plan with the bandwidth that "auto" has chosen."""
-        if self.smoothing is None:
+        if self.smoother is None:
             return self.plan
-        return replace(self.plan, smoothing=self.smoothing.bandwidth)
+        return replace(self.plan, bandwidth=self.smoother.bandwidth)
 
     # Clouds
 
@@ -103,18 +98,18 @@ class TrainingData:
 
     def for_flow(self) -> Cloud:
         """This rank's data for the steps of the flow."""
-        if self.smoothing is None:
+        if self.smoother is None:
             return self._cloud(self.encoded)
-        draws = self.smoothing.draw_for_flow(self.plan.n_draws, self._drawing_seed)
+        draws = self.smoother.draw_for_flow(self.plan.n_draws, self._drawing_seed)
         return self._cloud(draws[self.shard.slice])
 
     def for_axes(self) -> Cloud:
-        """This rank's data for the axis steps; see `Smoothing.draw_for_axes`."""
-        if self.smoothing is None:
+        """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
+        if self.smoother is None:
             return self._cloud(self.encoded)
         heavy_tails = [units.heavy_tailed for units in self.units_by_class]
         exact = torch.from_numpy(np.any(heavy_tails, axis=0))
-        draws = self.smoothing.draw_for_axes(
+        draws = self.smoother.draw_for_axes(
             self.plan.n_draws, self._drawing_seed, exact
         )
         return self._cloud(draws[self.shard.slice])
@@ -144,16 +139,16 @@ class TrainingData:
         else:
             codes_q = self.codes
         if self.ranks.size > 1:
-            return weighted_batches(codes_q, codes_p, self.shard.slice, self.device)
-        n = self.plan.n_rows * self.plan.n_draws
-        seed = self.seed.child("flow", "batches")
-        if codes_p is None or codes_q is None:
-            return make_batches(m, n, max_samples, None, None, seed, self.device)
-        codes_p = codes_p.to(self.device)
-        codes_q = codes_q.to(self.device)
-        n_classes = self.plan.n_separate_classes
-        if n_classes:
-            return make_batches_per_class(
-                max_samples, codes_p, codes_q, n_classes, seed
+            return weighted_batches(
+                self.shard.slice, self.device, codes_p=codes_p, codes_q=codes_q
             )
-        return make_batches(m, n, max_samples, codes_p, codes_q, seed, self.device)
+        return make_batches(
+            m,
+            self.plan.n_rows * self.plan.n_draws,
+            max_samples,
+            self.seed.child("flow", "batches"),
+            self.device,
+            codes_p=codes_p,
+            codes_q=codes_q,
+            n_separate_classes=self.plan.n_separate_classes,
+        )

@@ -14,7 +14,7 @@ from sliceflow.engine import frames, transports
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
-from sliceflow.models.saving import Model
+from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
@@ -182,14 +182,14 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _check_like_fitted(self, X: Any) -> np.ndarray:
         return check_rows(X, self._validate_like_fitted)
 
-    def _store_model(
+    def _store_record(
         self,
-        model: Model[VectorRows, FittedVectors],
+        record: FitRecord[VectorRows, FittedVectors],
         particles: Any = None,
         y: Any = None,
     ) -> None:
-        fitted = model.fitted.with_rows(model.rows)
-        super()._store_model(replace(model, fitted=fitted), particles, y)
+        fitted = record.fitted.with_rows(record.rows)
+        super()._store_record(replace(record, fitted=fitted), particles, y)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:

@@ -15,25 +15,26 @@ from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import Target
-from sliceflow.engine.clouds import ClassOrder, Cloud
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import History, Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleNoise
+from sliceflow.engine.flow import Flow, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, resolve_transport
 from sliceflow.errors import CopyWarning, DataError, ParameterError
-from sliceflow.metrics.copying import copy_warning
+from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
+    ParticleOrder,
     count_moved,
     default_particles,
     select_particles,
 )
 from sliceflow.models.protocols import FitResult
-from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
@@ -48,9 +49,9 @@ from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
     choose_frame,
-    condition_kind,
     count_fresh,
     count_knots,
+    kind_of_condition,
 )
 from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
 from sliceflow.spaces.vectors.smoothing import plan_bandwidth
@@ -122,10 +123,10 @@ class VectorAdapter:
 
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
-        mode = self.parameters.condition
+        mode = self.parameters.condition_mode
         condition = None
         if rows.conditions is not None:
-            condition = rows.conditions.condition
+            condition = rows.conditions.encoder
         if condition is None or isinstance(condition, conditions.LabelCondition):
             if mode == "local":
                 fact = "needs continuous columns in y"
@@ -155,7 +156,7 @@ class VectorAdapter:
         m = int(m)
         least = self.ranks.size
         if rows.conditions is not None:
-            condition = rows.conditions.condition
+            condition = rows.conditions.encoder
             if isinstance(condition, conditions.LabelCondition):
                 least = max(least, condition.condition_dim)
         kind = f"at least {least}, one for each class and rank"
@@ -186,10 +187,10 @@ class VectorAdapter:
         )
         n = len(rows.X)
         m = self.ranks.shard(plan.n_moved).count
-        rows_in_words = f"{n} rows of {plan.n_columns} columns"
         what = (
-            f"n_particles={m} with {rows_in_words} and {plan.n_directions} directions "
-            "needs"
+            f"n_particles={plan.n_particles}, for which {m} move here, with {n} rows "
+            f"of {plan.n_columns} columns and up to {plan.max_directions} directions "
+            "need"
         )
         hint = (
             "lower n_particles, the number of columns, directions or bins, or n_knots"
@@ -202,7 +203,7 @@ class VectorAdapter:
     def _check_per_class(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
         xi = self.parameters.amplifier
-        if not isinstance(rows.condition, conditions.LabelCondition):
+        if not isinstance(rows.encoder, conditions.LabelCondition):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -226,12 +227,12 @@ class VectorAdapter:
         n_moved = count_moved(n_particles, particle_conditions)
         frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
 
-        condition = None
+        encoder = None
         condition_dim = 0
         row_codes = None  # unless the flow ignores them
         if rows.conditions is not None:
-            condition = rows.conditions.condition
-            condition_dim = condition.condition_dim
+            encoder = rows.conditions.encoder
+            condition_dim = encoder.condition_dim
             if amplifier:
                 row_codes = rows.conditions.codes
         bandwidth, smoothing_from = plan_bandwidth(
@@ -252,7 +253,9 @@ class VectorAdapter:
                 raise ParameterError("shrinkage", kappa, fact, "set it to 0")
             if math.isinf(amplifier):
                 n_per_map = _largest_class(
-                    particle_conditions.codes, row_codes, n_data / n
+                    codes_p=particle_conditions.codes,
+                    codes_q=row_codes,
+                    n_draws=n_data / n,
                 )
             else:
                 n_knots = count_knots(n_knots, particle_conditions.codes)
@@ -268,7 +271,7 @@ class VectorAdapter:
             n_particles=n_particles,
             n_moved=n_moved,
             n_fresh=count_fresh(n_moved, frame, d, options.n_axis_steps),
-            condition=condition_kind(condition),
+            condition_kind=kind_of_condition(encoder),
             condition_dim=condition_dim,
             amplifier=amplifier,
             frame=frame,
@@ -278,7 +281,7 @@ class VectorAdapter:
             standardize=parameters.standardize,
             options=options,
             n_knots=n_knots,
-            smoothing=bandwidth,
+            bandwidth=bandwidth,
             smoothing_from=smoothing_from,
             n_draws=n_draws,
         )
@@ -292,7 +295,7 @@ class VectorAdapter:
         n, d = rows.X.shape
         amplifier = self.parameters.amplifier
         plan = self._plan_without_cost(rows, n_particles, amplifier, None)
-        plan = replace(plan, n_steps=0, smoothing=0.0, smoothing_from="", n_draws=1)
+        plan = replace(plan, n_steps=0, bandwidth=0.0, smoothing_from="", n_draws=1)
         n_codes = row_conditions.codes.shape[1]
         values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
         what = f"{n} rows of {d} columns, kept for conditions, need"
@@ -309,16 +312,19 @@ class VectorAdapter:
         local = tuple(LocalSampler.fit(x, y) for x, y in fitted.local_parts(rows))
         largest = max(local, key=lambda sampler: len(sampler.x))
         plan = replace(
-            plan, neighbours=largest.settings.k, distances=largest.description
+            plan, n_local_neighbors=largest.settings.k, distances=largest.description
         )
-        settings = tuple(sampler.settings for sampler in local)
-        fitted = replace(fitted, plan=plan, local=local, settings=settings)
+        local_settings = tuple(sampler.settings for sampler in local)
+        fitted = replace(fitted, plan=plan, local=local, local_settings=local_settings)
         indices = conditions.even_indices(n, n_particles, seed.child("conditions"))
         return PlannedLocalVectors(fitted, row_conditions.take(indices), seed)
 
 
-def _largest_class(codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> int:
-    """The particles and the data, with draws of each row, of the largest class."""
+def _largest_class(*, codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> int:
+    """The particles and the data, with draws of each row, of the largest class.
+
+    `codes_p` and `codes_q` are the class indices of the particles and of the rows.
+    """
     assert codes_q is not None
     n_classes = int(codes_q.max()) + 1
     sizes_p = torch.bincount(codes_p, minlength=n_classes)
@@ -384,34 +390,19 @@ class RunningVectors:
         self.data = data
         self.particle_conditions = particle_conditions
 
-        # The codes of the particles of all ranks, in the order in which the flow moves
-        # them, and how to find the user's order: see `models.particles`.
-        self.codes: Tensor | None = None
-        self.flow_index: Tensor | None = None
-        class_slices = None
-        if particle_conditions is not None:
-            self.codes = particle_conditions.codes
-            self.flow_index = particle_conditions.flow_index
-            if plan.n_separate_classes:
-                class_order = ClassOrder.from_codes(self.codes, plan.n_separate_classes)
-                class_slices = class_order.class_slices
-                self.codes = class_order.codes
-                self.flow_index = class_order.inverse
-                if particle_conditions.flow_index is not None:
-                    self.flow_index = class_order.inverse[
-                        particle_conditions.flow_index
-                    ]
-
         # This rank's particles, at their start.
         self.shard = data.ranks.shard(plan.n_moved)
+        self.order = ParticleOrder.from_conditions(
+            particle_conditions, plan.n_separate_classes, self.shard
+        )
         shard_codes = None
-        if self.codes is not None:
-            shard_codes = self.codes[self.shard.slice].to(data.device)
+        if self.order.codes is not None:
+            shard_codes = self.order.codes[self.shard.slice].to(data.device)
         x = torch.empty(
             plan.n_columns, self.shard.count, dtype=plan.torch_dtype, device=data.device
         )
-        self.particles = Cloud(x, shard_codes, class_slices)
-        self.noise = ParticleNoise(data.seed.child("particles"), self.shard.first)
+        self.particles = Cloud(x, shard_codes, self.order.class_slices)
+        self.noise = ParticleStreams(data.seed.child("particles"), self.shard.first)
         self.noise.child("start").fill(self.particles.x)
 
         # The flow as offline samples replay it, and as it is fitted: with maps that are
@@ -432,13 +423,13 @@ class RunningVectors:
         codes_p = None
         codes_q = None
         if flow.conditional:
-            codes_p = self.codes
+            codes_p = self.order.codes
             codes_q = self.data.codes
         rates = noise_rates(
             plan.n_moved,
             plan.n_rows * plan.n_draws,
-            codes_p,
-            codes_q,
+            codes_p=codes_p,
+            codes_q=codes_q,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
             distinct=1 / plan.n_draws,
@@ -451,7 +442,7 @@ class RunningVectors:
         The data are drawn when the first step asks for them.
         """
         max_samples = self.data.plan.transport.max_samples
-        batches = self.data.batches(self.shard.count, self.codes, max_samples)
+        batches = self.data.batches(self.shard.count, self.order.codes, max_samples)
 
         def draw(stage_index: int, step_index: int) -> Cloud:
             return self.data.for_flow().part(batches.order)
@@ -465,7 +456,7 @@ class RunningVectors:
         data = self.data
         m = data.plan.n_particles
         x = select_particles(
-            self.particles.x, self.flow_index, self.shard, m, data.ranks
+            self.particles.x, self.order.flow_index, self.shard, m, data.ranks
         )
         codes = None
         shard_codes = None
@@ -477,7 +468,7 @@ class RunningVectors:
             y = self.particle_conditions.y
             if y is not None:
                 y = y[kept_shard.slice]
-        model = state.model
+        model = state.steps
         if data.plan.n_fresh:
             axis_steps = AxisSteps(self.flow, data, data.for_axes(), self.noise)
             x = move_kept_particles(axis_steps, x, codes, state, listeners)
@@ -523,9 +514,9 @@ class RunningVectors:
             for c in range(plan.n_separate_classes):
                 is_of_class = (codes == c).to(x.device)
                 pairs.append((data.encoded[row_codes == c], x[:, is_of_class].T))
-        evidence = copy_warning(pairs)
+        evidence = evidence_of_copying(pairs)
         if not evidence:
             return None
-        more = f"more smoothing than {plan.smoothing:.2g} (VectorOptions)"
+        more = f"more smoothing than {plan.bandwidth:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
         return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import ClassOrder
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.conditions import MixedCondition
-from sliceflow.engine.flow import Flow, ParticleNoise, replay
+from sliceflow.engine.flow import Flow, ParticleStreams, replay
 from sliceflow.engine.frames import (
     MaxSliced,
     count_directions,
@@ -22,7 +22,7 @@ from sliceflow.engine.frames import (
 )
 from sliceflow.engine.random import Seed
 from sliceflow.fields import Label
-from sliceflow.models.limits import check_steps
+from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
@@ -51,7 +51,7 @@ class FittedVectors(HasConditions):
     conditions: RowConditions | None = None  # of the rows; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
-    settings: tuple[LocalSettings, ...] = ()  # of `local`
+    local_settings: tuple[LocalSettings, ...] = ()  # of `local`
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     # If conditions are local: a sampler of all rows; with labels in y, one of the rows
     # of each combination of them. A file has the rows only once, and `with_rows` puts
@@ -61,10 +61,13 @@ class FittedVectors(HasConditions):
     @property
     def needs_rows(self) -> bool:
         """Whether samples need the rows: conditions are local."""
-        return len(self.settings) > 0
+        return len(self.local_settings) > 0
 
     def with_rows(self, rows: VectorRows | None) -> FittedVectors:
-        """The same with the rows that local conditions need."""
+        """The same with samplers of the rows, if conditions are local.
+
+        This completes a state that was read from a file; any other is complete.
+        """
         if not self.needs_rows or self.local:
             return self
         if rows is None or rows.codes is None or rows.codes.dim() != 2:
@@ -75,12 +78,13 @@ class FittedVectors(HasConditions):
                 f"the rows have {n_columns} columns, not {self.plan.n_columns}"
             )
         parts = self.local_parts(rows)
-        if len(parts) != len(self.settings):
+        if len(parts) != len(self.local_settings):
+            n_settings = len(self.local_settings)
             raise ValueError(
-                f"local has settings for {len(self.settings)} parts of {len(parts)}"
+                f"local has settings for {n_settings} parts of {len(parts)}"
             )
         samplers = []
-        for (x, y), settings in zip(parts, self.settings, strict=True):
+        for (x, y), settings in zip(parts, self.local_settings, strict=True):
             on_cpu = replace(settings, projection=settings.projection.cpu())
             sampler = LocalSampler(x, y, on_cpu)
             sampler.check()
@@ -96,7 +100,7 @@ class FittedVectors(HasConditions):
 
     def _by_label(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Each combination of labels, the rows that have it, and their continuous y."""
-        if isinstance(self.condition, MixedCondition):
+        if isinstance(self.encoder, MixedCondition):
             labels = codes[:, 0].long()
             columns = codes[:, 1:]
         else:
@@ -140,16 +144,16 @@ class FittedVectors(HasConditions):
         flow = plan.flow(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
-        reach = check_steps(
+        reach = checked_reach(
             flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
         )
         for step in self.steps:
-            is_fitted = isinstance(flow.stages[step.stage].frame_kind, MaxSliced)
+            is_fitted = isinstance(flow.stages[step.stage_index].frame_kind, MaxSliced)
             wanted_width = d if is_fitted else 0
             width = 0 if step.theta is None else step.theta.shape[1]
             if width != wanted_width:
                 raise ValueError(
-                    f"step {step.step} does not have directions in {d} columns"
+                    f"step {step.step_index} does not have directions in {d} columns"
                 )
         for units in self._units_by_class:
             linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
@@ -189,12 +193,11 @@ class FittedVectors(HasConditions):
             n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass + bytes_of_frame
         )
 
-    def columns(self, X: Any) -> Tensor:
-        """The user's rows as columns (d, n) in units that make columns comparable."""
+    def features(self, X: Any) -> Tensor:
+        """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
 
-    @freeing_rotation_pools()
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples with these encoded conditions, in the form of X."""
         if self.local:
@@ -202,17 +205,18 @@ class FittedVectors(HasConditions):
             return self.in_form(self._draw_local(codes, seed))
         flow = self.plan.flow(self.seed, self.device)
         parts = []
-        for first in range(0, n, SAMPLES_PER_PASS):
-            count = min(SAMPLES_PER_PASS, n - first)
-            part_codes = None
-            if codes is not None:
-                part_codes = codes[first : first + count]
-            noise = ParticleNoise(seed.child("particles"), first)
-            parts.append(self._draw_pass(flow, count, part_codes, noise))
+        with freeing_rotation_pools():
+            for first in range(0, n, SAMPLES_PER_PASS):
+                count = min(SAMPLES_PER_PASS, n - first)
+                part_codes = None
+                if codes is not None:
+                    part_codes = codes[first : first + count]
+                noise = ParticleStreams(seed.child("particles"), first)
+                parts.append(self._draw_pass(flow, count, part_codes, noise))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: Flow, n: int, codes: Tensor | None, noise: ParticleNoise
+        self, flow: Flow, n: int, codes: Tensor | None, noise: ParticleStreams
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
@@ -221,7 +225,9 @@ class FittedVectors(HasConditions):
         if not flow.per_class or cloud.y is None:
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)
-        class_order = ClassOrder.from_codes(cloud.y, self.plan.n_separate_classes)
+        class_order = ClassOrder.from_class_indices(
+            cloud.y, self.plan.n_separate_classes
+        )
         by_class = class_order.sort(cloud.x)
         replay(flow, self.steps, by_class, noise)
         return self.decode(class_order.unsort(by_class.x), codes)
@@ -231,7 +237,7 @@ class FittedVectors(HasConditions):
         shape = (len(codes), self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
         for c, indices, y in self._by_label(codes):
-            self.local[c].warn_if_far(y, "y", stacklevel=6, indices=indices)
+            self.local[c].warn_if_far(y, "y", indices)
             x = self.local[c].sample_each(y, seed.child(c))  # float64: small spreads
             out[indices] = self.decode(x.T).to(out)
         return out
@@ -239,7 +245,7 @@ class FittedVectors(HasConditions):
     def decode(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
         """Columns (d, n) in the flow's units -> rows (n, d) in the user's units.
 
-        `codes` are class numbers, if classes have units of their own.
+        `codes` are class indices, if classes have units of their own.
         """
         rows = decode_classes(self._units_by_class, x, codes)
         require_finite(rows, "rescale X, drop outliers, or pass float64")

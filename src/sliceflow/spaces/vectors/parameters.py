@@ -43,7 +43,7 @@ class VectorParameters:
     amplifier: float
     entropy: float
     standardize: bool
-    condition: ConditionMode
+    condition_mode: ConditionMode
     options: VectorOptions
 
 
@@ -93,6 +93,6 @@ def checked_parameters(
         amplifier=float(parameters["amplifier"]),
         entropy=float(parameters["entropy"]),
         standardize=bool(parameters["standardize"]),
-        condition=parameters["condition"],
+        condition_mode=parameters["condition"],
         options=parameters["options"],
     )

@@ -74,7 +74,7 @@ class VectorPlan(Plan):
     n_particles: Count  # particles that the user gets, as `particles_`
     n_moved: Count  # particles that the flow moves: these, and more for better maps
     n_fresh: Count  # new particles to which the model's axis steps are fitted
-    condition: ConditionKind  # the kind of y
+    condition_kind: ConditionKind  # the kind of y
     condition_dim: Count  # number of classes, or of columns of y; 0 without y
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: SavedFrame
@@ -84,38 +84,41 @@ class VectorPlan(Plan):
     standardize: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    # The bandwidth of the option of this name. None if "auto" will choose it, when the
+    # What the option `smoothing` says. None if "auto" will choose it, when the
     # fit draws its data: the plan of a fitted model has the number.
-    smoothing: NonNegative | None = 0.0
+    bandwidth: NonNegative | None = 0.0
     smoothing_from: str = ""  # why "auto" is so; empty if the user set the bandwidth
     n_draws: Count = 1  # data of each row: draws along its neighbours, or the row
-    neighbours: Count = 0  # rows of a neighbourhood, if conditions are local
+    n_local_neighbors: Count = 0  # rows of a neighbourhood, if conditions are local
     distances: str = ""  # which columns of y the distances between neighbours see
 
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
-        if math.isinf(self.amplifier) and self.condition == "labels":
+        if math.isinf(self.amplifier) and self.condition_kind == "labels":
             return self.condition_dim
         return 0
 
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, per class, or local."""
-        if self.neighbours:
+        if self.is_local:
             return "local"
-        if self.amplifier == 0 or self.condition == "none":
+        if self.amplifier == 0 or self.condition_kind == "none":
             return "SWF"
         if self.n_separate_classes:
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
     @property
-    def n_directions(self) -> int:
-        """The directions of a step."""
-        if self.frame.n_directions is None:
-            return self.n_columns
-        return max(self.frame.n_directions, self.n_columns)
+    def is_local(self) -> bool:
+        """Whether samples come from neighbouring rows: nothing flows."""
+        return self.n_local_neighbors > 0
+
+    @property
+    def max_directions(self) -> int:
+        """An upper bound on the directions of a step, axis steps among them."""
+        return _max_directions(self.frame, self.n_columns)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -124,7 +127,7 @@ class VectorPlan(Plan):
 
     def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
-        if self.neighbours:
+        if self.is_local:
             return []
         options = self.options
         stages = []
@@ -167,7 +170,7 @@ class VectorPlan(Plan):
         """Names and values to print; those with the value "" are left out."""
         data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
         rows = [("data", data), ("condition", self._condition_in_words())]
-        if self.neighbours:
+        if self.is_local:
             return rows + self._local_summary()
         return [
             *rows,
@@ -184,9 +187,9 @@ class VectorPlan(Plan):
 
     def _local_summary(self) -> list[tuple[str, str]]:
         among = f"of {self.n_rows} rows"
-        if self.condition == "mixed":
+        if self.condition_kind == "mixed":
             among = "rows with the same labels"
-        nearest = f"the {self.neighbours} nearest {among}"
+        nearest = f"the {self.n_local_neighbors} nearest {among}"
         return [
             ("neighbours", f"{nearest}: likelihood of rows left out"),
             ("distances", f"exact, {self.distances}"),
@@ -197,11 +200,11 @@ class VectorPlan(Plan):
 
     def _condition_in_words(self) -> str:
         n = self.condition_dim
-        if self.condition == "labels":
+        if self.condition_kind == "labels":
             return f"{n} classes"
-        if self.condition == "columns":
+        if self.condition_kind == "columns":
             return f"{n} columns"
-        if self.condition == "mixed":
+        if self.condition_kind == "mixed":
             return f"labels, {n - 1} columns"
         return ""
 
@@ -222,13 +225,13 @@ class VectorPlan(Plan):
         return "1"
 
     def _smoothing_in_words(self) -> str:
-        if self.smoothing == 0 and not self.smoothing_from:
+        if self.bandwidth == 0 and not self.smoothing_from:
             return ""
         words = "0"
-        if self.smoothing is None:
+        if self.bandwidth is None:
             words = f"auto, along {self.options.n_neighbors} neighbours"
-        elif self.smoothing > 0:
-            words = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
+        elif self.bandwidth > 0:
+            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbours"
         if self.smoothing_from:
             words += f": {self.smoothing_from}"
         return words
@@ -250,7 +253,7 @@ class VectorPlan(Plan):
         n_all_data = self.n_rows * self.n_draws
         n_points_held = m + self.n_fresh + n_data
         smoothing_bytes = 0
-        if self.smoothing != 0:
+        if self.bandwidth != 0:
             draw_bytes = 4 * 8 * d * n_all_data
             smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
         start_bytes = (16 + itemsize) * d * m
@@ -260,7 +263,7 @@ class VectorPlan(Plan):
         flow_knots = min(self.n_knots, m)
         if isinstance(self.transport, Histogram):
             flow_knots = min(self.n_knots, self.transport.n_bins)
-        n_knots = flow_knots * self.n_directions * self.n_steps
+        n_knots = flow_knots * self.max_directions * self.n_steps
         n_knots += axis_knots * d * self.options.n_axis_steps
         # Knots and their values.
         model_bytes = 2 * itemsize * n_knots * max(1, self.n_separate_classes)
@@ -279,11 +282,11 @@ class VectorPlan(Plan):
             n_projected = min(m, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
         sort_bytes = 16 + 8 * itemsize
-        step_bytes = self.n_directions * sort_bytes * n_projected
+        step_bytes = self.max_directions * sort_bytes * n_projected
         if isinstance(self.transport, Histogram):
             n_bins = self.transport.n_bins * max(1, self.n_separate_classes)
             bytes_per_direction = 3 * n_projected * itemsize + BYTES_PER_BIN * n_bins
-            step_bytes = self.n_directions * bytes_per_direction
+            step_bytes = self.max_directions * bytes_per_direction
         if self.n_fresh:  # the axis steps sort the columns of all ranks
             n_sorted = self.n_moved - m + self.n_rows * self.n_draws + self.n_fresh
             step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
@@ -298,19 +301,19 @@ class VectorPlan(Plan):
         if self.transport.max_samples is not None:
             n_projected = min(self.n_moved, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
-        n_values = self.n_directions * n_projected * self.n_steps
+        n_values = self.max_directions * n_projected * self.n_steps
         n_values += 4 * self.n_columns * self.n_fresh
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
-        return self.estimate(n_values, NANOSECONDS_PER_VALUE)
+        return self.seconds_for(n_values, NANOSECONDS_PER_VALUE)
 
 
-def condition_kind(condition: Condition | None) -> ConditionKind:
+def kind_of_condition(encoder: Condition | None) -> ConditionKind:
     """The kind of y, in a word."""
-    if condition is None:
+    if encoder is None:
         return "none"
-    if isinstance(condition, LabelCondition):
+    if isinstance(encoder, LabelCondition):
         return "labels"
-    if isinstance(condition, ContinuousCondition):
+    if isinstance(encoder, ContinuousCondition):
         return "columns"
     return "mixed"
 
@@ -354,8 +357,12 @@ def count_fresh(n_moved: int, frame: FrameKind, d: int, n_axis_steps: int) -> in
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    n_directions = d
-    if frame.n_directions is not None:
-        n_directions = max(frame.n_directions, d)
-    affordable = MAX_FRESH_PROJECTIONS // n_directions
+    affordable = MAX_FRESH_PROJECTIONS // _max_directions(frame, d)
     return max(n_moved, min(MAX_FRESH_PARTICLES, affordable))
+
+
+def _max_directions(frame: FrameKind, d: int) -> int:
+    """The most directions of a step in d columns, of this frame or along the axes."""
+    if frame.n_directions is None:
+        return d
+    return max(frame.n_directions, d)

@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
-from sliceflow.fields import Array, Label
+from sliceflow.fields import ArraySpec, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.neighbours.features import heavy_tail
@@ -31,7 +31,7 @@ _MAX_SINH = 700.0
 class VectorRows(ArrayRows):
     """The user's rows."""
 
-    X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]
+    X: Annotated[np.ndarray, ArraySpec("n d", (torch.float32, torch.float64))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
@@ -161,10 +161,10 @@ class Units:
     distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
     """
 
-    shift: Annotated[np.ndarray, Array("d", torch.float64)]
-    scale: Annotated[np.ndarray, Array("d", torch.float64)]
-    tail_center: Annotated[np.ndarray, Array("d", torch.float64)]
-    tail_scale: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
+    shift: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
+    scale: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
+    tail_center: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
+    tail_scale: Annotated[np.ndarray, ArraySpec("d", torch.float64, ge=0)]
 
     def check(self) -> None:
         """Raise a ValueError for units that no fit can have."""
@@ -249,27 +249,33 @@ class Units:
 
 
 def encode_classes(
-    units_by_class: Sequence[Units], X: np.ndarray, codes: Tensor | None
+    units_by_class: Sequence[Units], X: np.ndarray, class_indices: Tensor | None
 ) -> Tensor:
-    """Rows (n, d) in the flow's units, which are of each class, or one for all."""
-    if len(units_by_class) == 1 or codes is None:
+    """Rows (n, d) in the flow's units, which are of each class, or one for all.
+
+    `class_indices` (n,) say which units a row has; they are not needed for one.
+    """
+    if len(units_by_class) == 1 or class_indices is None:
         return units_by_class[0].encode(X)
     encoded = torch.from_numpy(np.empty_like(X))
     for c, units_of_class in enumerate(units_by_class):
-        of_class = codes == c
+        of_class = class_indices == c
         encoded[of_class] = units_of_class.encode(X[of_class.numpy()])
     return encoded
 
 
 def decode_classes(
-    units_by_class: Sequence[Units], x: Tensor, codes: Tensor | None
+    units_by_class: Sequence[Units], x: Tensor, class_indices: Tensor | None
 ) -> Tensor:
-    """Columns (d, n) as rows (n, d) in the user's units; the reverse."""
-    if len(units_by_class) == 1 or codes is None:
+    """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
+
+    This is the inverse of `encode_classes`.
+    """
+    if len(units_by_class) == 1 or class_indices is None:
         return units_by_class[0].decode(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, units_of_class in enumerate(units_by_class):
-        of_class = (codes == c).to(x.device)
+        of_class = (class_indices == c).to(x.device)
         rows[of_class] = units_of_class.decode(x[:, of_class])
     return rows
 

@@ -3,7 +3,7 @@
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
 is decided whether rows are smoothed at all, and what the axis steps see. A plan says
 whether (`plan_bandwidth`). The search for neighbours, which takes longer, waits until
-the fit draws its data (`Smoothing.fit`).
+the fit draws its data (`Smoother.fit`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def plan_bandwidth(
 
 
 @dataclass(frozen=True)
-class Smoothing:
+class Smoother:
     """Draws along the rows' neighbours."""
 
     bandwidth: float  # h, how far rows are spread
@@ -78,7 +78,7 @@ class Smoothing:
         codes: Tensor | None,
         n_neighbors: int,
         ranks: Ranks,
-    ) -> Smoothing:
+    ) -> Smoother:
         """Find the neighbours of rows (n, d), and the bandwidth if it is None.
 
         The rows and `codes` are those of all ranks. The bandwidth is 0 if no rows of a
@@ -142,12 +142,12 @@ def _reason_not_to_smooth(X: np.ndarray, codes: Tensor | None, n_rows: int) -> s
     return ""
 
 
-def _rows_differ(X: np.ndarray, codes: Tensor | None) -> bool:
-    """Whether any two rows (n, d) of a class differ; `codes` are class numbers (n,)."""
+def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
+    """Whether any two rows (n, d) of a class differ; `class_indices` are (n,)."""
     first_of_class = np.zeros(len(X), np.int64)
-    if codes is not None:
+    if class_indices is not None:
         _, first, class_of_row = np.unique(
-            codes.numpy(), return_index=True, return_inverse=True
+            class_indices.numpy(), return_index=True, return_inverse=True
         )
         first_of_class = first[class_of_row]
     return bool((X[first_of_class] != X).any())

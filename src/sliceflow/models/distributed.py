@@ -12,7 +12,7 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Counts, FittedMap, Histogram, Transport
+from sliceflow.engine.transports import Counts, Histogram, MapFit, Transport
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Ranks
 
@@ -44,11 +44,11 @@ def _across_ranks(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
         fact = f"sorts, which {ranks.size} ranks cannot do together"
         hint = "use transport='histogram' or 'auto', or fit in one process"
         raise ParameterError("transport", transport, fact, hint)
-    return SharedHistogram(transport, ranks)
+    return DistributedHistogram(transport, ranks)
 
 
 @dataclass(frozen=True)
-class SharedHistogram:
+class DistributedHistogram:
     """Histograms of clouds of which every rank has a part.
 
     Sums over ranks are exact, so the maps are those of a single process.
@@ -58,7 +58,7 @@ class SharedHistogram:
     ranks: Ranks
     max_samples: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """Fit to the columns of all ranks, or to those of every class.
 
         A rank may have no data, or none of a class.
@@ -87,7 +87,7 @@ class SharedHistogram:
         sums_q = sums[len(counts_p) :]
         if weights is None:
             sums_q = sums_q.to(dtype)
-        return self.histogram.between(
+        return self.histogram.fit_counts(
             Counts(sums_p, lo[0], hi[0]),
             Counts(sums_q, lo[1], hi[1]),
             z_p.dtype,
