@@ -50,7 +50,7 @@ def flags(verb: str) -> str:
     rows = ["", "| flag | meaning |", "|---|---|"]
     for option in group.commands[verb].params:
         if option.param_type_name == "option" and option.name != "help":
-            names = ", ".join(f"`{name}`" for name in option.opts)
+            names = ", ".join(f"`{name}`" for name in option.opts + option.secondary_opts)
             rows.append(f"| {names} | {option.help}{_default(option)} |")
     return "\n".join([*rows, "", ""])
 

@@ -89,7 +89,7 @@ def flags_of(name):
     found = typer.main.get_command(app).commands.get(name)
     if found is not None:
         for parameter in found.params:
-            flags |= set(parameter.opts)
+            flags |= {*parameter.opts, *parameter.secondary_opts}
     return flags
 
 

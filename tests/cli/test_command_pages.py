@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "commands"
 COMMANDS = typer.main.get_command(app).commands
 FLAGS = {
-    verb: {name for p in COMMANDS[verb].params for name in p.opts} for verb in COMMANDS
+    verb: {name for p in COMMANDS[verb].params for name in p.opts + p.secondary_opts}
+    for verb in COMMANDS
 }
 
 

@@ -55,6 +55,20 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
     )
 
 
+def test_a_class_may_have_any_name(tmp_path):
+    images = np.arange(8 * 16).reshape(8, 4, 4).astype(np.uint8)
+    names = np.array(["a; x", "b"] * 4)
+    flow = sliceflow.ImageFlow(quality=1, n_particles=20, random_state=0)
+    model = tmp_path / "names.sliceflow"
+    flow.fit(images, names).save(model)
+    words = ("sample", model, "--n", 3, "--out", tmp_path / "x.npz", "--label")
+    refused(inside(*words, "c"), 2, "no class 'c'", "a; x, b")
+    refused(inside(*words, "c; d"), 2, "no class 'c; d'", "a; x, b")
+    done(*words, "a; x")
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert set(arrays["labels"]) == {"a; x"}
+
+
 def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     run = table_run[0]
     out = tmp_path / "new.csv"
@@ -124,7 +138,7 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     refused(inside(*words), 2, "one known part", "--observed", "--mask")
     refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
     refused(
-        inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels"
+        inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without classes", "--conditional"
     )
     known = Image.new("L", (6, 6), 255)
     known.paste(0, (2, 2, 4, 4))

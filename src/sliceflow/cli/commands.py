@@ -47,7 +47,8 @@ _FLAGS = {
     "fit.out": "Run folder; default: runs/NAME.",
     "quality": "draft, standard, best, or the number of steps per stage.",
     "particles": "Number of particles; default: by the data.",
-    "conditional": "Fit pictures by class.",
+    "conditional": "Fit pictures by class; default: if they have labels, as those in "
+    "subfolders do.",
     "target": "The column that the measure utility predicts; default: the last.",
     "drop": "Leave this column of a table out; repeatable.",
     "column": "The kind of a table's column, such as zip=category; repeatable.",
@@ -107,6 +108,8 @@ def _as_typer_parameter(
         argument = typer.Argument(default, help=text, show_default=False)
         return parameter.replace(default=argument, kind=parameter.KEYWORD_ONLY)
     names = [f"--{name.replace('_', '-')}"]
+    if bool in get_args(parameter.annotation):  # or None, which neither asks for
+        names = [f"{names[0]}/--no-{name.replace('_', '-')}"]
     if name in _SHORT_FLAGS:
         names.append(_SHORT_FLAGS[name])
     option = typer.Option(
@@ -132,7 +135,7 @@ def _help_panel(command: str, name: str) -> str | None:
 def _value_options(name: str, annotation: Any) -> dict[str, Any]:
     """What typer needs to know of the value of a flag: how it is shown, its bounds."""
     types = {annotation, *get_args(annotation)}
-    if annotation is bool:
+    if bool in types:
         return {"metavar": ""}
     if list[str] in types:
         return {"metavar": "<str>"}

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # With fewer rows all are fitted: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
+# Pictures with labels are fitted by class unless a class has fewer than this: the maps
+# of a class of a few pictures could do little else than copy them. A choice by
+# judgement.
+_MIN_PICTURES_OF_A_CLASS = 10
 # Files of pictures have at most red, green, blue and opacity.
 _MAX_CHANNELS = 4
 # The pixel value from which on a mask is white.
@@ -124,13 +128,42 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
     settings.check()
     if settings.kind == TABLE:
         return hold_out(_read_table(settings), settings.holdout)
-    pictures = _read_pictures(settings, "train", root)
+    pictures = _with_labels_to_fit(_read_pictures(settings, "train", root), settings)
     if settings.source in DATASET_NAMES:
         try:
-            return pictures, _read_pictures(settings, "test", root)
+            test = _read_pictures(settings, "test", root)
         except CommandError:  # CelebA without its list of splits, or a missing file
             pass
+        else:
+            if pictures.labels is None:
+                test = replace(test, labels=None)
+            return pictures, test
     return hold_out(pictures, settings.holdout)
+
+
+def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
+    """The pictures, with labels only if they are to be fitted by class.
+
+    That is what --conditional asks for, and what is done without it if every class has
+    pictures enough. A model that completes pictures has no classes.
+    """
+    labels = pictures.labels
+    completes = settings.observed is not None or settings.mask is not None
+    if labels is None or settings.conditional:
+        return pictures
+    if completes or settings.conditional is False:
+        return replace(pictures, labels=None)
+    classes, counts = np.unique(labels, return_counts=True)
+    smallest = int(np.argmin(counts))
+    if len(classes) > 1 and counts[smallest] >= _MIN_PICTURES_OF_A_CLASS:
+        return pictures
+    note = (
+        f"not fitted by class: class {classes[smallest]} has {counts[smallest]} "
+        "pictures; --conditional fits by class all the same"
+    )
+    if len(classes) == 1:
+        note = f"not fitted by class: all pictures are of class {classes[0]}"
+    return replace(pictures, labels=None, notes=(*pictures.notes, note))
 
 
 def _read_table(settings: Settings) -> Data:

@@ -272,6 +272,10 @@ def _find_class(
     """The class of the model that is written like `label`; None for all classes."""
     if label is None:
         return None
+    if not hasattr(model, "classes_"):
+        fact = f"{run} was fitted without classes"
+        hint = "leave --label out, or fit by class: sliceflow fit … --conditional"
+        raise UsageError(fact, hint)
     try:
         return class_named(model, label, str(run))
     except DataError as error:

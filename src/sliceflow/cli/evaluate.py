@@ -181,7 +181,7 @@ def draw_samples(
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
         return Samples(completions[:, 0], None)
     labels = None
-    if settings.conditional and train.labels is not None:
+    if train.labels is not None:
         labels = _spread(train.labels, _MAX_PICTURES)
     x = model.sample(min(n, _MAX_PICTURES), y=labels, random_state=seed)
     return Samples(np.asarray(x), labels)

@@ -156,11 +156,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     train, test = read_data(settings)
     _say_what_was_read(train, test, output, _is_first(ranks))
     rows = train.fitted_rows
-    labels = None
-    if settings.conditional:
-        labels = train.labels
-    elif train.labels is not None and not settings.observed and not settings.mask:
-        output.say("note: the labels are not used; --conditional fits by class")
+    labels = train.labels
     if ranks is not None:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"

@@ -47,7 +47,10 @@ _MAY_CHANGE = ("out", "data_root", "checkpoint_every")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a fit depends on but the data. The fields are the flags."""
+    """Everything that a fit depends on but the data. The fields are the flags.
+
+    A `conditional` of None fits by class if the pictures have classes.
+    """
 
     source: str
     out: str | None = None
@@ -57,7 +60,7 @@ class Settings:
     checkpoint_every: float = 60.0
     quality: str = "standard"
     particles: int | None = None
-    conditional: bool = False
+    conditional: bool | None = None
     observed: Part | None = None
     mask: str | None = None
     mirror: bool = False
@@ -100,6 +103,9 @@ class Settings:
         for name, value in self.changed().items():
             if value is True:
                 words.append(_flag(name))
+                continue
+            if value is False:
+                words.append(_flag(f"no_{name}"))
                 continue
             for item in value if isinstance(value, list) else [value]:
                 words += [_flag(name), str(item)]
