@@ -23,6 +23,12 @@ TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 
 # Cells of a text file that mean a missing value, in lower case.
 MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
+# Words that mean so, too, in a column whose other cells are all numbers or dates. In a
+# column of words they may be one of the categories.
+UNKNOWN_WORDS = (
+    *("unknown", "unk", "missing", "not available", "not known", "n.a.", "n.k."),
+    *("--", "...", "tbd"),
+)
 
 # A number as Python writes it: 12, -0.5, .5, 1e-3.
 PLAIN_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"

@@ -79,7 +79,7 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     assert said.stdout.startswith(
         "reading digits\n"
     )  # at once: before torch is imported
-    assert said.stderr.startswith("step 1/")
+    assert said.stderr.startswith("step 1 of ")
     assert "measuring 1297 training rows in their place, for comparison" in said.stdout
     assert f"wrote {folder}: config.json, model.sliceflow" in said.stdout
     assert said.stdout.endswith(f"open {folder / 'report.html'} in a browser\n")
