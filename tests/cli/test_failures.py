@@ -46,7 +46,7 @@ from sliceflow.errors import (
             1,
             (
                 "row 9 of the file, column 'a': the cell holds 'oops'",
-                "--column 'a=category'",
+                "sliceflow fit bad.csv --quiet --missing=oops",
             ),
         ),
         (
@@ -121,7 +121,7 @@ from sliceflow.errors import (
             2,
             ("--column a is not name=kind", "zip=category"),
         ),
-        (("fit", "numbers.csv", "--column", "z=drop"), 2, ("z=drop names 'z'", "a, b")),
+        (("fit", "numbers.csv", "--column", "z=drop"), 2, ("no column 'z'", "a, b")),
         (
             ("fit", "numbers.csv", "--column", "a=category", "--drop", "a"),
             2,
@@ -136,12 +136,28 @@ from sliceflow.errors import (
         (
             ("impute", "bad.csv", "--out", "x.csv"),
             1,
-            ("row 9 of the file, column 'a'", "--column 'a=category'"),
+            ("row 9 of the file, column 'a'", "--out x.csv --missing=oops"),
         ),
         (
-            ("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"),
+            ("impute", "x", "bad.csv", "--drop", "a", "--out", "x.csv"),
             2,
-            ("--run",),
+            ("leave the run out",),
+        ),
+        (
+            ("impute", "nowhere.csv", "--out", "x.csv"),
+            2,
+            ("nowhere.csv does not exist",),
+        ),
+        (
+            ("impute", "nowhere", "bad.csv", "--out", "x.csv"),
+            2,
+            ("nowhere does not exist", "run folder"),
+        ),
+        (("impute", "a", "b", "c", "--out", "x.csv"), 2, ("3 paths", "one table")),
+        (
+            ("fit", "numbers.csv", "--target", "A"),
+            2,
+            ("no column 'A'", "did you mean 'a'?"),
         ),
         (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
         (("fit", "loud.npy"), 1, ("range from 0 to 999",)),

@@ -115,7 +115,7 @@ def finish(
         write_image(folder / "samples.png", make_grid(rows), optimize=True)
         write_evolution(model, train.x, animation, settings.seed)
     else:
-        write_table(samples.x, folder / "samples.csv")
+        write_table(samples.x, folder / "samples.csv", train.dialect)
     write_table(pandas.DataFrame(model.history_), folder / "history.csv")
     measures = measure_fit(model, settings, train, test, samples, output)
     folder.write_json("evaluation.json", measures.json)
@@ -153,7 +153,7 @@ def measure_fit(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
     )
     train = replace(train, full_table=None)
-    second = make_table_flow(settings).set_params(
+    second = make_table_flow(settings, train.free_text).set_params(
         tree_settings=model.plan_.tree_settings
     )
     second.fit(train.x, listeners=progress_bars(output))

@@ -232,6 +232,11 @@ def print_error(fact: str, hint: str) -> None:
     _print_line("hint:", hint)
 
 
+def print_note(text: str) -> None:
+    """A line on stderr about what was left out of the data, or taken for missing."""
+    _print_line("note:", text)
+
+
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line; it takes the place of `warnings.showwarning`."""
     text = str(message)

@@ -20,6 +20,7 @@ from sliceflow.cli import evaluate
 from sliceflow.cli.data import Data, make_estimator, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError, rows_of_a_file
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
+from sliceflow.cli.messy_tables import all_problems
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -171,7 +172,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        with rows_of_a_file():
+        with rows_of_a_file(), all_problems(rows, estimator.columns or {}):
             prepared = estimator.prepare(rows)
     return _Job(settings, train, test, estimator, prepared, ranks, started_at)
 

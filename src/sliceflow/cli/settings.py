@@ -31,7 +31,7 @@ FLAGS_FOR = {
     ),
     "folders and celeba": ("size", "skip_broken"),
     "named sets": ("data_root",),
-    "tables": ("target", "drop", "column", "constraint"),
+    "tables": ("target", "drop", "column", "missing", "constraint"),
     "your own data": ("holdout",),
 }
 # What to do in place of a flag that is for other data.
@@ -71,6 +71,7 @@ class Settings:
     target: str | None = None
     drop: list[str] | None = None
     column: list[str] | None = None
+    missing: list[str] | None = None
     constraint: list[str] | None = None
 
     @classmethod

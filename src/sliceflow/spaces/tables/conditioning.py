@@ -221,9 +221,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     return FoundValue(float(position), float(numbers[0]), new)
 
 
-def _range_rules(
-    column: Column, c: int, given: tuple[Any, ...] | Bounds
-) -> list[Rule]:
+def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> list[Rule]:
     """The rules low ≤ column and column ≤ high, or with < for what is not included."""
     bounds = _as_bounds(column, given)
     text = f"given {column.name}={given}"

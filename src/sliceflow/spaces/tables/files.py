@@ -20,7 +20,7 @@ import os
 import re
 import warnings
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -34,6 +34,7 @@ from sliceflow.number_formats import (
     PLAIN_NUMBER,
     TABLE_ENDINGS,
     UNKNOWN_WORDS,
+    Dialect,
     infer_number_format,
 )
 from sliceflow.spaces.tables.cells import import_pandas
@@ -55,15 +56,6 @@ _SEPARATORS = ",;\t"
 _MAX_ROWS_BELOW_HEADER = 100
 _LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a text file separates cells and rows, and writes letters."""
-
-    separator: str = ","
-    encoding: str = "utf-8"
-    line_end: str = "\n"
 
 
 class TableFile(NamedTuple):
@@ -96,9 +88,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     return file.frame
 
 
-def read_file(
-    path: str | os.PathLike[str], missing: Collection[str] = ()
-) -> TableFile:
+def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> TableFile:
     """What the file holds; a `DataError` says what is wrong with it.
 
     Cells that are one of the words `missing` are missing, beside the usual words.
@@ -159,7 +149,8 @@ def _with_missing_words(frame: pd.DataFrame, words: Collection[str]) -> TableFil
             _add_note(notes, name, unknown)
             is_missing |= lower.isin(UNKNOWN_WORDS)
         if is_missing.any():
-            frame.isetitem(place, cells.mask(is_missing).infer_objects())
+            typed = cells.mask(is_missing).infer_objects()
+            frame.isetitem(place, typed.array)
     return TableFile(frame, Dialect(), notes)
 
 
@@ -181,7 +172,8 @@ def _are_numbers_or_dates(texts: pd.Series) -> bool:
         return True
     number_format = infer_number_format(texts.to_numpy(dtype=object))
     if number_format is not None:
-        return bool(np.isfinite(number_format.parse(texts)).all())
+        numbers = number_format.parse(texts.tolist())
+        return bool(np.isfinite(numbers).all())
     return bool(infer_date_formats(texts.tolist()))
 
 

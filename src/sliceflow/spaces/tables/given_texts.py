@@ -63,7 +63,8 @@ def _written_like(column: Column, text: str) -> str:
         time = _ISO_DATES.parse([text])
         if not np.isnat(time[0]):
             return text_format.write(time)[0]
-    if isinstance(text_format, NumberFormat) and re.fullmatch(PLAIN_NUMBER, text):
-        if np.isnan(text_format.parse([text])[0]):
+    if isinstance(text_format, NumberFormat):
+        is_foreign = bool(np.isnan(text_format.parse([text])[0]))
+        if is_foreign and re.fullmatch(PLAIN_NUMBER, text):
             return text_format.write(np.array([float(text)]))[0]
     return text
