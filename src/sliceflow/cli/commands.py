@@ -73,11 +73,14 @@ _FLAGS = {
     "repeatable.",
     "resize": "Resize pictures to the model's size.",
     "against": "Other data to compare with: a set, a folder, a file.",
+    "port": "Port of the page's server; default: any that is free.",
     "no_browser": "Only print the address.",
     "device": "cpu, cuda, or auto: a GPU if there is one.",
     "fit.device": "cpu, cuda, or auto: a GPU if there is one. "
     "Tables are always fitted on the CPU.",
     "seed": "The same seed gives the same result.",
+    "no_measure": "Draw samples, but do not measure them; sliceflow evaluate does it "
+    "later.",
     "checkpoint_every": "Seconds between checkpoints.",
     "resume": "Resume an interrupted run; the fit of a table starts again.",
     "dry_run": "Show the plan with its memory and time; write nothing.",
@@ -96,6 +99,7 @@ _METAVARS = {
     "run_and_table": "[RUN] TABLE",
 }
 _MAX_HOLDOUT = 0.9  # something must be left to fit
+_MAX_PORT = 65_535  # of TCP
 
 
 def _as_typer_parameter(
@@ -150,7 +154,9 @@ def _value_options(name: str, annotation: Any) -> dict[str, Any]:
         maximum = _MAX_HOLDOUT if name == "holdout" else None
         return {"metavar": "<float>", "min": 0, "max": maximum}
     if int in types:
-        return {"metavar": "<int>", "min": 0 if name == "seed" else 1}
+        minimum = 0 if name == "seed" else 1
+        maximum = _MAX_PORT if name == "port" else None
+        return {"metavar": "<int>", "min": minimum, "max": maximum}
     return {"metavar": _METAVARS.get(name)}
 
 

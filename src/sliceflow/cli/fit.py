@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any
 from sliceflow.app.server import JsonObject
 from sliceflow.cli import evaluate
 from sliceflow.cli.data import Data, make_estimator, read_data
-from sliceflow.cli.failures import CommandError, Output, UsageError, rows_of_a_file
+from sliceflow.cli.failures import (
+    CommandError,
+    Output,
+    UsageError,
+    as_command_error,
+    rows_of_a_file,
+)
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
 from sliceflow.cli.messy_tables import all_problems
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
-from sliceflow.wording import format_bytes
+from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
@@ -197,7 +203,7 @@ def _estimate_cost(job: _Job) -> Result:
 
     plan = job.prepared.plan
     free = free_memory(resolve_device(plan.device))
-    lines = [str(plan)]
+    lines = [str(plan), *_describe_time(job)]
     if free is not None:
         lines.append(f"{format_bytes(free)} of memory are free")
     lines.append("nothing was written")
@@ -208,8 +214,33 @@ def _estimate_cost(job: _Job) -> Result:
         "bytes": plan.nbytes,
         "free_bytes": free,
         "seconds": plan.seconds,
+        "measure_seconds": _seconds_to_measure(job),
     }
     return Result(found, "\n".join(lines))
+
+
+def _seconds_to_measure(job: _Job) -> float | None:
+    """About how long the measures take; None if there are none, or nobody knows."""
+    if job.settings.no_measure:
+        return None
+    seconds = job.prepared.plan.seconds
+    device = job.prepared.plan.device
+    return evaluate.estimate_seconds(job.train, job.test, seconds, device)
+
+
+def _describe_time(job: _Job) -> list[str]:
+    """A line with the times of the fit and the measures, as far as they are known."""
+    times = []
+    seconds = job.prepared.plan.seconds
+    if seconds:
+        times.append(f"about {format_duration(seconds)} to fit")
+    seconds_to_measure = _seconds_to_measure(job)
+    if seconds_to_measure is not None:
+        measuring = f"about {format_duration(seconds_to_measure)} to measure"
+        times.append(f"{measuring} (--no-measure leaves that out)")
+    if not times:
+        return []
+    return [", then ".join(times)]
 
 
 def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None:
@@ -217,6 +248,8 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
     config = _describe_run(job)
     if job.is_first_rank:
         folder.begin(config, replace=replace)
+        for line in _describe_time(job):
+            output.say(line)
     if job.ranks is not None:
         job.ranks.broadcast("the folder is ready")  # the others wait for it
     _fit_estimator(job, folder, output)
@@ -246,6 +279,7 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=job.settings.checkpoint_every,
+        keep_checkpoint=True,  # until the model is saved: a disk may be full
     )
 
 
@@ -289,6 +323,10 @@ def _explain(
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, OtherFitError):
         return CommandError(error.fact, "--force starts again, without the checkpoint")
+    if isinstance(error, OSError) and folder.has_checkpoint:
+        failure = as_command_error(error, ())
+        hint = f"{failure.hint}; to resume it: {settings.command} --resume"
+        return CommandError(failure.fact, hint)
     if not isinstance(error, KeyboardInterrupt):
         return None
     if not folder.has_checkpoint:

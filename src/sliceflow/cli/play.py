@@ -22,7 +22,13 @@ from sliceflow.cli.data import (
     make_table_flow,
     read_data,
 )
-from sliceflow.cli.failures import CommandError, Output, fact_in_file, join_advice
+from sliceflow.cli.failures import (
+    CommandError,
+    Output,
+    UsageError,
+    fact_in_file,
+    join_advice,
+)
 from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import TABLE, Settings
@@ -38,7 +44,10 @@ PICTURE_LIMIT = 16 << 20
 
 
 def play(
-    runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto"
+    runs: list[Path] | None = None,
+    port: int | None = None,
+    no_browser: bool = False,
+    device: str = "auto",
 ) -> None:
     """Open a page in the browser: points, pictures, their completions, a table.
 
@@ -51,7 +60,7 @@ def play(
         offered = [_offer_digits(device)]
     gallery = Gallery(offered, read_uploaded_picture)
     table = TableTab(TableWork, example_table())
-    with closing(table), make_server(gallery, table) as server:
+    with closing(table), make_server(gallery, table, port) as server:
         print(f"open {server.address}", flush=True)
         print("Ctrl-C ends it.", flush=True)
         threading.Thread(target=_open_first, args=(gallery,), daemon=True).start()
@@ -66,8 +75,13 @@ def play(
             print("\nended", flush=True)
 
 
-def make_server(gallery: Gallery, table: TableTab) -> PlayServer:
-    """The server of the page, bound to a free port; `serve_forever` runs it."""
+def make_server(
+    gallery: Gallery, table: TableTab, port: int | None = None
+) -> PlayServer:
+    """The server of the page, bound to a port; `serve_forever` runs it.
+
+    A port of None is any that is free.
+    """
     names = {"runs": [run.name for run in gallery.runs]}
     routes = {
         "runs": Route(lambda _: names),
@@ -84,7 +98,11 @@ def make_server(gallery: Gallery, table: TableTab) -> PlayServer:
         "table/imputed": Route(table.imputed),
         "table/report": Route(table.report, is_post=False),
     }
-    return PlayServer(routes)
+    try:
+        return PlayServer(routes, port or 0)
+    except OSError as error:
+        fact = f"--port {port} cannot be used: {error.strerror}"
+        raise UsageError(fact, "pass another --port, or none: any free one") from error
 
 
 def read_uploaded_picture(path: Path, layout: Layout) -> np.ndarray:

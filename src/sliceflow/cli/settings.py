@@ -42,7 +42,7 @@ _HINTS = {
     "checkpoint_every": "leave it out: a table has no checkpoints, its fit is short",
 }
 # Flags that may change between a run and its resumption.
-_MAY_CHANGE = ("out", "data_root", "checkpoint_every")
+_MAY_CHANGE = ("out", "data_root", "checkpoint_every", "no_measure")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Settings:
     seed: int = 0
     holdout: float = 0.1
     checkpoint_every: float = 60.0
+    no_measure: bool = False
     quality: str = "standard"
     particles: int | None = None
     conditional: bool | None = None

@@ -175,6 +175,7 @@ def _thumbnail_scores(
     if side < 2 * _THUMBNAIL_SIDE:
         return {}
     factor = side // _THUMBNAIL_SIDE
+    budget.notify("searching for copies among thumbnails")
     scores = _copy_scores(
         _thumbnails(samples, factor),
         [_thumbnails(train, factor)],
@@ -191,6 +192,7 @@ def _memorized_halves(
     samples: np.ndarray, train: np.ndarray, test: np.ndarray, budget: ComparisonBudget
 ) -> Score:
     """The share of patches, of half a side, that match one training picture."""
+    budget.notify("searching for patches that are copies")
     side = min(train.shape[1:3])
     held_out = subsample(test, budget.max_rows)
     memorized = copying.memorized_rate(

@@ -90,6 +90,7 @@ class Checkpoints:
     ----------
     resumes : whether there is a checkpoint
     seed : that of the checkpoint if there is one, which replaces a random seed
+    keep : whether the last checkpoint stays in its folder when the fit ends well
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Checkpoints:
             unfinished.unlink(missing_ok=True)
         self.resumes = self._path.exists()
         self.seed = self._read().seed if self.resumes else seed
+        self.keep = False
 
     @contextmanager
     def running(
@@ -123,7 +125,7 @@ class Checkpoints:
         """Restore the last checkpoint, if any, and write more while a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
-        removes its checkpoint.
+        removes its checkpoint, unless `keep` is true.
         """
         if self.resumes:
             self._restore(state, running, history)
@@ -153,7 +155,7 @@ class Checkpoints:
             raise self._lost(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
             raise self._interrupted(state)
-        if ranks.is_main:
+        if ranks.is_main and not self.keep:
             self._path.unlink(missing_ok=True)
 
     def _interrupted(self, state: FlowState) -> FitInterrupted:
