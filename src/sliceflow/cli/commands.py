@@ -50,7 +50,8 @@ _FLAGS = {
     "particles": "Number of particles; default: by the data.",
     "conditional": "Fit pictures by class; default: if they have labels, as those in "
     "subfolders do.",
-    "target": "The column that the measure utility predicts; default: the last.",
+    "target": "The column that the measure utility predicts; default: the last that "
+    "is no code, date or identifier.",
     "drop": "Leave this column of a table out; repeatable.",
     "column": "The kind of a table's column, such as zip=category; repeatable.",
     "missing": "A word for missing cells, such as 'not asked'; repeatable.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Hashable
 from dataclasses import replace
@@ -29,6 +30,8 @@ from sliceflow.cli.settings import DATASET_NAMES, PICTURES, TABLE, Settings
 from sliceflow.errors import HintedError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sliceflow.cli.run_folder import Model
 
 # Samples of pictures that are drawn and measured: more cost time, and say little more.
@@ -39,9 +42,16 @@ _MAX_PICTURES = 2000
 # values. Users are told an order of magnitude.
 _SECONDS_PER_COMPARED_VALUE = 5.5e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
-# And of tables, of 310 to 4,000 compared rows of 5 to 20 columns.
-_SECONDS_OF_TABLE = 2.0
-_SECONDS_PER_CELL = 1e-4
+# And of tables, 300 to 2,000 compared rows of 5 to 20 columns.
+_SECONDS_OF_TABLE = 0.7
+_SECONDS_PER_CELL = 2.5e-5
+# A category of more levels is rather a code or a place than what one would predict.
+_MAX_LEVELS_OF_TARGET = 20
+# Names of columns that hold codes, whatever their cells look like: zip, user_id, PLZ.
+_NAME_OF_CODE = re.compile(
+    r"(^|[\W_])(zip|zipcode|postal|postcode|plz|id|ids|code|key|uuid|phone|tel)([\W_]|$)",
+    re.IGNORECASE,
+)
 # With fewer held-out rows no measure is meaningful.
 _MIN_HELD_OUT_ROWS = 10
 # Of the pairs of columns, evaluation.json lists the worst, and those of the heat maps.
@@ -197,6 +207,8 @@ def measure_fit(
     """
     from sliceflow import TableFlow
 
+    if isinstance(model, TableFlow) and settings.target is None:
+        settings = replace(settings, target=default_target(model.columns_))
     if train.full_table is None or test is None or not isinstance(model, TableFlow):
         return measure(settings, train, test, samples, output)
     n_held_out = len(test.x)
@@ -211,6 +223,26 @@ def measure_fit(
     samples = draw_samples(second, settings, train, test)
     note = "measured by a second fit, without the held-out rows"
     return measure(settings, train, test, samples, output, note)
+
+
+def default_target(columns: pd.DataFrame) -> str | None:
+    """The column that utility predicts, from a model's `columns_`; None if none suits.
+
+    It is the last one that somebody would want to predict: neither an identifier nor a
+    code, such as a zip code, nor a category of many levels, nor a date.
+    """
+    for kind, name, n_distinct in zip(
+        columns["kind"][::-1],
+        columns["column"][::-1],
+        columns["distinct"][::-1],
+        strict=True,
+    ):
+        is_label = kind in ("boolean", "category", "ordered")
+        is_small_label = is_label and n_distinct <= _MAX_LEVELS_OF_TARGET
+        is_number = kind in ("continuous", "integer")
+        if (is_small_label or is_number) and not _NAME_OF_CODE.search(name):
+            return str(name)
+    return None
 
 
 def draw_samples(

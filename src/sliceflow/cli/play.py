@@ -33,6 +33,7 @@ from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import TABLE, Settings
 from sliceflow.errors import DataError
+from sliceflow.number_formats import Dialect
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
@@ -115,6 +116,7 @@ class TableWork:
 
     def __init__(self) -> None:
         self._frame: Any = None
+        self._dialect = Dialect()
         self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. What is missing is said then.
         with suppress(ImportError):
@@ -122,10 +124,17 @@ class TableWork:
 
     def read(self, path: str) -> JsonObject:
         """Read a file; returns what its columns were understood as."""
-        from sliceflow.spaces.tables.files import read_table
+        from sliceflow.spaces.tables.files import read_file
 
-        self._frame = read_table(path)
-        return {"columns": describe_columns(self._frame), "rows": len(self._frame)}
+        file = read_file(path)
+        self._frame = file.frame
+        self._dialect = file.dialect
+        columns = describe_columns(self._frame)
+        for note in file.notes:
+            for column in columns:
+                if column["column"] == str(note.column):
+                    column["note"] = f"{note.fact}; {column['note']}"
+        return {"columns": columns, "rows": len(self._frame)}
 
     def fit(
         self,
@@ -165,14 +174,19 @@ class TableWork:
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV, all of which have what is given."""
+        from sliceflow.spaces.tables.files import as_csv
+
         model = self._fitted_model()
         values = {name: model.value_of(name, text) for name, text in given.items()}
-        return _as_csv(model.sample(n, given=values or None, random_state=seed))
+        rows = model.sample(n, given=values or None, random_state=seed)
+        return as_csv(rows, self._dialect)
 
     def impute(self, seed: int) -> bytes:
         """The table with its missing cells filled, as CSV."""
+        from sliceflow.spaces.tables.files import as_csv
+
         filled = self._fitted_model().impute(self._frame, random_state=seed)
-        return _as_csv(filled)
+        return as_csv(filled, self._dialect)
 
     def _fitted_model(self) -> TableFlow:
         if self._model is None:
@@ -213,11 +227,6 @@ def describe_columns(frame: Any) -> list[JsonObject]:
     return described
 
 
-def _as_csv(frame: Any) -> bytes:
-    text: str = frame.to_csv(index=False)
-    return text.encode()
-
-
 def example_table() -> tuple[str, bytes]:
     """A table to try: scikit-learn's wines, with some missing cells."""
     from sklearn.datasets import load_wine
@@ -227,7 +236,8 @@ def example_table() -> tuple[str, bytes]:
     frame = wine["data"].iloc[:, :6].round(2)
     frame.insert(0, "kind", wine["target"].map(names))
     frame.loc[::15, "magnesium"] = np.nan
-    return "wine.csv", _as_csv(frame)
+    text: str = frame.to_csv(index=False)
+    return "wine.csv", text.encode()
 
 
 def _offer_digits(device: str) -> Run:
