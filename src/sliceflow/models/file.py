@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -126,12 +126,30 @@ def load(
     ModelFileError
         If anything is wrong with the file.
     """
+
+    def find_kind(name: str) -> type[T]:
+        return _find_kind(name, kinds)
+
+    return load_any(path, find_kind, device, max_memory)
+
+
+def load_any(
+    path: str | os.PathLike[str],
+    find_kind: Callable[[str], type[T]],
+    device: torch.device | str = "cpu",
+    max_memory: int | None = None,
+) -> T:
+    """The object that `save` wrote, of the dataclass that `find_kind` gives.
+
+    That takes the name that the file has, and raises a ValueError for an unknown one.
+    The rest is as in `load`.
+    """
     name = _path_in_folder(path)
     content = _read_content(name)
     allowance = Allowance(len(content), max_memory)
     with reading(name):
         preamble, header, arrays = parse(content, allowance)
-        kind = _find_kind(preamble.kind, kinds)
+        kind = find_kind(preamble.kind)
         value = codec.decode(kind, header, arrays, device)
         if hasattr(value, "sample_bytes"):
             allowance.check_sample(value.sample_bytes())
