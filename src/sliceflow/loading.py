@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sliceflow.spaces.tables.estimator import TableFlow
     from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-    AnyEstimator = SlicedWassersteinFlow | ImageFlow | TableFlow
+    AnyEstimator: TypeAlias = SlicedWassersteinFlow | ImageFlow | TableFlow
 
 # The folders of `spaces` in which the estimators are.
 _MODULE_OF_ESTIMATOR = {

@@ -189,7 +189,7 @@ def estimate_seconds(
     n_components_of = min(n_train, _MAX_PICTURES)
     seconds = _SECONDS_PER_COMPARED_VALUE * n_compared * n_train * n_values
     seconds += _SECONDS_OF_COMPONENTS * n_components_of * n_values**2
-    return seconds / torch.get_num_threads()
+    return float(seconds) / torch.get_num_threads()
 
 
 def measure_fit(
