@@ -133,6 +133,7 @@ def as_rows(values: np.ndarray) -> np.ndarray:
 
 
 def title(fitted: Compared) -> str:
+    """The name of a fit and its seconds."""
     return f"{fitted.name}, {format_duration(fitted.seconds)}"
 
 

@@ -25,8 +25,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import numpy as np
-
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import (
@@ -167,13 +165,9 @@ def _without_unknown(
 
 
 def _are_numbers_or_dates(texts: pd.Series) -> bool:
-    """Whether all texts are numbers, or all are dates, in one way of writing."""
-    if texts.str.fullmatch(PLAIN_NUMBER).all():
+    """Whether nearly all texts are numbers, or all are dates, in one way of writing."""
+    if infer_number_format(texts.to_numpy(dtype=object)) is not None:
         return True
-    number_format = infer_number_format(texts.to_numpy(dtype=object))
-    if number_format is not None:
-        numbers = number_format.parse(texts.tolist())
-        return bool(np.isfinite(numbers).all())
     return bool(infer_date_formats(texts.tolist()))
 
 
