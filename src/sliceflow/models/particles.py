@@ -23,10 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
+
+# The index of a row, its shuffled copy and the code, 8 bytes each.
+_BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,13 @@ class ParticleConditions:
         `has_model`, more particles are added where maps of few particles would be poor
         for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
+        # The plan counts all memory, but only after conditions are known.
+        require_memory(
+            _BYTES_PER_CONDITION * n_kept,
+            torch.device("cpu"),
+            f"the conditions of n_particles={n_kept} need",
+            "lower n_particles",
+        )
         indices = conditions.stratified_rows(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.condition.hidden:
