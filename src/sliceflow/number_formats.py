@@ -33,6 +33,7 @@ UNKNOWN_WORDS = (
 # A number as Python writes it: 12, -0.5, .5, 1e-3.
 PLAIN_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
+
 @dataclass(frozen=True)
 class Dialect:
     """How a text file separates cells and rows, and writes letters."""

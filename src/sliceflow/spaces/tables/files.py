@@ -335,7 +335,7 @@ def _infer_type(texts: pd.Series) -> pd.Series:
         return texts.astype("float64")
     all_plain_numbers = present.str.fullmatch(PLAIN_NUMBER).all()
     if present.isin(["True", "False"]).all():
-        typed = present == "True"
+        typed: pd.Series = present == "True"
     elif not all_plain_numbers or present.str.match(_LEADING_ZERO).any():
         return texts
     elif present.str.fullmatch(r"[+-]?\d+").all():
