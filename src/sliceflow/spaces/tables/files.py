@@ -146,9 +146,10 @@ def _with_missing_words(frame: pd.DataFrame, words: Collection[str]) -> TableFil
             unknown = texts[lower.isin(UNKNOWN_WORDS) & ~is_missing]
             _add_note(notes, name, unknown)
             is_missing |= lower.isin(UNKNOWN_WORDS)
+            # To types that have missing cells: whole numbers stay so.
+            cells = cells.mask(is_missing).convert_dtypes()
         if is_missing.any():
-            typed = cells.mask(is_missing).infer_objects()
-            frame.isetitem(place, typed.array)
+            frame.isetitem(place, cells.mask(is_missing).array)
     return TableFile(frame, Dialect(), notes)
 
 
