@@ -1,7 +1,10 @@
 """Errors at the command line: a line, a hint, an exit code, nothing left behind."""
 
 import ast
+import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 pytest.importorskip("typer")
 
 import sliceflow.cli
-from running import FEW, done, inside, refused, unknown_flags
+from running import FEW, done, environment, inside, refused, unknown_flags
 from sliceflow.cli.failures import (
     CommandError,
     as_command_error,
@@ -335,3 +338,48 @@ def test_texts_name_only_flags_of_the_command_that_says_them():
                 assert not unknown_flags(node.value, command), (module, node.value)
     assert found > 20
     assert unknown_flags("pass --size, or sliceflow fit --size", "play") == {"--size"}
+
+
+WITHOUT_TORCH = """
+import json, sys
+from sliceflow.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["sliceflow", *words]
+    try:
+        main()
+    except SystemExit as exit:
+        assert exit.code == 2, words
+    assert "torch" not in sys.modules, words
+"""
+
+
+def test_wrong_arguments_are_refused_before_torch_is_imported(
+    table_run, digits_run, people, tmp_path
+):
+    """That takes seconds."""
+    there = tmp_path / "there.csv"
+    there.touch()
+    commands = [
+        ("impute", people, "--out", there),
+        ("impute", tmp_path / "nowhere.csv", "--out", tmp_path / "x.csv"),
+        ("impute", digits_run[0], people, "--out", tmp_path / "x.csv"),
+        ("sample", table_run[0], "--out", there),
+        ("sample", table_run[0], "--out", tmp_path / "x.gif"),
+        ("sample", table_run[0], "--label", "a", "--out", tmp_path / "x.csv"),
+        ("sample", table_run[0], "--given", "agge=3", "--out", tmp_path / "x.csv"),
+        ("sample", digits_run[0], "--given", "a=1", "--out", tmp_path / "x.png"),
+        ("inpaint", table_run[0], there, "--out", tmp_path / "x.png"),
+        ("inpaint", digits_run[0], tmp_path / "no.png", "--out", tmp_path / "x.png"),
+        ("fit", tmp_path / "nowhere"),
+        ("evaluate", tmp_path / "nowhere"),
+    ]
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("error: ") == len(commands)
