@@ -2,6 +2,7 @@
 #   make demo   fit two moons and digits, write pictures and a table to demo/
 #   make paper  Algorithm 1 of the paper beside the defaults: pictures and seconds
 #   make test   lint, types, tests; make test-all also runs the tests that take long
+#   make test SEED=3   the same tests with other random data; make test-seeds runs five seeds
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -9,7 +10,12 @@ READY = $(VENV)/.ready
 # Threads that wait for work should sleep, not spin: several times as fast where cores are shared.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo paper test test-all lint bench docs clean
+# The seed of the random data in tests: they must hold for any.
+SEED ?= 0
+SEEDS ?= 1 2 3 4 5
+export SLICEFLOW_TEST_SEED = $(SEED)
+
+.PHONY: demo paper test test-all test-seeds test-matrix lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py --out demo
@@ -26,6 +32,13 @@ test: lint
 
 test-all: test
 	$(PYTEST) -m 'slow and not gpu'
+
+test-seeds: $(READY)
+	for seed in $(SEEDS); do SLICEFLOW_TEST_SEED=$$seed $(PYTEST) || exit 1; done
+
+# Every Python from 3.11 on that this machine has, with pinned and with the lowest versions.
+test-matrix: $(READY)
+	$(BIN)/python scripts/test_matrix.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -46,5 +59,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo algorithm1 site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .matrix demo algorithm1 site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from report import Row, command_line, markdown_table, script_parser, write_report
@@ -27,7 +26,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels import Kernels, TileGeometry
 
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
 PictureShape = tuple[int, int, int]  # channels, height, width
@@ -127,18 +126,14 @@ def measure_rates(device: torch.device, n_bytes: int, side: int) -> Rates:
     return Rates(2 * n_bytes / copy_seconds, 2 * side**3 / product_seconds)
 
 
-def small_maps(
-    k: SimpleNamespace, z: Tensor, n_bins: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def small_maps(k: Kernels, z: Tensor, n_bins: int) -> tuple[Tensor, Tensor, Tensor]:
     """lo, hi and values of maps z → 1.01 z, which are small ones, as late in a flow."""
     counts, lo, hi = k.histogram(z, n_bins)
-    values, _ = k.compose(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
+    values, _ = k.compose_histograms(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
     return lo, hi, values.to(z.dtype)
 
 
-def row_cases(
-    k: SimpleNamespace, h: int, m: int, device: torch.device
-) -> Iterator[Case]:
+def row_cases(k: Kernels, h: int, m: int, device: torch.device) -> Iterator[Case]:
     """Kernels that work on projections (h, m), and on the tables of h directions."""
     z = torch.randn((h, m), device=device)
     size = f"{h:,} × {m:,}"
@@ -164,7 +159,7 @@ def row_cases(
     )
 
 
-def histogram_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
+def histogram_cases(k: Kernels, z: Tensor, n_bins: int) -> Iterator[Case]:
     """Counting projections z (h, m), and moving them."""
     h, m = z.shape
     size = f"{h:,} × {m:,}, {n_bins} bins"
@@ -185,42 +180,42 @@ def histogram_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case
     )
 
 
-def map_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
+def map_cases(k: Kernels, z: Tensor, n_bins: int) -> Iterator[Case]:
     """Maps of h directions: from two histograms, to knots, and back to a grid."""
     h = len(z)
     size = f"{h:,} × {n_bins} bins"
     counts, lo, hi = k.histogram(z, n_bins)
     yield Case(
-        "compose",
+        "compose_histograms",
         size,
         n_bytes=4 * h * (3 * n_bins + 6),
         n_operations=0,
-        call=partial(k.compose, counts, lo, hi, counts, lo, hi),
+        call=partial(k.compose_histograms, counts, lo, hi, counts, lo, hi),
     )
     knot_bytes = 6 * N_KNOTS + 16  # of one direction, with its range
     map_lo, map_hi, values = small_maps(k, z, n_bins)
-    compress_map = partial(
-        k.compress_map, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
+    compress_grid = partial(
+        k.compress_grid, map_lo, map_hi, values, counts, N_KNOTS, KNOT_EXPONENT
     )
     yield Case(
-        "compress_map",
+        "compress_grid",
         size,
         n_bytes=h * (4 * (2 * n_bins + 3) + knot_bytes),
         n_operations=0,
-        call=compress_map,
+        call=compress_grid,
     )
-    knot_lo, knot_hi, knots, levels = compress_map()
+    knot_lo, knot_hi, edges, quantized_shifts = compress_grid()
     yield Case(
-        "expand_map",
+        "expand_grid",
         size,
         n_bytes=h * (knot_bytes + 4 * (n_bins + 1)),
         n_operations=0,
         call=partial(
-            k.expand_map,
+            k.expand_grid,
             knot_lo,
             knot_hi,
-            knots,
-            levels,
+            edges,
+            quantized_shifts,
             n_bins,
             KNOT_EXPONENT,
             z.dtype,
@@ -229,7 +224,7 @@ def map_cases(k: SimpleNamespace, z: Tensor, n_bins: int) -> Iterator[Case]:
 
 
 def tile_cases(
-    k: SimpleNamespace,
+    k: Kernels,
     shape: PictureShape,
     name: str,
     patches: Sequence[int],
@@ -245,7 +240,7 @@ def tile_cases(
         offset = 0
         if patch < height:
             offset = patch // 2  # tiles as a step cuts them on average
-        geometry = Geometry(shape, (patch, patch), (offset, offset))
+        geometry = TileGeometry(shape, (patch, patch), (offset, offset))
         s = geometry.side
         h = geometry.n_directions
         dtype = half_precision(device)
@@ -269,14 +264,14 @@ def tile_cases(
         )
 
 
-def all_cases(k: SimpleNamespace, m: int, device: torch.device) -> Iterator[Case]:
+def all_cases(k: Kernels, m: int, device: torch.device) -> Iterator[Case]:
     """Every kernel of `k` at the sizes that pictures need, with m particles."""
     yield from row_cases(k, N_DIRECTIONS, m, device)
     for name, shape in PICTURES.items():
         yield from tile_cases(k, shape, name, PATCHES, m, device)
 
 
-def quick_cases(k: SimpleNamespace, device: torch.device) -> Iterator[Case]:
+def quick_cases(k: Kernels, device: torch.device) -> Iterator[Case]:
     """Every kernel of `k` at a tiny size, to see that it runs."""
     yield from row_cases(k, 6, 320, device)
     yield from tile_cases(k, (1, 6, 6), "tiny", (3,), 320, device)

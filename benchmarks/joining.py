@@ -52,9 +52,8 @@ def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     """Digits (labels 0 to 9) and clothes (10 to 19), to fit and held out."""
     if args.data_root is None:
         train, test = load_split("digits")
-        return slice_pictures(train, stop=args.rows), slice_pictures(
-            test, stop=args.rows
-        )
+        train = slice_pictures(train, stop=args.rows)
+        return train, slice_pictures(test, stop=args.rows)
     digits_train, digits_test = load_split("mnist", args.data_root, args.rows)
     clothes_train, clothes_test = load_split("fashion-mnist", args.data_root, args.rows)
     return join(digits_train, clothes_train), join(digits_test, clothes_test)
@@ -98,8 +97,8 @@ def parse_quality(text: str) -> str | int:
     return text
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Row]:
-    """Fit, add, refresh, forget; score after each."""
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line."""
     parser = script_parser(__doc__)
     parser.add_argument(
         "--data-root", type=Path, help="folder of the sets; digits without it"
@@ -114,7 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     add_device_argument(parser)
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     parser.add_argument("--out", type=Path, default=Path("runs/joining"))
-    args = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """Fit, add, refresh, forget; score after each."""
+    args = parse_arguments(arguments)
     device = resolve_device(args.device)
     command = command_line("benchmarks/joining.py", arguments)
     train, test = load_pictures(args)

@@ -37,7 +37,8 @@ DISTANCE_BLOCK = 2_000
 COPY_QUANTILE = 0.01
 # scikit-learn's boosted trees take at most 255 levels of a category.
 MAX_CATEGORY_CODE = 250
-# Boosted trees of a detector and of a prediction: a round number, never tuned.
+# Boosted trees of a detector and of a prediction, never tuned. More trees would detect
+# and predict a little better, and take longer.
 N_BOOSTED_TREES = 150
 # Tables with fewer rows are divided into folds several times, as one division of them
 # decides much of the AUC.

@@ -17,9 +17,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-
 # The same examples every time, and no deadlines: numba compiles on first use.
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("slow", deadline=None, derandomize=True, max_examples=100)
@@ -27,8 +24,14 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config):
-    if "slow" in config.option.markexpr and "not slow" not in config.option.markexpr:
+    chosen = config.option.markexpr
+    if "slow" in chosen and "not slow" not in chosen:
         settings.load_profile("slow")
+    if "gpu" not in chosen or "not gpu" in chosen:
+        # These tests are of the CPU on every machine: bits of a GPU differ.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 
 def pytest_collection_modifyitems(items):
@@ -56,8 +59,11 @@ def ctrl_c_is_heard():
 
 @pytest.fixture
 def rng():
-    """Random numbers that do not depend on the tests before."""
-    return np.random.default_rng(0)
+    """Random numbers that do not depend on the tests before.
+
+    ``make test SEED=3`` takes other ones: what a test asserts must hold for any seed.
+    """
+    return np.random.default_rng(int(os.environ.get("SLICEFLOW_TEST_SEED", "0")))
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
     )
     plan |= dict(
         condition="none",
-        n_conditions=0,
+        condition_dim=0,
         amplifier=0.0,
         patch_basis="pixels",
         n_knots=12,

@@ -39,18 +39,22 @@ FLOORS = (
         "errors",
         "validation",
         "devices",
+        "arrays",
         "caches",
         "dataframes",
         "datasets",
+        "dependencies",
         "fields",
         "number_formats",
         "wording",
     ),
 )
-# Exceptions on one floor: the page is a command, small modules use errors and wording.
+# Exceptions on one floor: the page is a command; small modules use errors, wording and
+# types of arrays.
 BESIDE = {("cli", "app"), ("devices", "wording")}
 BESIDE |= {(module, "errors") for module in FLOORS[-1][1:]}
 BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
+BESIDE |= {(module, "arrays") for module in FLOORS[-1] if module != "arrays"}
 
 
 class Source(NamedTuple):

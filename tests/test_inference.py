@@ -18,7 +18,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.inference import posterior
 from sliceflow.metrics import nearest, sliced_wasserstein
 from sliceflow.models import file
-from sliceflow.models.limits import Allowance
+from sliceflow.models.limits import MemoryBudget
 
 MOONS = TASKS["two moons"]
 THETA = np.arange(10.0).reshape(5, 2)
@@ -189,15 +189,15 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
     posterior(THETA, X, bounds=(-1, 10)).set_default_x([2.0]).save(path)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     content = path.read_bytes()
-    preamble, header, arrays = file.parse(content, Allowance(len(content)))
+    kind_name, header, arrays = file.parse(content, MemoryBudget(len(content)))
     rng = random.Random(0)
     n_refused = 0
     for i in range(60):
         if i % 2:
             tree = change_header(msgspec.msgpack.decode(header), rng)
-            file.write(path, preamble.kind, msgspec.msgpack.encode(tree), arrays)
+            file.write(path, kind_name, msgspec.msgpack.encode(tree), arrays)
         else:
-            file.write(path, preamble.kind, header, change_arrays(arrays, rng))
+            file.write(path, kind_name, header, change_arrays(arrays, rng))
         try:
             loaded = inference.load(path)
         except ModelFileError:
@@ -264,3 +264,12 @@ def test_ranks_are_uniform(name):
     task = TASKS[name]
     given_x = posterior(*task.draw(10_000, 0), bounds=task.bounds)
     assert given_x.calibrate(*task.draw(500, 1)).p_values.min() > 0.01
+
+
+def test_a_random_state_of_numpy_seeds_samples():
+    given_x = posterior(THETA, X)
+    first = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(3))
+    again = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(3))
+    other = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

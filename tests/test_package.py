@@ -144,14 +144,11 @@ def test_the_citation_has_the_version_and_date_of_the_changelog():
 
 
 def test_the_workflows_test_what_the_package_promises():
-    matrix = loaded(".github/workflows/tests.yml")["jobs"]["tests"]["strategy"][
-        "matrix"
-    ]
-    assert [system.split("-")[0] for system in matrix["os"]] == [
-        "ubuntu",
-        "macos",
-        "windows",
-    ]
+    jobs = loaded(".github/workflows/tests.yml")["jobs"]
+    matrix = jobs["tests"]["strategy"]["matrix"]
+    systems = ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
+    assert matrix["os"] == systems
+    assert {"lowest", "newest", "seeds"} <= jobs.keys()
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", pyproject)
     assert f'requires-python = ">={matrix["python"][0]}"' in pyproject

@@ -1,15 +1,16 @@
 """The way of a fit to its first step: short, and as the documentation shows it."""
 
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from tracing import BLOCK, PAGE, way_of_a_default_fit, with_way
 
 # What a reader passes today; the goal is 60 functions in 15 files. A third of it
-# computes the data of the flow: the neighbours of rows, random numbers and kernels.
-MAX_FUNCTIONS = 132
-MAX_FILES = 28
+# resolves the plan and its cost, and a sixth draws where the particles start.
+MAX_FUNCTIONS = 79
+MAX_FILES = 23
 
 
 def test_a_fit_reaches_its_first_step_by_few_functions_and_files():
@@ -19,7 +20,17 @@ def test_a_fit_reaches_its_first_step_by_few_functions_and_files():
     assert len({file for file, _ in way}) <= MAX_FILES
 
 
+def is_pinned(package):
+    """Whether the version is that of constraints.txt: others call us differently."""
+    pins = (PAGE.parent.parent / "constraints.txt").read_text().lower().splitlines()
+    return f"{package}=={version(package)}".split("+")[0] in pins
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is asked for otherwise")
+@pytest.mark.skipif(
+    not (is_pinned("torch") and is_pinned("scikit-learn") and is_pinned("numba")),
+    reason="other versions of libraries call other functions of ours",
+)
 def test_the_page_shows_the_way():
     page = PAGE.read_text()
     assert BLOCK.search(page)

@@ -95,7 +95,7 @@ def column_names(X: Any) -> tuple[Any, ...] | None:
     return tuple(X.columns)
 
 
-def as_frame(rows: np.ndarray, names: tuple[Any, ...]) -> pd.DataFrame | np.ndarray:
+def as_dataframe(rows: np.ndarray, names: tuple[Any, ...]) -> pd.DataFrame | np.ndarray:
     """Rows (n, d) as a DataFrame; unchanged if pandas is not installed."""
     try:
         import pandas

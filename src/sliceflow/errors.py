@@ -9,7 +9,7 @@ class HintedError(Exception):
     """An error that says what is wrong and what to do about it, in fields.
 
     The message is "fact; hint", after the place where it is wrong if that is known.
-    Command lines build texts of their own from the fields.
+    The command line builds its own messages from the fields.
 
     Attributes
     ----------

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.conditions import ContinuousCondition
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.metrics.calibration import Calibration, calibration
@@ -32,20 +33,21 @@ __all__ = ["Posterior", "load", "posterior"]
 
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
-# If samples are outside the bounds, so many times their number is drawn again. On
-# average that suffices if a ninth of the posterior is inside: 1/9 of n samples at
-# first, and 1/9 of 8n more.
+# If any of n samples are outside the bounds, 8n more are drawn to replace them. On
+# average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
+# and 8n/9 of the others.
 REDRAWN_PER_SAMPLE = 8
-# Observations whose samples are drawn at a time, and between two lines of progress; a
-# round number.
+# Observations whose samples are drawn at a time. With more, lines of progress come less
+# often; with fewer, samples take longer.
 OBSERVATIONS_PER_BATCH = 50
-# `map` draws so many samples: their kernel density takes a moment, n²/4 distances.
+# Samples that `map` draws. With more, the mode is more exact, but the kernel density
+# takes n²/4 distances.
 SAMPLES_FOR_MAP = 2_000
-# Steps of mean shift towards the mode, a round number: it starts at the densest sample.
+# Steps of mean shift towards the mode. It starts at the densest sample, near the mode:
+# fewer steps might end before it, more would not change it.
 MEAN_SHIFT_STEPS = 50
 
 Dtype = Literal["float32", "float64"]
-RandomState = int | np.random.Generator | None
 
 
 class Posterior:
@@ -62,10 +64,10 @@ class Posterior:
 
     def __init__(
         self,
-        theta: np.ndarray,
-        x: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
+        theta: Floats,
+        x: Floats,
+        low: Floats,
+        high: Floats,
         dtype: Dtype = "float64",
         verbose: bool = False,
     ) -> None:
@@ -75,7 +77,7 @@ class Posterior:
         self.high = high
         self.dtype: Dtype = dtype
         self.verbose = verbose
-        self.default_x: np.ndarray | None = None
+        self.default_x: Floats | None = None
         self._units = Units.fit_to(theta, standardize=True)
         self._condition = ContinuousCondition.fit_to(x)
         self._local_sampler = LocalSampler.fit(
@@ -184,10 +186,10 @@ class Posterior:
         )
         file.save(path, saved)
 
-    def _as_tensor(self, theta: np.ndarray) -> Tensor:
+    def _as_tensor(self, theta: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(theta.astype(self.dtype)))
 
-    def _one_observation(self, x: Any) -> np.ndarray:
+    def _one_observation(self, x: Any) -> Floats:
         """One observation (1, l), checked; the default one for None."""
         observations = self._observations(x)
         if len(observations) > 1:
@@ -197,7 +199,7 @@ class Posterior:
             )
         return observations
 
-    def _observations(self, x: Any) -> np.ndarray:
+    def _observations(self, x: Any) -> Floats:
         """Observations (q, l), checked; the default one for None."""
         if x is None:
             x = self.default_x
@@ -219,12 +221,10 @@ class Posterior:
         _check_values("x", observations, "observations must be finite")
         return observations
 
-    def _draw(
-        self, observations: np.ndarray, n: int, random_state: RandomState
-    ) -> np.ndarray:
+    def _draw(self, observations: Floats, n: int, random_state: RandomState) -> Floats:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         require(n >= 1, "n_samples", n, "at least 1")
-        rng = np.random.default_rng(random_state)
+        rng = _as_generator(random_state)
         y = self._condition.encode(observations)
         self._local_sampler.warn_if_far(y, "x", stacklevel=3)
         q = len(observations)
@@ -236,7 +236,7 @@ class Posterior:
                 print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
         return samples
 
-    def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
+    def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
         """n samples (q, n, d) at encoded observations y (q, l), between the bounds.
 
         Samples outside are replaced by fresh ones that are inside. If these do not
@@ -250,19 +250,19 @@ class Posterior:
             samples[i, outside[: len(inside)]] = inside
         return self._reflect(samples)
 
-    def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> np.ndarray:
-        """n samples (q, n, d) at encoded observations y (q, l), beyond bounds, too."""
+    def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
+        """n samples (q, n, d) at encoded observations y (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(y, n, seed)
         columns = samples.flatten(0, 1).T
         return self._units.decode(columns).view(samples.shape).numpy()
 
-    def _is_outside(self, theta: np.ndarray) -> np.ndarray:
+    def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of a sample (…, d) is beyond its bounds, (…)."""
         beyond = (theta < self.low) | (theta > self.high)
         return np.asarray(beyond.any(-1))
 
-    def _reflect(self, samples: np.ndarray) -> np.ndarray:
+    def _reflect(self, samples: Floats) -> Floats:
         """Samples (…, d), where what is beyond a bound is mirrored at it.
 
         What is then beyond the other bound is moved onto that.
@@ -340,7 +340,14 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     return loaded
 
 
-def _check_simulations(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+def _as_generator(random_state: RandomState) -> np.random.Generator:
+    """A generator of numpy. Before version 2.2, numpy makes none of a RandomState."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.Generator(random_state._bit_generator)
+    return np.random.default_rng(random_state)
+
+
+def _check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
     """Parameters (n, d) and simulations (n, l) in float64."""
     theta = _as_rows("theta", theta)
     x = _as_rows("x", x)
@@ -352,7 +359,7 @@ def _check_simulations(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
     return theta, x
 
 
-def _as_rows(name: str, values: Any) -> np.ndarray:
+def _as_rows(name: str, values: Any) -> Floats:
     """What the user gave as `name` as rows (n, d) in float64, checked."""
     rows = np.asarray(from_tensor(values), dtype=np.float64)
     if rows.ndim == 1:
@@ -365,7 +372,7 @@ def _as_rows(name: str, values: Any) -> np.ndarray:
     return rows
 
 
-def _check_values(name: str, rows: np.ndarray, hint: str) -> None:
+def _check_values(name: str, rows: Floats, hint: str) -> None:
     """Raise a `DataError` for the first value that is not finite, or too large."""
     with np.errstate(invalid="ignore"):
         wrong = np.argwhere(~(np.abs(rows) <= MAX_MAGNITUDE))
@@ -378,7 +385,7 @@ def _check_values(name: str, rows: np.ndarray, hint: str) -> None:
     raise DataError(f"{name} contains {value}", hint, row=row, column=column)
 
 
-def _check_bounds(bounds: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
     if bounds is None:
         bounds = (-np.inf, np.inf)
@@ -398,7 +405,7 @@ def _check_bounds(bounds: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return low, high
 
 
-def _is_between(theta: np.ndarray, low: np.ndarray, high: np.ndarray) -> bool:
+def _is_between(theta: Floats, low: Floats, high: Floats) -> bool:
     """Whether low < high, with all parameters (n, d) between them."""
     return bool((low < high).all() and ((theta >= low) & (theta <= high)).all())
 

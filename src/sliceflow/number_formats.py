@@ -13,10 +13,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from sliceflow.arrays import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Endings of files that are tables.
 TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
@@ -83,7 +88,8 @@ _GAP_MARKS = (
 # Cells that are looked at to learn the format; more would only take time.
 _MAX_CELLS_READ = 2_000
 # If at least this share of the cells are numbers, the others are taken for mistakes
-# that the user should hear of, and not for words. A choice by judgement.
+# that the user should hear of, and not for words. With a larger share, a column of
+# numbers with many mistakes would become a category without a word.
 _MIN_SHARE_OF_NUMBERS = 0.8
 
 
@@ -100,10 +106,11 @@ class NumberFormat:
     # end. If empty, the minus stands behind the prefix.
     minus: str = ""
 
-    def parse(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
+    def parse(self, texts: Sequence[str] | NDArray[Any] | pd.Series) -> Floats:
         """The numbers (n,) of n texts; NaN for what is not written this way."""
-        pandas = import_module("pandas")
-        bare = pandas.Series(texts, dtype="str").str.strip()
+        import pandas as pd
+
+        bare = pd.Series(texts, dtype="str").str.strip()
         bare = bare.str.replace(r"^\((.+)\)$", r"-\1", regex=True)
         prefix = re.escape(self.prefix.strip())
         bare = bare.str.replace(rf"^(-?){prefix}\s*", r"\1", regex=True)
@@ -120,7 +127,7 @@ class NumberFormat:
         bare = bare.where(bare.str.fullmatch(PLAIN_NUMBER))
         return np.asarray(bare.astype("float64"))
 
-    def write(self, numbers: np.ndarray) -> list[str]:
+    def write(self, numbers: Floats) -> list[str]:
         """Numbers (n,) as n texts."""
         return [self._write_one(number) for number in numbers.tolist()]
 
@@ -144,7 +151,7 @@ class NumberFormat:
         return self.minus + self.prefix + text[1:] + self.suffix + closing
 
 
-def infer_number_format(texts: np.ndarray) -> NumberFormat | None:
+def infer_number_format(texts: NDArray[Any]) -> NumberFormat | None:
     """How texts (n,) write numbers; None if fewer than four in five are numbers.
 
     The format reads the few that are no numbers as NaN.

@@ -81,21 +81,15 @@ def unmasked(x: Any, name: str) -> Any:
 
     x is an array, or a list of arrays.
     """
-    if not isinstance(x, list | tuple):
-        _require_no_mask(x, name, [])
-        return x
-    for row, part in enumerate(x):
-        _require_no_mask(part, name, [row])
+    is_list = isinstance(x, list | tuple)
+    for row, part in enumerate(x if is_list else [x]):
+        if not isinstance(part, np.ma.MaskedArray) or not np.ma.is_masked(part):
+            continue
+        place = np.argwhere(np.ma.getmaskarray(part))[0].tolist()
+        if is_list:
+            place = [row, *place]
+        fact = f"a value of {name} is masked"
+        if place:
+            fact += f" at {place}"
+        raise DataError(fact, "drop or fill what is masked first")
     return x
-
-
-def _require_no_mask(x: Any, name: str, place: list[int]) -> None:
-    """Raise a `DataError` if values of x are masked; `place` is that of x in a list."""
-    if not isinstance(x, np.ma.MaskedArray) or not np.ma.is_masked(x):
-        return
-    first = np.argwhere(np.ma.getmaskarray(x))[0]
-    place = [*place, *first.tolist()]
-    fact = f"a value of {name} is masked"
-    if place:
-        fact += f" at {place}"
-    raise DataError(fact, "drop or fill what is masked first")

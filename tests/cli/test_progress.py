@@ -15,8 +15,8 @@ from sliceflow.cli.progress import Clock, ProgressBar
 class Stage:
     """A planned stage of pictures, and how long each of its steps takes."""
 
-    h: int
-    w: int
+    height: int
+    width: int
     n_steps: int
     seconds: float
 

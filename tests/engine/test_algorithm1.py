@@ -75,14 +75,14 @@ def step(x, y, data, labels, theta, xi, eta):
 # The engine
 
 
-def columns(x):
+def as_points(x):
     return torch.from_numpy(np.ascontiguousarray(x.T))
 
 
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
     frame = flow.stages[0].frame_kind.draw(
-        flow.seed.child("frame", 0), k, cloud.x, flow.n_shared
+        flow.seed.child("frame", 0), k, cloud.x, flow.shared_condition_dim
     )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
     return torch.cat(parts, 1).numpy()
@@ -115,7 +115,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     flow = Flow([stage], Seed(1), width, xi)
     seen = []
     clouds = [
-        Cloud(columns(a), None if codes is None else torch.from_numpy(codes))
+        Cloud(as_points(a), None if codes is None else torch.from_numpy(codes))
         for a, codes in ((x, codes_p), (data, codes_q))
     ]
     kept = None if codes_p is None else clouds[0].y.clone()
@@ -144,15 +144,15 @@ def test_offline_samples_skip_the_shaded_lines():
     x, data, y_p, y_q, codes_p, codes_q, width = problem("labels")
     stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
     flow = Flow([stage], Seed(1), width, 10.0)
-    particles = Cloud(columns(x), torch.from_numpy(codes_p))
+    particles = Cloud(as_points(x), torch.from_numpy(codes_p))
     theta = joint(flow, 0, particles)
-    target = flow.target(particles, Cloud(columns(data), torch.from_numpy(codes_q)))
+    target = flow.target(particles, Cloud(as_points(data), torch.from_numpy(codes_q)))
     model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y = np.array([y_p[i] for i, _ in pairs])
     codes = np.array([codes_p[i] for i, _ in pairs])
-    cloud = Cloud(columns(fresh), torch.from_numpy(codes))
+    cloud = Cloud(as_points(fresh), torch.from_numpy(codes))
     replay(flow, model, cloud, ParticleNoise(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
@@ -235,7 +235,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
 
     plan = picture_plan(
         layout=layout,
-        n_conditions=width,
+        condition_dim=width,
         amplifier=10.0,
         patch_basis="random",
         n_knots=0,
@@ -246,14 +246,14 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     mask = torch.from_numpy(known)[:, None] if observed else None
     flow = LevelFlow(plan, Seed(3), torch.device("cpu"), mask).flow()
     seen = []
-    particles = Cloud(columns(x), torch.from_numpy(codes_p) if labels else None)
+    particles = Cloud(as_points(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
-    target = Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True)
+    target = Target(lambda stage, k: Cloud(as_points(noisy[k]), y), every_step=True)
     listeners = [lambda event: seen.append(event.particles.clone())]
     simulate(flow, particles, target, ParticleNoise(Seed(4)), listeners=listeners)
 
     subspace = PyramidLevel(channels, *full, *level)
-    start = columns(x)
+    start = as_points(x)
     seed = flow.seed.child("level", 0, "frame", 0)
     for k in range(n_steps):
         theta = local_directions(

@@ -1,6 +1,7 @@
 """Batches.
 
-Every column is seen, conditions are matched, and classes apart are flows of their own.
+Every point is used, conditions are matched, and classes with their own maps are
+separate flows.
 """
 
 import math
@@ -12,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import (
-    ALL_COLUMNS,
+    ALL_POINTS,
     Batches,
     Target,
-    divide,
-    divide_per_class,
+    make_batches,
+    make_batches_per_class,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.flow import Flow, ParticleNoise, simulate
@@ -27,7 +28,7 @@ from sliceflow.engine.transports import Histogram
 
 
 def pair(batches, turn):
-    """The columns of particles and of data."""
+    """The particles and the data of a batch."""
     batch = batches.batch(turn)
     return batch.particles, batch.data
 
@@ -35,23 +36,27 @@ def pair(batches, turn):
 def test_small_clouds_are_looked_at_whole():
     labels = torch.arange(60) % 3
     for max_samples in (None, 60, 1000):
-        assert divide(60, 40, max_samples, None, None, Seed(0)).batch(5) == ALL_COLUMNS
         assert (
-            divide(60, 60, max_samples, labels, labels, Seed(0)).batch(5) == ALL_COLUMNS
+            make_batches(60, 40, max_samples, None, None, Seed(0)).batch(5)
+            == ALL_POINTS
+        )
+        assert (
+            make_batches(60, 60, max_samples, labels, labels, Seed(0)).batch(5)
+            == ALL_POINTS
         )
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     codes_p = torch.tensor([0, 0, 0, 1])
     codes_q = torch.tensor([0, 1, 1, 2])
-    batches = divide(4, 4, None, codes_p, codes_q, Seed(0))
+    batches = make_batches(4, 4, None, codes_p, codes_q, Seed(0))
     assert batches.batch(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
-def test_every_column_takes_its_turn(m, n, max_samples):
-    batches = divide(m, n, max_samples, None, None, Seed(0))
+def test_every_point_takes_its_turn(m, n, max_samples):
+    batches = make_batches(m, n, max_samples, None, None, Seed(0))
     seen_p = set()
     seen_q = set()
     pairs = set()
@@ -64,7 +69,7 @@ def test_every_column_takes_its_turn(m, n, max_samples):
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
-    # A remainder that does not fill a batch is left out: below 16 columns for every
+    # A remainder that does not fill a batch is left out: below 16 points for every
     # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
@@ -89,7 +94,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
     codes_p = present[
         Seed(1).permutation(m) % len(present)
     ]  # other shares than the data's
-    batches = divide(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
+    batches = make_batches(m, len(codes_q), max_samples, codes_p, codes_q, Seed(0))
     p, q = pair(batches, step)
     data = codes_q[batches.order][q.long()]
     ours = codes_p if p is None else codes_p[p]
@@ -101,7 +106,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
 def test_continuous_conditions_are_matched_one_to_one():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
     rows = Seed(1).permutation(300).repeat(3)
-    batches = divide(900, 300, 100, y[rows], y, Seed(0))
+    batches = make_batches(900, 300, 100, y[rows], y, Seed(0))
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
@@ -117,9 +122,9 @@ def test_continuous_conditions_are_matched_one_to_one():
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
     st.integers(1, 29) | st.just(150),
 )
-def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
+def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
     codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
-    batches = divide_per_class(max_samples, *codes, 5, Seed(0))
+    batches = make_batches_per_class(max_samples, *codes, 5, Seed(0))
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
     codes = codes[0], codes[1][batches.order]
     assert bool((codes[1].diff() >= 0).all())
@@ -137,11 +142,11 @@ def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, max_samp
             assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
             assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
-        for columns, own, class_slices in zip(
+        for indices, own, class_slices in zip(
             pair(batches, step), codes, batches.batch(step).class_slices, strict=True
         ):
-            assert class_slices == ClassSlices.from_codes(own[columns], 5)
-            assert bool((own[columns].diff() >= 0).all())
+            assert class_slices == ClassSlices.from_codes(own[indices], 5)
+            assert bool((own[indices].diff() >= 0).all())
 
 
 def engine(n_classes, n_steps=6):

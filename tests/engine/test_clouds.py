@@ -1,4 +1,4 @@
-"""Columns sorted by class, and the sliced distance by which models are scored."""
+"""Points sorted by class, and the sliced distance by which models are scored."""
 
 import numpy as np
 import ot
@@ -13,7 +13,7 @@ def cloud(x, y=None):
     return Cloud(torch.from_numpy(x.T.copy()), y)
 
 
-def test_columns_are_sorted_by_class_and_brought_back():
+def test_points_are_sorted_by_class_and_brought_back():
     codes = torch.tensor([2, 0, 2, 0, 3])
     x = torch.arange(10.0).view(2, 5)
     by_class = ClassOrder.from_codes(codes, n_classes=5)

@@ -15,7 +15,7 @@ from sliceflow.engine.conditions import (
     broadcast_condition,
     infer_condition,
     row_weights,
-    stratified_rows,
+    stratified_indices,
 )
 from sliceflow.engine.random import Seed
 
@@ -40,7 +40,7 @@ def test_labels_of_any_hashable_kind(y, codes):
 
 
 def test_whole_floats_are_labels_and_fractions_are_not():
-    assert infer_condition(np.array([0.0, 1.0]), 2).width == 2
+    assert infer_condition(np.array([0.0, 1.0]), 2).condition_dim == 2
     with pytest.raises(
         ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"
     ):
@@ -67,7 +67,7 @@ def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))
 def test_labels_are_in_the_datas_proportions(sizes, m):
     codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    chosen = codes[stratified_rows(codes, m, Seed(0))]
+    chosen = codes[stratified_indices(codes, m, Seed(0))]
     assert len(chosen) == m
     share = np.array(sizes) * m / sum(sizes)
     counts = np.bincount(chosen, minlength=len(sizes))
@@ -76,7 +76,7 @@ def test_labels_are_in_the_datas_proportions(sizes, m):
 
 @given(st.integers(1, 20), st.integers(1, 70))
 def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
-    rows = stratified_rows(torch.randn(n, 2), m, Seed(0))
+    rows = stratified_indices(torch.randn(n, 2), m, Seed(0))
     counts = np.bincount(rows, minlength=n)
     assert counts.sum() == m
     assert counts.max() - counts.min() <= 1

@@ -22,7 +22,7 @@ TRANSPORTS = [
     Histogram(32, max_samples=50),
     Auto(threshold=50),
 ]
-CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their widths
+CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their condition_dim
 
 
 def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random, rotation
+from sliceflow.engine.frames import (
+    Axis,
+    MaxSliced,
+    Orthogonal,
+    Random,
+    count_directions,
+    rotation,
+)
 from sliceflow.engine.random import Seed
 
 
@@ -106,13 +113,23 @@ def test_max_sliced_directions_find_the_difference():
     theta = MaxSliced(n_directions=2, n_iterations=60).draw(Seed(0), 0, x, data=y).theta
     assert (
         float(theta[:, [7, 9]].square().sum()) > 1.7
-    )  # of 2: they nearly span both columns
-    max_samples = total_distance(torch.eye(d).double()[[7, 9]], x, y)
-    assert total_distance(theta, x, y) > 0.7 * max_samples
-    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * max_samples
+    )  # of 2: they nearly span both dimensions
+    largest = total_distance(torch.eye(d).double()[[7, 9]], x, y)
+    assert total_distance(theta, x, y) > 0.7 * largest
+    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * largest
 
 
 def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
-    assert MaxSliced().draw(Seed(0), 0, x, data=x).stored is not None
-    assert Orthogonal().draw(Seed(0), 0, x).stored is None
+    assert MaxSliced().draw(Seed(0), 0, x, data=x).theta_to_store is not None
+    assert Orthogonal().draw(Seed(0), 0, x).theta_to_store is None
+
+
+@pytest.mark.parametrize(
+    "kind", [Random(7), Orthogonal(), Axis(), MaxSliced(3), MaxSliced(50)], ids=str
+)
+@pytest.mark.parametrize("d", [1, 2, 20])
+def test_directions_are_counted_as_they_are_drawn(kind, d):
+    x = Seed(1).normal(30, d).T
+    frame = kind.draw(Seed(0), 0, x, data=x + 1)
+    assert count_directions(kind, d) == len(frame.project(Cloud(x)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.compact import thin
+from sliceflow.engine.compression import compress_map
 from sliceflow.engine.flow import Flow, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -50,14 +50,14 @@ def slices_of(sizes):
 
 
 def each_class(slices_p, slices_q):
-    """The class number, and the columns of its particles and of its data."""
+    """The class index, and the slices of its particles and of its data."""
     pairs = zip(pairwise(slices_p.starts), pairwise(slices_q.starts), strict=True)
-    for c, (columns_p, columns_q) in enumerate(pairs):
-        yield c, slice(*columns_p), slice(*columns_q)
+    for c, (points_p, points_q) in enumerate(pairs):
+        yield c, slice(*points_p), slice(*points_q)
 
 
-def is_empty(columns):
-    return columns.start == columns.stop
+def is_empty(points):
+    return points.start == points.stop
 
 
 @SORTING
@@ -69,20 +69,20 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     dz = fit.map.displace(z_p, Cloud(z_p, None, slices_p))
     assert fit.map.knots.shape[0] == len(fit.cost) == len(slices_p) * h
     fit.map.check()
-    for c, columns_p, columns_q in each_class(slices_p, slices_q):
+    for c, points_p, points_q in each_class(slices_p, slices_q):
         rows = slice(c * h, (c + 1) * h)
-        if is_empty(columns_p) or is_empty(columns_q):
-            assert not fit.dz[:, columns_p].any()
+        if is_empty(points_p) or is_empty(points_q):
+            assert not fit.dz[:, points_p].any()
             assert not fit.cost[rows].any()
-            assert dz[:, columns_p].abs().sum() < 1e-12
+            assert dz[:, points_p].abs().sum() < 1e-12
             continue
-        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q])
+        alone = transport.fit(z_p[:, points_p], z_q[:, points_q])
         n_knots = alone.map.knots.shape[1]
         assert torch.equal(fit.map.knots[rows, :n_knots], alone.map.knots)
         assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
-        assert torch.equal(fit.dz[:, columns_p], alone.dz)
+        assert torch.equal(fit.dz[:, points_p], alone.dz)
         assert torch.equal(fit.cost[rows], alone.cost)
-        assert torch.equal(dz[:, columns_p], alone.map.displace(z_p[:, columns_p]))
+        assert torch.equal(dz[:, points_p], alone.map.displace(z_p[:, points_p]))
 
 
 @SORTING
@@ -97,20 +97,20 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = thin(fit.map, n_knots, None, shared=False, tails=tails)
+    stored = compress_map(fit.map, n_knots, None, shared=False, tails=tails)
     stored.check()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
     slices = slices_of([50] * len(slices_p))
     dz = stored.displace(fresh, Cloud(fresh, None, slices))
-    for c, columns_p, columns_q in each_class(slices_p, slices_q):
-        columns = slice(50 * c, 50 * (c + 1))
-        if is_empty(columns_p) or is_empty(columns_q):
-            assert dz[:, columns].abs().max() < 1e-12
+    for c, points_p, points_q in each_class(slices_p, slices_q):
+        points = slice(50 * c, 50 * (c + 1))
+        if is_empty(points_p) or is_empty(points_q):
+            assert dz[:, points].abs().max() < 1e-12
             continue
-        alone = transport.fit(z_p[:, columns_p], z_q[:, columns_q]).map
-        own = thin(alone, n_knots, None, shared=False, tails=tails)
-        assert torch.equal(dz[:, columns], own.displace(fresh[:, columns]))
+        alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).map
+        own = compress_map(alone, n_knots, None, shared=False, tails=tails)
+        assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 
 @SORTING
@@ -129,18 +129,18 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     )
     batch = Batch(class_slices=(slices_p, slices_q))
     fit = Shrunk(transport, strength, rates).fit(z_p, z_q, batch)
-    for c, columns_p, columns_q in each_class(slices_p, slices_q):
-        if is_empty(columns_p) or is_empty(columns_q):
-            assert not fit.dz[:, columns_p].any()
+    for c, points_p, points_q in each_class(slices_p, slices_q):
+        if is_empty(points_p) or is_empty(points_q):
+            assert not fit.dz[:, points_p].any()
             continue
-        own_p = z_p[:, columns_p]
-        own_q = z_q[:, columns_q]
+        own_p = z_p[:, points_p]
+        own_q = z_q[:, points_q]
         own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
         alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
         n_knots = alone.map.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
         assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
-        assert torch.equal(fit.dz[:, columns_p], alone.dz)
+        assert torch.equal(fit.dz[:, points_p], alone.dz)
 
 
 def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
@@ -162,16 +162,16 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     samples = Cloud(fresh.clone(), None, fresh_slices)
     replay(flow, model, samples, ParticleNoise(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
-    for c, columns_p, columns_q in each_class(slices_p, slices_q):
-        columns = slice(30 * c, 30 * (c + 1))
-        if is_empty(columns_q):
-            assert torch.allclose(particles.x[:, columns_p], x[:, columns_p])
-            assert torch.allclose(samples.x[:, columns], fresh[:, columns])
+    for c, points_p, points_q in each_class(slices_p, slices_q):
+        points = slice(30 * c, 30 * (c + 1))
+        if is_empty(points_q):
+            assert torch.allclose(particles.x[:, points_p], x[:, points_p])
+            assert torch.allclose(samples.x[:, points], fresh[:, points])
             continue
-        alone = Cloud(x[:, columns_p].clone())
-        own_target = unconditional.target(alone, Cloud(data[:, columns_q]))
+        alone = Cloud(x[:, points_p].clone())
+        own_target = unconditional.target(alone, Cloud(data[:, points_q]))
         own_model = simulate(unconditional, alone, own_target, ParticleNoise(Seed(1)))
-        assert torch.allclose(particles.x[:, columns_p], alone.x)
-        own_samples = Cloud(fresh[:, columns].clone())
+        assert torch.allclose(particles.x[:, points_p], alone.x)
+        own_samples = Cloud(fresh[:, points].clone())
         replay(unconditional, own_model, own_samples, ParticleNoise(Seed(2)))
-        assert torch.allclose(samples.x[:, columns], own_samples.x)
+        assert torch.allclose(samples.x[:, points], own_samples.x)

@@ -109,7 +109,9 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
     rates = noise_rates(4000, 4000, codes, codes)
-    fit = Shrunk(Sorted(), 3.0, rates, n_shared=10).fit(z_p, z_q, Batch(codes=codes))
+    fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(
+        z_p, z_q, Batch(codes=codes)
+    )
     assert 0.2 < fit.active_fraction < 0.8
 
 
@@ -120,7 +122,7 @@ def test_exact_stages_are_never_shrunk():
     ]
     flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
     assert flow.stages[0].transport == Shrunk(
-        stages[0].transport, 2.0, (0.1,), n_shared=3
+        stages[0].transport, 2.0, (0.1,), n_shared_classes=3
     )
     assert flow.stages[0].transport.max_samples == stages[0].transport.max_samples
     assert flow.stages[1] == stages[1]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sliceflow.kernels import complete, cpu
+from sliceflow.kernels import cpu, reference
 
 DTYPES = {"cpu": [torch.float32, torch.float64], "triton": [torch.float32]}
 
@@ -20,7 +20,7 @@ def backend(request):
         module = cpu
     on_gpu = request.param == "triton" and torch.cuda.is_available()
     return SimpleNamespace(
-        **vars(complete(module)),
+        **{kernel: getattr(module, kernel) for kernel in reference.__all__},
         name=request.param,
         module=module,
         device="cuda" if on_gpu else "cpu",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import cpu, displace_by_class, reference
+from sliceflow.kernels import Kernels, cpu, displace_by_class, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -21,11 +21,11 @@ PAIRS = (
     + [(p, "normal") for p in KINDS[1:]]
     + [("ties", "ties")]
 )
-RUNS = [
+STARTS = [
     (0, 97),
     (0, 40, 97),
     (0, 0, 1, 1025, 1025, 3000, 3000),
-]  # where runs of columns start
+]  # where the points of each class start
 
 
 def projections(kind, n, seed=0, h=3, dtype=torch.float32, device="cpu"):
@@ -109,10 +109,10 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
                 ).abs()
                 + 0.1
             )
-            values = backend.match(z_p, z_q, w if weighted else None)
+            values = backend.match_sorted(z_p, z_q, w if weighted else None)
             close(
                 values,
-                reference.match(z_p, z_q, w if weighted else None),
+                reference.match_sorted(z_p, z_q, w if weighted else None),
                 span(z_q),
                 dtype,
             )
@@ -151,7 +151,7 @@ def test_values_are_counted(backend, kind, n_bins):
             wanted, *ends = reference.histogram(z, n_bins)
             assert torch.equal(lo.double(), ends[0])
             assert torch.equal(hi.double(), ends[1])
-            assert torch.equal(counts, backend.count(z, lo, hi, n_bins))
+            assert torch.equal(counts, backend.bin_counts(z, lo, hi, n_bins))
             assert counts.sum(1).tolist() == [n] * len(z)
             if kind == "ties":
                 edges = (counts.double().cumsum(1) - wanted.cumsum(1)).abs() > 0
@@ -180,13 +180,13 @@ def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(backend, 
     z[3] = np.nan
     lo = torch.full((4,), -2.0, dtype=torch.float64, device=z.device)
     hi = -lo
-    counts = reference.count(z, lo, hi, n_bins)
+    counts = reference.bin_counts(z, lo, hi, n_bins)
     assert counts.sum(1).tolist() == [40] * 4
     assert int(counts[3, 0]) == 40  # NaN is in the first bin
     for low, high in ((lo, hi), (lo * np.nan, hi), (lo, hi * np.inf), (lo, lo)):
         assert torch.equal(
-            backend.count(z, low, high, n_bins).double(),
-            reference.count(z, low, high, n_bins),
+            backend.bin_counts(z, low, high, n_bins).double(),
+            reference.bin_counts(z, low, high, n_bins),
         )
     assert backend.histogram(z, n_bins)[0].sum(1).tolist() == [40] * 4
     assert (
@@ -221,8 +221,8 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         z_q = projections(kind_q, n, 1, h=2, device=backend.device)
         p = counted(backend, z_p, bins[0])
         q = counted(backend, z_q, bins[1])
-        values, cost = backend.compose(*p, *q)
-        wanted, squares = reference.compose(*(t.double() for t in (*p, *q)))
+        values, cost = backend.compose_histograms(*p, *q)
+        wanted, squares = reference.compose_histograms(*(t.double() for t in (*p, *q)))
         close(values, wanted, span(z_q), values.dtype)
         if "huge" in (kind_p, kind_q):
             continue  # squares beyond float32
@@ -231,9 +231,10 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         )
         assert bool((values.diff(dim=1) >= -1e-6 * span(z_q)).all())
         fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
-        table = values.float()
+        float_values = values.float()
         moved = [
-            k.displace_grid(fresh, p[1], p[2], table) for k in (backend, reference)
+            k.displace_grid(fresh, p[1], p[2], float_values)
+            for k in (backend, reference)
         ]
         close(*moved, span(fresh, z_q))
         for kappa in (0.0, 1.0, 1e9) if m > n / 9 > 1 else ():
@@ -258,8 +259,12 @@ def test_large_counts_do_not_overflow(backend, rng):
     lo = torch.full((2,), (-1.0), dtype=torch.float64, device=backend.device)
     hi = torch.full((2,), 1.0, dtype=torch.float64, device=backend.device)
     kind = torch.int32 if backend.name == "triton" else torch.float64
-    values = backend.compose(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
-    close(values, reference.compose(p.double(), lo, hi, q.double(), lo, hi)[0], 1)
+    values = backend.compose_histograms(p.to(kind), lo, hi, q.to(kind), lo, hi)[0]
+    close(
+        values,
+        reference.compose_histograms(p.double(), lo, hi, q.double(), lo, hi)[0],
+        1,
+    )
 
 
 def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
@@ -271,33 +276,44 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
         backend.device
     )
     counts, lo, hi = backend.histogram(z, 64)
-    values, cost = backend.compose(counts, lo, hi, counts, lo, hi)
+    values, cost = backend.compose_histograms(counts, lo, hi, counts, lo, hi)
     assert float(backend.displace_grid(z, lo, hi, values).abs().max()) < 1e-3
     assert float(cost.max()) < 1e-6
     counts, lo, hi = backend.histogram(
         z := projections("normal", 5000, device=z.device), 256
     )
-    values, cost = backend.compose(counts, lo, hi, *backend.histogram(2 * z + 1, 256))
+    values, cost = backend.compose_histograms(
+        counts, lo, hi, *backend.histogram(2 * z + 1, 256)
+    )
     moved = backend.displace_grid(z, lo, hi, values.float())
     assert torch.allclose(cost.double(), moved.double().square().mean(1), rtol=5e-3)
 
 
-@pytest.mark.parametrize("starts", RUNS, ids=str)
+@pytest.mark.parametrize("starts", STARTS, ids=str)
 @pytest.mark.parametrize("n_bins", [37, 1024])
-def test_runs_of_columns_are_counted_and_displaced_by_themselves(
-    backend, starts, n_bins
-):
+def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins):
     z = projections("normal", starts[-1], device=backend.device)
-    runs = len(starts) - 1
+    n_classes = len(starts) - 1
     counts, lo, hi = backend.histogram(z, n_bins, starts=starts)
-    tables = (
-        projections("normal", 65, 2, h=3 * runs, device=z.device).sort(dim=1).values
+    values = (
+        projections("normal", 65, 2, h=3 * n_classes, device=z.device)
+        .sort(dim=1)
+        .values
     )
-    ends = [torch.full((3 * runs,), v, device=z.device).double() for v in (-2.0, 1.5)]
-    maps = (*ends, tables)
-    moved = displace_by_class(backend.displace_grid, z, maps, starts)
-    close(moved, displace_by_class(reference.displace_grid, z, maps, starts), 4)
-    assert counts.shape == (3 * runs, n_bins)
+    ends = [
+        torch.full((3 * n_classes,), v, device=z.device).double() for v in (-2.0, 1.5)
+    ]
+    maps = (*ends, values)
+
+    def displaced(module):
+        def displace(z_class, rows):
+            return module.displace_grid(z_class, *(tensor[rows] for tensor in maps))
+
+        return displace_by_class(z, starts, displace)
+
+    moved = displaced(backend)
+    close(moved, displaced(reference), 4)
+    assert counts.shape == (3 * n_classes, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)
         if first == end:
@@ -310,7 +326,7 @@ def test_runs_of_columns_are_counted_and_displaced_by_themselves(
 
 
 def test_views_are_read_where_they_lie(backend):
-    """A part of the columns, every other row, and a transposed tensor."""
+    """A part of the points, every other row, and a transposed tensor."""
     z = projections("normal", 17, h=6, device=backend.device)
     codes = torch.arange(17).to(z.device) % 5
     offsets = projections("normal", 5, 1, 17, device=z.device)
@@ -329,20 +345,34 @@ def test_views_are_read_where_they_lie(backend):
             moved, backend.displace_grid(view.contiguous(), lo, hi, table)
         )
         if view.shape[1]:
-            counts = backend.count(view, lo, hi, 32)
-            assert torch.equal(counts, backend.count(view.contiguous(), lo, hi, 32))
+            counts = backend.bin_counts(view, lo, hi, 32)
+            assert torch.equal(
+                counts, backend.bin_counts(view.contiguous(), lo, hi, 32)
+            )
 
 
 # The backends themselves
 
 
 def test_a_backend_calls_its_kernels_as_the_reference_does(backend):
-    """The reference's may have more arguments: what they are made of."""
-    own = [name for name in reference.__all__ if hasattr(backend.module, name)]
+    """Every kernel has the same parameters, defaults and types in every backend."""
+    assert backend.module.__all__ == reference.__all__
+    own = []
+    for name in reference.__all__:
+        ours = getattr(backend.module, name)
+        theirs = getattr(reference, name)
+        assert inspect.signature(ours) == inspect.signature(theirs), name
+        if ours is not theirs:
+            own.append(name)
     assert len(own) > 10
-    inner = {"add", "count", "displace", "project", "value_range"}
-    for name in own:
-        theirs = list(inspect.signature(getattr(reference, name)).parameters)
-        ours = list(inspect.signature(getattr(backend.module, name)).parameters)
-        assert ours == theirs[: len(ours)], name
-        assert set(theirs[len(ours) :]) <= inner, name
+
+
+def test_the_protocol_has_the_signatures_of_the_reference():
+    kernel_names = [name for name in vars(Kernels) if not name.startswith("_")]
+    assert sorted(kernel_names) == reference.__all__
+    for name in kernel_names:
+        protocol = inspect.signature(getattr(Kernels, name))
+        without_self = list(protocol.parameters.values())[1:]
+        theirs = inspect.signature(getattr(reference, name))
+        assert without_self == list(theirs.parameters.values()), name
+        assert protocol.return_annotation == theirs.return_annotation, name

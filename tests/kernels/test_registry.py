@@ -10,14 +10,16 @@ import torch
 from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, kernels
-from sliceflow.kernels import complete, reference
+from sliceflow.kernels import reference
 
 
 @pytest.fixture
 def fresh():
-    kernels._load.cache_clear()
+    kernels._cpu_kernels.cache_clear()
+    kernels._gpu_kernels.cache_clear()
     yield
-    kernels._load.cache_clear()
+    kernels._cpu_kernels.cache_clear()
+    kernels._gpu_kernels.cache_clear()
 
 
 def test_nobody_goes_round_the_registry():
@@ -48,11 +50,14 @@ def test_the_reference_takes_over_with_one_warning(
     )
     for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
         monkeypatch.delitem(sys.modules, name)
+    # An imported module is also an attribute of its package.
+    monkeypatch.delattr(kernels, "cpu", raising=False)
+    monkeypatch.delattr(kernels, "triton", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(torch.version, "hip", hip)
     with pytest.warns(RuntimeWarning, match=message) as warned:
         found = [kernels.for_device(name) for name in (device, torch.device(device))]
-    assert all(k is complete(reference) for k in found)
+    assert all(k is reference for k in found)
     assert len(warned) == 1
 
 
@@ -86,8 +91,8 @@ def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
         return flow.sample(20, y=asked, random_state=1).astype(int)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "for_device", lambda _: complete(gpu))
-        patch.setattr(kernels, "for_tensor", lambda _: complete(gpu))
+        patch.setattr(kernels, "for_device", lambda _: gpu)
+        patch.setattr(kernels, "for_tensor", lambda _: gpu)
         flow = ImageFlow(**options).fit(images, *y)
         theirs = sampled(flow)
     assert theirs.std() > 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import Geometry, reference
+from sliceflow.kernels import TileGeometry, reference
 
 CUTS = [  # channels, height, width, patch, offset
     (1, 1, 1, 1, (0, 0)),
@@ -23,10 +23,13 @@ LARGE_CUTS = [  # minutes in Triton's interpreter
 ALL_CUTS = [*CUTS, *(pytest.param(cut, marks=pytest.mark.slow) for cut in LARGE_CUTS)]
 
 
-def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
-    """Pictures, a rotation, its geometry, tables, and class offsets."""
+def tiles_of(backend, cut, n, dtype, n_shared=0, n_separate=1):
+    """Pictures, a rotation, its geometry, maps, and class offsets.
+
+    `n_shared` classes shift projections, or `n_separate` ones have their own maps.
+    """
     channels, height, width, patch, offset = cut
-    geometry = Geometry(
+    geometry = TileGeometry(
         (channels, height, width), (min(patch, height), min(patch, width)), offset
     )
     rng = np.random.default_rng(n)
@@ -38,17 +41,17 @@ def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
     )
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
     theta = np.pad(theta, (0, backend.padded_size(geometry.side) - geometry.side))
-    lo = torch.from_numpy((-2.0) + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
-    hi = torch.from_numpy(1.5 + rng.uniform(0, 0.5, n_runs * h)).to(x.device)
+    lo = torch.from_numpy((-2.0) + rng.uniform(0, 0.5, n_separate * h)).to(x.device)
+    hi = torch.from_numpy(1.5 + rng.uniform(0, 0.5, n_separate * h)).to(x.device)
     values = (
-        torch.from_numpy(np.sort(rng.normal(size=(n_runs * h, 65)), axis=1))
+        torch.from_numpy(np.sort(rng.normal(size=(n_separate * h, 65)), axis=1))
         .float()
         .to(x.device)
     )
     shift = (None, None)
-    if n_classes:
-        offsets = torch.from_numpy(rng.normal(size=(h, n_classes))).float().to(x.device)
-        shift = (offsets, (torch.arange(n) % n_classes).to(x.device))
+    if n_shared:
+        offsets = torch.from_numpy(rng.normal(size=(h, n_shared))).float().to(x.device)
+        shift = (offsets, (torch.arange(n) % n_shared).to(x.device))
     return (
         x,
         torch.from_numpy(theta).to(x.device, dtype),
@@ -72,8 +75,8 @@ def dtypes(backend):
 def test_tiles_are_projected_and_lifted(backend, cut):
     for dtype in dtypes(backend):
         x, theta, geometry, _, shift = tiles_of(backend, cut, 40, dtype, 3)
-        columns = torch.arange(39, 0, -3, device=x.device).int()
-        for chosen in ((None, None, None), (columns, *shift)):
+        indices = torch.arange(39, 0, -3, device=x.device).int()
+        for chosen in ((None, None, None), (indices, *shift)):
             z = backend.project_tiles(
                 x, theta.T.contiguous().T, geometry, *chosen
             )  # as QR leaves it
@@ -99,9 +102,9 @@ def test_tiles_are_moved(backend, cut, starts):
     A z that is rounded by 1e-3 moves by up to 1e-2.
     """
     dtype = dtypes(backend)[0]
-    n_classes, n_runs = (3, 1) if starts is None else (0, len(starts) - 1)
+    n_shared, n_separate = (3, 1) if starts is None else (0, len(starts) - 1)
     x, theta, geometry, table, shift = tiles_of(
-        backend, cut, 40, dtype, n_classes, n_runs
+        backend, cut, 40, dtype, n_shared, n_separate
     )
     ours = x.clone()
     theirs = x.clone()
@@ -124,14 +127,14 @@ def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(
 
         monkeypatch.setattr(tiles, "_MAX_LANES_ON_CHIP", 8)
     dtype = dtypes(backend)[0]
-    runs = 1 if starts is None else 2
-    settings = (16, dtype, 2 if starts is None else 0, runs)
+    n_separate = 1 if starts is None else 2
+    settings = (16, dtype, 2 if starts is None else 0, n_separate)
     x, theta, geometry, table, shift = tiles_of(
         backend, (1, 4, 3, 3, (2, 0)), *settings
     )
-    columns = torch.arange(15, 0, -3, device=x.device).int()
-    wanted = reference.project_tiles(x, theta, geometry, columns, *shift)
-    z = backend.project_tiles(x, theta, geometry, columns, *shift)
+    indices = torch.arange(15, 0, -3, device=x.device).int()
+    wanted = reference.project_tiles(x, theta, geometry, indices, *shift)
+    z = backend.project_tiles(x, theta, geometry, indices, *shift)
     assert float((z - wanted).abs().max()) <= 4e-3
     ours = x.clone()
     theirs = x.clone()
@@ -141,11 +144,11 @@ def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(
     assert float((ours - theirs).abs().max()) <= 5e-2
 
 
-def test_a_part_of_the_columns_is_moved_in_place(backend):
+def test_a_part_of_the_pictures_is_moved_in_place(backend):
     for starts in (None, (0, 5, 34)):
-        runs = 1 if starts is None else 2
+        n_separate = 1 if starts is None else 2
         x, theta, geometry, table, _ = tiles_of(
-            backend, CUTS[1], 60, torch.float32, n_runs=runs
+            backend, CUTS[1], 60, torch.float32, n_separate=n_separate
         )
         ours = x.clone()
         theirs = x.clone()
@@ -158,8 +161,8 @@ def test_a_part_of_the_columns_is_moved_in_place(backend):
         assert torch.allclose(ours, theirs, atol=5e-3)
 
 
-def test_more_blocks_of_columns_and_directions_than_one_have_their_places(backend):
-    """Two blocks of directions, two of columns: a tile of 147 values, 150 pictures."""
+def test_more_blocks_of_pictures_and_directions_than_one_have_their_places(backend):
+    """Two blocks of directions, two of pictures: a tile of 147 values, 150 pictures."""
     x, theta, geometry, _, shift = tiles_of(
         backend, (3, 7, 7, 7, (0, 5)), 150, torch.float32, 2
     )

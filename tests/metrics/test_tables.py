@@ -126,6 +126,11 @@ def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng
     gone = train.copy()
     gone[:200, 1:3] = np.nan
     assert rules_kept(train, gone, kinds) == 1, "missing cells break no rule"
+    unknown = train.copy()
+    unknown[:40, 0] = np.nan  # countries of unknown towns differ, and break no rule
+    broken = train.copy()
+    broken[:100, 1] += 1
+    assert rules_kept(unknown, broken, kinds) == 0.75
     group = np.arange(400.0) // 5
     rare = np.column_stack((group, group == 7))  # all of one small group: may be chance
     assert rules_kept(rare, np.column_stack((group, group != 7)), [True, True]) == 1

@@ -10,7 +10,7 @@ import torch
 
 from models import PARTS, full_disk, saved
 from sliceflow.engine.random import Seed
-from sliceflow.models.checkpoints import OtherFitError
+from sliceflow.models.checkpoints import CheckpointMismatchError
 from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
 
@@ -146,12 +146,15 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
 def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
     path = stopped(tmp_path)
     with pytest.raises(
-        OtherFitError, match="is the checkpoint of another fit: n_steps was 4 and is 9"
+        CheckpointMismatchError,
+        match="is the checkpoint of another fit: n_steps was 4 and is 9",
     ):
         fit(tmp_path, n_steps=9)
     assert path.exists()
     stopped(tmp_path / "masked", kind="masked")
-    with pytest.raises(OtherFitError, match="observed was 'top' and is 'left'"):
+    with pytest.raises(
+        CheckpointMismatchError, match="observed was 'top' and is 'left'"
+    ):
         fit(tmp_path / "masked", "masked", observed="left")
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compact import ModelStep, compress_grid
+from sliceflow.engine.compression import ModelStep, compress_grid_at_bends
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -29,7 +29,7 @@ from sliceflow.fields import Array
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import Allowance, check_steps
+from sliceflow.models.limits import check_steps
 from sliceflow.models.saving import SavedHistory
 
 
@@ -62,7 +62,7 @@ def steps(n=8):
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
     low = torch.full((5,), -1.0).double()
     whole = GridMap(low, -low, bent)
-    tables = [KnotMap(knots, values), whole, compress_grid(whole, 9, 1.0)]
+    tables = [KnotMap(knots, values), whole, compress_grid_at_bends(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
     return tuple(
         ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n)
@@ -123,21 +123,17 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
         codec.decode(conditions.LabelCondition, header, {})
 
 
-def test_the_file_is_safetensors_in_frames_of_zstd(path):
-    content = path.read_bytes()
-    with zstandard.ZstdDecompressor().stream_reader(
-        content, read_across_frames=True
-    ) as unzipped:
-        tensors = from_safetensors(unzipped.read())
-    header = msgspec.msgpack.decode(tensors["header"].tobytes())
+def test_the_file_is_safetensors_compressed_by_zstd(path):
+    tensors = from_safetensors(zstandard.decompress(path.read_bytes()))
+    envelope = msgspec.msgpack.decode(tensors["header"].tobytes())
+    assert envelope["format"] == file.FORMAT
+    assert envelope["library"] == sliceflow.__version__
+    assert envelope["kind"] == "Small"
+    header = envelope["header"]
     assert header["class"] == "Small"
     assert header["seed"] == {"class": "Seed", "entropy": 7, "path": ["frame", 3]}
     assert tensors["rows"].shape == (3, 7)
     assert tensors["rows"].dtype == np.float64
-    preamble, _, _ = file.parse(content, Allowance(len(content)))
-    assert preamble.format == file.FORMAT
-    assert preamble.library == sliceflow.__version__
-    assert preamble.kind == "Small"
 
 
 def test_the_same_object_gives_the_same_bytes(path, tmp_path):
@@ -237,8 +233,8 @@ def test_what_is_not_a_model_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("sixteen letters and more")
-    (tmp_path / "huge").write_bytes(file.SKIPPABLE_FRAME + b"\xff\xff\xff\xff")
-    for name in ("pipe", "empty", "text", "huge", "nowhere", "a\0b", "\ud800"):
+    (tmp_path / "empty frame").write_bytes(zstandard.compress(b""))
+    for name in ("pipe", "empty", "text", "empty frame", "nowhere", "a\0b", "\ud800"):
         with pytest.raises(ModelFileError):
             sliceflow.load(f"{tmp_path}/{name}")
 
@@ -281,20 +277,28 @@ def test_labels_nested_too_deep_are_refused(tmp_path):
         load(tmp_path / "x", (conditions.LabelCondition,))
 
 
-def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
+def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):
+    """A few bits of a frame of zstd mean nothing, and are ignored."""
     whole = path.read_bytes()
     rng = random.Random(0)
     damaged = [whole[: rng.randrange(len(whole))] for _ in range(20)]
     bits = [*range(8 * 80), *(rng.randrange(8 * len(whole)) for _ in range(60))]
-    for bit in bits:  # all of the preamble
+    for bit in bits:
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(changed))
     damaged.append(whole + b"x")
+    n_refused = 0
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ModelFileError):
-            load(path, (Small,))
+        try:
+            loaded = load(path, (Small,))
+        except ModelFileError:
+            n_refused += 1
+            continue
+        save(path, loaded)
+        assert path.read_bytes() == whole
+    assert n_refused > 0.95 * len(damaged)
 
 
 # Bombs
@@ -302,7 +306,7 @@ def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
 
 def refused(path, frame, message):
     """Whether a file with this frame is refused, with little memory."""
-    file.write_frame(path, "Small", frame)
+    path.write_bytes(frame)
     tracemalloc.start()
     with pytest.raises(ModelFileError, match=message):
         load(path, (Small,))
@@ -331,7 +335,7 @@ def test_a_frame_of_another_size_than_it_says_is_refused(tmp_path, size):
     frame = bytearray(zstandard.compress(bytes(1000)))
     assert frame[5:7] == (1000 - 256).to_bytes(2, "little")
     frame[5:7] = (size - 256).to_bytes(2, "little")
-    assert refused(tmp_path / "x", bytes(frame), "it is damaged: ")
+    assert refused(tmp_path / "x", bytes(frame), "or is damaged: ")
 
 
 def test_more_than_one_frame_is_refused(tmp_path):
@@ -345,7 +349,7 @@ def test_more_than_one_frame_is_refused(tmp_path):
     [
         (1 << 60, "it has a header of 1152921504606846976 bytes"),
         (1 << 24, "its parts take"),
-        (40, "it is damaged: "),
+        (40, "or is damaged: "),
     ],
 )
 def test_safetensors_with_a_wrong_header_are_refused(tmp_path, size, message):
@@ -357,7 +361,7 @@ def test_arrays_that_claim_more_than_there_is_are_refused(tmp_path):
     text = b'{"header":{"dtype":"F64","shape":[4294967296,4294967296],'
     text += b'"data_offsets":[0,8]}}'
     tensors = len(text).to_bytes(8, "little") + text + bytes(8)
-    assert refused(tmp_path / "x", zstandard.compress(tensors), "it is damaged: ")
+    assert refused(tmp_path / "x", zstandard.compress(tensors), "or is damaged: ")
 
 
 def test_types_that_numpy_does_not_have_are_refused(tmp_path):

@@ -171,13 +171,13 @@ def test_changed_files_are_refused_or_draw_numbers(
     fitted(kind).save(path)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     content = path.read_bytes()
-    preamble, header, arrays = file.parse(content, limits.Allowance(len(content)))
+    kind_name, header, arrays = file.parse(content, limits.MemoryBudget(len(content)))
     for i in range(n):
         if i % 2:
             tree = change_header(msgspec.msgpack.decode(header), rng)
-            file.write(path, preamble.kind, msgspec.msgpack.encode(tree), arrays)
+            file.write(path, kind_name, msgspec.msgpack.encode(tree), arrays)
         else:
-            file.write(path, preamble.kind, header, change_arrays(arrays, rng))
+            file.write(path, kind_name, header, change_arrays(arrays, rng))
         try:
             loaded = sliceflow.load(path, device="cpu")
         except ModelFileError:
@@ -212,11 +212,11 @@ def test_a_model_loaded_on_a_gpu_draws_what_the_fitted_one_draws(kind, tmp_path)
 
 def test_a_model_of_usual_fits_may_take_its_memory():
     """That of 9,000 faces takes 18 times its file. A bomb takes far more."""
-    limits.Allowance(61_200_000).take(1_090_669_744)
+    limits.MemoryBudget(61_200_000).take(1_090_669_744)
     with pytest.raises(
         ValueError, match="if you trust the file, load it with max_memory="
     ):
-        limits.Allowance(61_200_000).take(1_000 * 61_200_000)
+        limits.MemoryBudget(61_200_000).take(1_000 * 61_200_000)
 
 
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):

@@ -57,7 +57,7 @@ def test_scores_of_a_heavy_tail_are_a_gaussians_and_keep_the_order():
 def test_a_ridge_regression_has_the_penalty_of_the_least_error_of_rows_left_out(
     n, monkeypatch
 ):
-    monkeypatch.setattr(features, "_MAX_NUMBERS", 1_000)  # in several blocks
+    monkeypatch.setattr(features, "_MAX_VALUES", 1_000)  # in several blocks
     y = Seed(0).normal(n, 6) + 100
     x = y.square().sum(1, keepdim=True).sqrt() + 5 * Seed(1).normal(n, 1)
     targets = standardized_moments(x)

@@ -159,10 +159,10 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
     y0 = [[0.0], [0.0], [1.0]]
     whole = found.sample(y0, 40, Seed(7))[0]
     # A condition at a time,
-    monkeypatch.setattr(local, "_MAX_NUMBERS", local.N_NOISE_ROWS * 2 * 40)
+    monkeypatch.setattr(local, "_MAX_VALUES", local.N_NOISE_ROWS * 2 * 40)
     assert torch.allclose(found.sample(y0, 40, Seed(7))[0], whole, atol=1e-8)
     # and eight of its draws.
-    monkeypatch.setattr(local, "_MAX_NUMBERS", local.N_NOISE_ROWS * 2 * 8)
+    monkeypatch.setattr(local, "_MAX_VALUES", local.N_NOISE_ROWS * 2 * 8)
     assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
 
 

@@ -66,7 +66,7 @@ def test_neighbours_have_like_conditions_and_parts_in_memory_change_no_bit(monke
     (group,) = find_class_neighbours(x, codes, 10)
     assert (codes[group.neighbours] == codes[:, None]).all()
     whole = group.draw(1.0, 3, Seed(0))
-    monkeypatch.setattr(smoothing, "_MAX_NUMBERS", 100)
+    monkeypatch.setattr(smoothing, "_MAX_VALUES", 100)
     assert torch.allclose(group.draw(1.0, 3, Seed(0)), whole, atol=1e-12)
 
 

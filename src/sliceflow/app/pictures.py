@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.server import JsonObject, Request
 from sliceflow.errors import DataError, HintedError, ParameterError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # What fits on the page.
 _MAX_SAMPLES = 100
-_N_FRAMES = 32  # of a sample on its way
+_N_FRAMES = 32  # of the film that shows a sample on its way
 _N_NEIGHBOURS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
@@ -46,7 +47,7 @@ def class_named(
     return classes[label]
 
 
-def as_bytes(pictures: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+def as_bytes(pictures: NDArray[Any], n_pixel_values: int | None) -> NDArray[np.uint8]:
     """Pictures (…, h, w[, c]) as bytes from 0 to 255.
 
     Floats are from 0 to 1; whole pixels are below `n_pixel_values`.
@@ -58,7 +59,7 @@ def as_bytes(pictures: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
     return np.asarray(scaled.clip(0, 255).astype(np.uint8))
 
 
-def as_image(pixels: np.ndarray) -> Image:
+def as_image(pixels: NDArray[Any]) -> Image:
     """Bytes (h, w) or (h, w, c) as a picture of Pillow, one pixel for one pixel."""
     from PIL import Image
 
@@ -129,19 +130,19 @@ class _SampleRequest:
         self.seed = request.seed
 
 
-_Answer = Callable[["Gallery", Request, OpenRun], JsonObject]
+_Handler = Callable[["Gallery", Request, OpenRun], JsonObject]
 
 
-def _with_open_run(answer: _Answer) -> Callable[[Gallery, Request], JsonObject]:
+def _with_open_run(handler: _Handler) -> Callable[[Gallery, Request], JsonObject]:
     """Answer one request at a time, with the run open that it names."""
 
-    @wraps(answer)
-    def answer_alone(self: Gallery, request: Request) -> JsonObject:
+    @wraps(handler)
+    def handle_alone(self: Gallery, request: Request) -> JsonObject:
         with self.lock:
             run = self.open(request.integer("run", len(self.runs) - 1))
-            return answer(self, request, run)
+            return handler(self, request, run)
 
-    return answer_alone
+    return handle_alone
 
 
 class Gallery:
@@ -156,7 +157,7 @@ class Gallery:
     def __init__(
         self,
         runs: Sequence[Run],
-        read_pictures: Callable[[Path, Layout], np.ndarray],
+        read_pictures: Callable[[Path, Layout], NDArray[Any]],
     ) -> None:
         self.runs = runs
         self.lock = threading.RLock()
@@ -195,11 +196,13 @@ class Gallery:
         if run.model.observed is not None:
             observed = as_mask(run.model.observed, run.layout).astype(int).tolist()
         examples: list[str] = []
-        data = run.train if run.test is None else run.test
+        data = run.train
+        if run.test is not None:
+            data = run.test
         if data is not None:
             n = min(len(data.x), _N_EXAMPLES)
-            spread = np.linspace(0, len(data.x) - 1, n).astype(int)
-            examples = run.as_addresses(data.x[spread])
+            evenly_spaced = np.linspace(0, len(data.x) - 1, n).astype(int)
+            examples = run.as_addresses(data.x[evenly_spaced])
         return {
             "width": run.layout.width,
             "height": run.layout.height,
@@ -272,7 +275,7 @@ class Gallery:
             raise DataError(f"{run.name} {error.fact}", hint) from error
         return {"pictures": run.as_addresses(completions[0])}
 
-    def _decode(self, body: bytes, layout: Layout) -> np.ndarray:
+    def _decode(self, body: bytes, layout: Layout) -> NDArray[Any]:
         """A picture (1, h, w[, c]), read as the command line reads files."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "picture")
@@ -280,7 +283,9 @@ class Gallery:
             try:
                 return self._read_pictures(file, layout)
             except Exception as error:
-                fact = error.fact if isinstance(error, HintedError) else str(error)
+                fact = str(error)
+                if isinstance(error, HintedError):
+                    fact = error.fact
                 # The page does not show where on this computer the file was.
                 fact = fact.replace(str(file), "the picture")
                 raise DataError(fact) from error

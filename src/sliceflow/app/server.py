@@ -58,9 +58,9 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a route gets: the words behind the question mark, and the body."""
+    """What a route gets: the query behind the question mark, and the body."""
 
-    words: Mapping[str, str]
+    query: Mapping[str, str]
     body: bytes
 
     @property
@@ -72,8 +72,11 @@ class Request:
         return value
 
     def integer(self, name: str, maximum: int, minimum: int = 0) -> int:
-        """A whole number of the words, or of the body; text such as "3" is one."""
-        value = self.words[name] if name in self.words else self.json.get(name)
+        """A whole number of the query, or of the body; text such as "3" is one."""
+        if name in self.query:
+            value: Any = self.query[name]
+        else:
+            value = self.json.get(name)
         number = _as_integer(value)
         if number is None:
             raise ValueError(f"{name} is not a whole number")
@@ -92,13 +95,16 @@ def _as_integer(value: Any) -> int | None:
         return None
     try:
         number = int(value)
-        return number if number == float(value) else None
+        is_whole = number == float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    if not is_whole:
+        return None
+    return number
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Bytes of some type; `policy` is the Content-Security-Policy of the page."""
 
     body: bytes
@@ -108,14 +114,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Route:
-    """What answers a request; a dict is sent as JSON."""
+    """The handler of a request; a dict that it returns is sent as JSON."""
 
-    answer: Callable[[Request], Answer | JsonObject]
+    handler: Callable[[Request], Response | JsonObject]
     is_post: bool = True
     limit: int = JSON_LIMIT  # bytes of the body
 
 
-def _read_files() -> dict[str, Answer]:
+def _read_files() -> dict[str, Response]:
     """The files of the page by name; the page itself has the name ""."""
     # The tab Points is the page of docs/play, which works without a server.
     play_folder = _APP_FOLDER / "play"  # as it is installed
@@ -126,13 +132,13 @@ def _read_files() -> dict[str, Answer]:
     paths += [page_folder / name for name in _PAGE_FILES]
     files = {}
     for path in paths:
-        files[path.name] = Answer(path.read_bytes(), _CONTENT_TYPES[path.suffix])
+        files[path.name] = Response(path.read_bytes(), _CONTENT_TYPES[path.suffix])
     play_page = (play_folder / "index.html").read_text(encoding="utf-8")
     _, _, behind = play_page.partition("<!-- points: begin -->")
     points, _, _ = behind.partition("<!-- points: end -->")
     page = (page_folder / "index.html").read_text(encoding="utf-8")
     page = page.replace("<!-- points -->", points)
-    files[""] = Answer(page.encode(), "text/html")
+    files[""] = Response(page.encode(), "text/html")
     return files
 
 
@@ -233,8 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request, with the error if there is one."""
         try:
             self._check_sender(is_post)
-            answer = self._find_answer(is_post)
-            self._send(HTTPStatus.OK, answer)
+            response = self._find_response(is_post)
+            self._send(HTTPStatus.OK, response)
         except _RefusedError as error:
             self.close_connection = True  # whatever comes is not read
             self._send(error.status, {"error": error.reason, "hint": ""})
@@ -272,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         token, _, name = path.partition("/")
         return token, unquote(name)
 
-    def _find_answer(self, is_post: bool) -> Answer | JsonObject:
+    def _find_response(self, is_post: bool) -> Response | JsonObject:
         """A file of the page, or what a route answers."""
         _, name = self._token_and_name()
         if not is_post and name in self.server.files:
@@ -285,10 +291,12 @@ class _Handler(BaseHTTPRequestHandler):
         if route.is_post != is_post:
             reason = "this is not how to ask for it"
             raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, reason)
-        body = self._read_body(route.limit) if is_post else b""
-        query = parse_qs(urlsplit(self.path).query)
-        words = {key: values[-1] for key, values in query.items()}
-        return route.answer(Request(words, body))
+        body = b""
+        if is_post:
+            body = self._read_body(route.limit)
+        all_values = parse_qs(urlsplit(self.path).query)
+        query = {key: values[-1] for key, values in all_values.items()}
+        return route.handler(Request(query, body))
 
     def _read_body(self, limit: int) -> bytes:
         """All of the body, whose length must be known: half a table looks like one."""
@@ -312,21 +320,21 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(HTTPStatus.BAD_REQUEST, reason)
         return body
 
-    def _send(self, status: HTTPStatus, answer: Answer | JsonObject) -> None:
-        """Send an answer with its headers."""
-        if isinstance(answer, dict):
-            text = json.dumps(answer, allow_nan=False)
-            answer = Answer(text.encode(), "application/json")
+    def _send(self, status: HTTPStatus, response: Response | JsonObject) -> None:
+        """Send a response with its headers."""
+        if isinstance(response, dict):
+            text = json.dumps(response, allow_nan=False)
+            response = Response(text.encode(), "application/json")
         self.send_response(status)
-        self.send_header("Content-Type", f"{answer.content_type}; charset=utf-8")
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Content-Security-Policy", answer.policy)
+        self.send_header("Content-Type", f"{response.content_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(response.body)))
+        self.send_header("Content-Security-Policy", response.policy)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(answer.body)
+        self.wfile.write(response.body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: the terminal shows the address only."""

@@ -18,7 +18,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from sliceflow.app.server import Answer, JsonObject, Request, describe_error
+from sliceflow.app.server import JsonObject, Request, Response, describe_error
 from sliceflow.errors import DataError
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".xlsx")
@@ -105,7 +105,7 @@ class TableTab:
 
     def upload(self, request: Request) -> JsonObject:
         """Have a file read, or wait its turn. Of its name only the ending is used."""
-        path = request.words.get("name", "").replace("\\", "/")
+        path = request.query.get("name", "").replace("\\", "/")
         name = PurePath(path).name[:_MAX_NAME_LENGTH]
         if PurePath(name).suffix.lower() not in _ENDINGS:
             fact = f"{name or 'the file'} is not a table"
@@ -142,20 +142,20 @@ class TableTab:
                 self._state = self._idle_state() | {"note": "Cancelled."}
             return self.status()
 
-    def samples(self, request: Request) -> Answer:
+    def samples(self, request: Request) -> Response:
         """New rows of the fitted model, as CSV."""
         n = request.integer("n", _MAX_ROWS, minimum=1)
         given = dict(request.json.get("given") or {})
         texts = {str(name): str(value) for name, value in given.items()}
         return self._ask("sample", n, request.seed, texts)
 
-    def imputed(self, request: Request) -> Answer:
+    def imputed(self, request: Request) -> Response:
         """The table with its missing cells filled, as CSV."""
         return self._ask("impute", request.seed)
 
-    def report(self, request: Request) -> Answer:
+    def report(self, request: Request) -> Response:
         """The report of the last fit."""
-        return Answer(self._report.encode(), "text/html", _REPORT_POLICY)
+        return Response(self._report.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
         """End the process, and remove its files."""
@@ -163,7 +163,7 @@ class TableTab:
             self._end()
             self._folder.cleanup()
 
-    def _ask(self, job: str, *arguments: object) -> Answer:
+    def _ask(self, job: str, *arguments: object) -> Response:
         """Have the process do a job, and wait for its answer."""
         with self._lock:
             if self.status()["state"] != "fitted":
@@ -177,7 +177,7 @@ class TableTab:
                 raise ValueError(self._state["error"]) from None
         if kind == "error":
             raise ValueError(value)
-        return Answer(value, "text/csv")
+        return Response(value, "text/csv")
 
     def _begin(self, state: JsonObject, job: str, *arguments: object) -> None:
         """Have the process begin a job, which `_receive` hears of later."""
@@ -269,9 +269,8 @@ def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
     name of the job and the result, or "error" and a text. "read again" restores the
     table after a cancelled fit; nobody waits for its answer.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C ends the server, which ends us
+    # Ctrl-C ends the server, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     work = make_work()
     path = os.devnull
     while True:

@@ -180,7 +180,7 @@ def _read_table(settings: Settings) -> Data:
 
     path = Path(settings.source).expanduser()
     file = read_file(path, settings.missing or ())
-    names = [str(column) for column in file.frame.columns]
+    names = [str(column) for column in file.df.columns]
     kinds = parse_kinds(settings.column, settings.drop) or {}
     named_by_flags = list(kinds)
     if settings.target:
@@ -189,13 +189,13 @@ def _read_table(settings: Settings) -> Data:
         if name not in names:
             fact = f"{settings.source} has no column {name!r}"
             raise UsageError(fact, did_you_mean(name, names))
-    free_text = find_free_text(file.frame, kinds)
+    free_text = find_free_text(file.df, kinds)
     notes = [note.where + note.fact for note in file.notes]
     notes += [note_free_text(name) for name in free_text]
     return Data(
         path.stem,
         TABLE,
-        file.frame,
+        file.df,
         notes=tuple(notes),
         dialect=file.dialect,
         free_text=tuple(free_text),

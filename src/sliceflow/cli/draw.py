@@ -258,21 +258,21 @@ def impute(
     from sliceflow.spaces.tables.files import read_file
 
     file = read_file(table, missing or ())
-    frame = file.frame
+    df = file.df
     for note in file.notes:
         print_note(note.where + note.fact)
     if run is None:
-        model = _fit_table(frame, kinds, seed)
+        model = _fit_table(df, kinds, seed)
     else:
         model = _load_table_model(run)
     with rows_of_a_file():
-        filled = model.impute(frame, n=n, random_state=seed)
-    tables = [filled] if n == 1 else filled
+        filled = model.impute(df, n=n, random_state=seed)
+    tables = filled if isinstance(filled, list) else [filled]
     for path, filled_table in zip(paths, tables, strict=True):
         write_or_print(filled_table, path, file.dialect)
     if is_stdout(out):
         return None
-    n_missing = int(frame.isna().sum().sum())
+    n_missing = int(df.isna().sum().sum())
     n_empty = int(tables[0].isna().sum().sum())
     n_filled = n_missing - n_empty
     names = [str(path) for path in paths]
@@ -320,16 +320,16 @@ def _paths_of_tables(out: Path, n: int) -> list[Path]:
     return [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
 
 
-def _fit_table(frame: Any, kinds: dict[str, str], seed: int) -> TableFlow:
+def _fit_table(df: Any, kinds: dict[str, str], seed: int) -> TableFlow:
     """A model of the table itself, without its columns of free text."""
     from sliceflow import TableFlow
 
-    free_text = find_free_text(frame, kinds)
+    free_text = find_free_text(df, kinds)
     for name in free_text:
         print_note(note_free_text(name))
     kinds = kinds | dict.fromkeys(free_text, "drop")
-    with rows_of_a_file(), all_problems(frame, kinds):
-        return TableFlow(columns=kinds, random_state=seed).fit(frame)
+    with rows_of_a_file(), all_problems(df, kinds):
+        return TableFlow(columns=kinds, random_state=seed).fit(df)
 
 
 def _load_table_model(run: Path) -> TableFlow:

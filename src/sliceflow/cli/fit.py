@@ -175,6 +175,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
+    prepared: PreparedFit[Any, Any]
     if isinstance(estimator, FlowEstimator):
         prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:
@@ -316,12 +317,12 @@ def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
     """The error that ended a fit, with what to do about it, where that is known."""
-    from sliceflow.models.checkpoints import FitInterrupted, OtherFitError
+    from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
     from sliceflow.models.ranks import LostRankError
 
     if isinstance(error, LostRankError):
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")
-    if isinstance(error, OtherFitError):
+    if isinstance(error, CheckpointMismatchError):
         return CommandError(error.fact, "--force starts again, without the checkpoint")
     if isinstance(error, OSError) and folder.has_checkpoint:
         failure = as_command_error(error, ())

@@ -36,16 +36,16 @@ class Problem(NamedTuple):
     flags: list[str]
 
 
-def find_free_text(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
+def find_free_text(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
     """The names of columns that hold free text, of which no kind is given."""
     names = []
-    for place, name in enumerate(frame.columns):
-        cells = frame.iloc[:, place]
+    for place, name in enumerate(df.columns):
+        cells = df.iloc[:, place]
         if str(name) in kinds or column_kind(cells) not in ("object", "text"):
             continue
         if not _may_be_free_text(cells):
             continue
-        error = _error_of_column(frame, place, None)
+        error = _error_of_column(df, place, None)
         if error is not None and "drop" in error.suggested_kinds:
             names.append(str(name))
     return names
@@ -66,7 +66,7 @@ def note_free_text(name: str) -> str:
 
 
 @contextmanager
-def all_problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
+def all_problems(df: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
     """Turn the error about one column into a report on all columns.
 
     `kinds` are those that the flags give.
@@ -74,7 +74,7 @@ def all_problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None
     try:
         yield
     except DataError as error:
-        problems = find_problems(frame, kinds)
+        problems = find_problems(df, kinds)
         if not problems:
             raise
         facts = [problem.fact for problem in problems]
@@ -88,27 +88,27 @@ def all_problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None
         raise CommandError(text, f"fix the cells, or run: {command}") from error
 
 
-def find_problems(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Problem]:
+def find_problems(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[Problem]:
     """What is wrong with each column, with the flags that avoid it."""
     problems = []
-    for place, name in enumerate(frame.columns):
+    for place, name in enumerate(df.columns):
         kind = kinds.get(str(name))
-        error = _error_of_column(frame, place, kind)
+        error = _error_of_column(df, place, kind)
         if error is not None:
-            flags = _helpful_flags(frame.iloc[:, place], error)
+            flags = _helpful_flags(df.iloc[:, place], error)
             problems.append(Problem(fact_in_file(error), flags))
     return problems
 
 
 def _error_of_column(
-    frame: pd.DataFrame, place: int, kind: str | None
+    df: pd.DataFrame, place: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
     from sliceflow.spaces.tables import cells, columns
 
-    all_rows = np.arange(len(frame))
+    all_rows = np.arange(len(df))
     try:
-        encoded = cells.encode_column(frame.iloc[:, place], frame.columns[place])
+        encoded = cells.encode_column(df.iloc[:, place], df.columns[place])
         columns.infer_column(encoded, all_rows, kind)
     except DataError as error:
         return error

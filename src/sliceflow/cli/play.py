@@ -115,7 +115,7 @@ class TableWork:
     """What the process of the tab Table does: the pipeline of ``sliceflow fit``."""
 
     def __init__(self) -> None:
-        self._frame: Any = None
+        self._df: Any = None
         self._dialect = Dialect()
         self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. What is missing is said then.
@@ -127,14 +127,14 @@ class TableWork:
         from sliceflow.spaces.tables.files import read_file
 
         file = read_file(path)
-        self._frame = file.frame
+        self._df = file.df
         self._dialect = file.dialect
-        columns = describe_columns(self._frame)
+        columns = describe_columns(self._df)
         for note in file.notes:
             for column in columns:
                 if column["column"] == str(note.column):
                     column["note"] = f"{note.fact}; {column['note']}"
-        return {"columns": columns, "rows": len(self._frame)}
+        return {"columns": columns, "rows": len(self._df)}
 
     def fit(
         self,
@@ -153,12 +153,12 @@ class TableWork:
         started_at = time.monotonic()
         set_stage(1)
         try:
-            model = make_table_flow(settings).fit(self._frame)
+            model = make_table_flow(settings).fit(self._df)
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = Data(PurePath(name).stem, TABLE, self._frame)
+        whole = Data(PurePath(name).stem, TABLE, self._df)
         train, test = hold_out(whole, settings.holdout)
         samples = evaluate.draw_samples(model, settings, train, test)
         set_stage(3)
@@ -185,7 +185,7 @@ class TableWork:
         """The table with its missing cells filled, as CSV."""
         from sliceflow.spaces.tables.files import as_csv
 
-        filled = self._fitted_model().impute(self._frame, random_state=seed)
+        filled = self._fitted_model().impute(self._df, random_state=seed)
         return as_csv(filled, self._dialect)
 
     def _fitted_model(self) -> TableFlow:
@@ -200,7 +200,7 @@ def _as_page_error(error: DataError) -> CommandError:
     return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
 
 
-def describe_columns(frame: Any) -> list[JsonObject]:
+def describe_columns(df: Any) -> list[JsonObject]:
     """What every column was understood as.
 
     A column that cannot be used is to be left out, and its note says why.
@@ -208,8 +208,8 @@ def describe_columns(frame: Any) -> list[JsonObject]:
     from sliceflow.spaces.tables import cells, columns
 
     described = []
-    distinct_rows = np.flatnonzero(~frame.duplicated().to_numpy())
-    for column in cells.read_frame(frame).columns:
+    distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())
+    for column in cells.read_dataframe(df).columns:
         try:
             described.append(columns.infer_column(column, distinct_rows).describe())
         except ValueError as error:
@@ -233,10 +233,10 @@ def example_table() -> tuple[str, bytes]:
 
     wine = load_wine(as_frame=True)
     names = {0: "Barolo", 1: "Grignolino", 2: "Barbera"}
-    frame = wine["data"].iloc[:, :6].round(2)
-    frame.insert(0, "kind", wine["target"].map(names))
-    frame.loc[::15, "magnesium"] = np.nan
-    text: str = frame.to_csv(index=False)
+    df = wine["data"].iloc[:, :6].round(2)
+    df.insert(0, "kind", wine["target"].map(names))
+    df.loc[::15, "magnesium"] = np.nan
+    text: str = df.to_csv(index=False)
     return "wine.csv", text.encode()
 
 

@@ -47,13 +47,13 @@ class ColumnEvent(Protocol):
 
 
 class PlannedStage(Protocol):
-    """A planned stage of pictures: steps at a resolution of h×w pixels."""
+    """A planned stage of pictures: steps at a resolution of height×width pixels."""
 
     @property
-    def h(self) -> int: ...
+    def height(self) -> int: ...
 
     @property
-    def w(self) -> int: ...
+    def width(self) -> int: ...
 
     @property
     def n_steps(self) -> int: ...
@@ -79,7 +79,9 @@ class Clock:
     """
 
     def __init__(self, stages: Sequence[PlannedStage] = ()) -> None:
-        self._costs = [_COST_OF_ANY_STEP + stage.h * stage.w for stage in stages]
+        self._costs = [
+            _COST_OF_ANY_STEP + stage.height * stage.width for stage in stages
+        ]
         self._work_before = [0]  # of each stage, and at last all work
         for cost, stage in zip(self._costs, stages, strict=True):
             self._work_before.append(self._work_before[-1] + cost * stage.n_steps)

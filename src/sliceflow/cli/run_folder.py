@@ -234,16 +234,16 @@ def is_stdout(path: Path) -> bool:
     return str(path) == "-"
 
 
-def write_or_print(frame: Any, path: Path, dialect: Dialect | None) -> None:
+def write_or_print(df: Any, path: Path, dialect: Dialect | None) -> None:
     """Write a table to a file, or to stdout, as the text file that was read is."""
     from sliceflow.spaces.tables.files import as_csv, write_table
 
     if not is_stdout(path):
-        write_table(frame, path, dialect)
+        write_table(df, path, dialect)
         return
     if dialect is None:
         dialect = Dialect()
-    text = as_csv(frame, dialect).decode(dialect.encoding)
+    text = as_csv(df, dialect).decode(dialect.encoding)
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.datasets import arrays, cifar, folders, sets
 from sliceflow.datasets.errors import (
@@ -36,7 +38,7 @@ _NAMES = ("digits", *sets.SETS)
 _FACE_SIZE = 64
 # Of scikit-learn's 1797 digits, this many are the test set.
 _DIGITS_TEST_SIZE = 500
-# Pixel values of arrays by their type: as many as it has, but no more than a byte has.
+# The number of pixel values of arrays of these types. All others have 256.
 _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
 
 
@@ -44,8 +46,8 @@ _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
 class Pictures:
     """Pictures as stored, and their labels."""
 
-    images: np.ndarray  # (n, h, w[, c])
-    labels: np.ndarray | None  # (n,)
+    images: NDArray[Any]  # (n, h, w[, c])
+    labels: NDArray[Any] | None  # (n,)
     n_pixel_values: int  # whole pixels are 0 to n_pixel_values - 1
     name: str
 

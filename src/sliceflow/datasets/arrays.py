@@ -9,11 +9,13 @@ import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Ints
 from sliceflow.datasets.errors import DatasetError, reading
 
 # No more than this many bytes come from one compressed byte: the limit of deflate, and
@@ -24,7 +26,7 @@ _MAX_HEADER_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def read(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """The pictures in an .npy or .npz file, and the labels if it has any."""
     with reading(path):
         if path.suffix == ".npy":
@@ -49,7 +51,7 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     return images, labels
 
 
-def _pictures_among(arrays: dict[str, np.ndarray], path: Path) -> np.ndarray:
+def _pictures_among(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[Any]:
     """The array that is named `images` or `x`, or the only one."""
     for key in ("images", "x"):
         if key in arrays:
@@ -60,13 +62,13 @@ def _pictures_among(arrays: dict[str, np.ndarray], path: Path) -> np.ndarray:
     return next(iter(arrays.values()))
 
 
-def _read_npy(path: Path) -> dict[str, np.ndarray]:
+def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
     """The array of an .npy file, as if it was named `images`."""
     with path.open("rb") as stream:
         return {"images": _read_array(stream, path.stat().st_size)}
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by their names."""
     arrays = {}
     with zipfile.ZipFile(path) as archive:
@@ -78,7 +80,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
+def _read_array(stream: IO[bytes], size: int) -> NDArray[Any]:
     """An array in numpy's format; its header must not promise more than `size`."""
     header = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
     if npy.read_magic(header) == (1, 0):
@@ -95,7 +97,7 @@ def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
     return np.asarray(npy.read_array(stream, allow_pickle=False))
 
 
-def read_idx(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+def read_idx(files: Sequence[Path]) -> tuple[NDArray[np.uint8], Ints]:
     """Pictures and labels from two idx files."""
     image_file, label_file = files
     images = _read_idx_file(image_file, n_axes=3)
@@ -106,7 +108,7 @@ def read_idx(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     return images, labels.astype(np.int64)
 
 
-def _read_idx_file(file: Path, n_axes: int) -> np.ndarray:
+def _read_idx_file(file: Path, n_axes: int) -> NDArray[np.uint8]:
     """The bytes of an idx file, gzipped or not.
 
     It begins with 00 00 08 and the number of axes, the sizes as big-endian uint32.

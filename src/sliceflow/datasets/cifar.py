@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Ints
 from sliceflow.datasets.errors import DatasetError, reading
 
 # A picture is a red, a green and a blue plane of 32×32 bytes.
@@ -30,7 +32,7 @@ _ALLOWED_CALLS = (
 )
 
 
-def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+def read(files: Sequence[Path]) -> tuple[NDArray[np.uint8], Ints]:
     """Pictures (n, 32, 32, 3) and labels (n,) of all batches."""
     batches = []
     labels = []
@@ -53,7 +55,7 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     return images, np.concatenate(labels)
 
 
-def _read_binary(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_binary(file: Path) -> tuple[NDArray[np.uint8], Ints]:
     """Pictures (n, 3072) and labels (n,) of a binary batch."""
     size = file.stat().st_size
     if size % _RECORD_BYTES:
@@ -88,7 +90,7 @@ class _Unpickler(pickle.Unpickler):
         return _Record
 
 
-def _read_pickle(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_pickle(file: Path) -> tuple[NDArray[np.uint8], Ints]:
     """Pictures (n, 3072) and labels (n,) of a pickled batch."""
     content = file.read_bytes()
     _require_small_memo(content)
@@ -114,7 +116,7 @@ def _require_small_memo(content: bytes) -> None:
             raise pickle.UnpicklingError(f"its pickle has a memo index of {arg}")
 
 
-def _as_array(record: _Record) -> np.ndarray:
+def _as_array(record: _Record) -> NDArray[np.uint8]:
     """The array of bytes that a recorded call would have made."""
     if record.state:
         _, shape, dtype, is_fortran, raw = record.state

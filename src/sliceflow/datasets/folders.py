@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.datasets.errors import (
     BrokenPictureError,
@@ -33,7 +34,7 @@ _MAX_NAMED = 3
 
 def read(
     path: Path, size: int | None, skip_broken: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[NDArray[np.uint8], NDArray[np.str_] | None]:
     """The pictures in a folder, or in its subfolders, whose names are the labels.
 
     With a `size`, the middle square of each, resized to this side.
@@ -78,7 +79,7 @@ def _picture_files(folder: Path) -> list[Path]:
 
 def _decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
-) -> tuple[np.ndarray, list[Path]]:
+) -> tuple[NDArray[np.uint8], list[Path]]:
     """The pictures that can be read, grey if all are, and their files."""
     images = np.empty(0, np.uint8)
     decoded: list[Path] = []
@@ -109,7 +110,7 @@ def _decode_all(
     return images[: len(decoded)], decoded
 
 
-def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
+def _decode(file: Path, fit: Callable[[Image], Image]) -> NDArray[np.uint8]:
     """The pixels of one picture; a `BrokenPictureError` if it cannot be read."""
     try:
         image = upright(file)
@@ -186,7 +187,7 @@ def _middle_square(image: Image, side: float, size: int) -> Image:
 
 def read_faces(
     files: Sequence[Path], split: str, size: int, skip_broken: bool
-) -> np.ndarray:
+) -> NDArray[np.uint8]:
     """CelebA's faces of a published split, size×size.
 
     The usual square, 140×140 of 178×218, in proportion if pictures are smaller.

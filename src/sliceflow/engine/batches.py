@@ -1,12 +1,12 @@
 """Batches: which particles and data a step is fitted to.
 
-A map fitted to some tens of thousands of columns is nearly as good as one fitted to all
-of them, and it moves all particles. The columns are divided once into batches that take
-turns. In every batch each condition has as many data as particles: a surplus of one
-class would be transported across the gap to another.
+A map fitted to some tens of thousands of points is nearly as good as one fitted to all
+of them, and it moves all particles. The particles and the data are divided once into
+batches that take turns. In every batch each condition has as many data as particles: a
+surplus of one class would be transported across the gap to another.
 
-Most batches are contiguous columns, which a GPU reads at full speed. So particles must
-be in random order, and data in the `order` that `divide` returns.
+Most batches are slices of the points, which a GPU reads at full speed. So particles
+must be in random order, and data in the `order` that `make_batches` returns.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-# So many times a batch of labelled particles is paired with different data, before the
-# pairs repeat. Every round stores the indices of its columns, so more take more memory.
-_ROUNDS = 4
-# Batches of more columns than this have a multiple of `_ALIGNMENT` columns, because a
-# GPU reads aligned addresses faster. In small batches that would leave out too many.
+# A batch of labelled particles is paired with this many different batches of data,
+# before the pairs repeat. The indices of the data of each pair are stored, so that more
+# pairs take more memory.
+_PAIRS_PER_BATCH = 4
+# Batches of more points than this have a multiple of `_ALIGNMENT` points, because a GPU
+# reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
 
@@ -40,34 +41,42 @@ _ALIGNMENT = 16
 class Batch:
     """What one step is fitted to."""
 
-    particles: Indices = None  # columns of the particles; None is all of them
-    data: Indices = None  # columns of the data; None is all of them
-    weights: Tensor | None = None  # of these data; None if all count alike
-    # The slices of the classes in these particles and in these data, if every class has
-    # its own maps.
+    particles: Indices = None  # which particles; None is all of them
+    data: Indices = None  # which data; None is all of them
+    weights: Tensor | None = None  # (n,) of these n data; None if all count alike
+    # The classes among these particles, and among these data, if each class has its own
+    # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    codes: Tensor | None = None  # conditions of all data
+    codes: Tensor | None = None  # conditions (N,) or (N, l) of all data
 
 
-ALL_COLUMNS = Batch()
+ALL_POINTS = Batch()
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of successive steps, which take turns."""
+    """The batches of successive steps, which take turns.
 
-    # The columns of each batch; None if all columns are used every time.
+    Batch number b has particles[b % len(particles)], data[b % len(data)] and
+    class_slices[b % len(class_slices)]; the three lists may differ in length.
+    """
+
+    # The points of each batch; None if all points are used every time.
     particles: Sequence[Indices] | None = None
     data: Sequence[Indices] | None = None
-    # The order that the data's columns must be brought into; None leaves them.
+    # The order (N,) that the data must be brought into; None leaves them as they are.
     order: Tensor | None = None
-    # The weights of the data that are used, if these are the same in all batches.
+    # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
-    # The slices of the classes in each batch, if every class has its own maps.
+    # The classes among the particles and data of each batch, if each class has its own
+    # maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
     def batch(self, steps_before: int, codes: Tensor | None = None) -> Batch:
-        """The batch of the step after `steps_before`; `codes` are those of all data."""
+        """The batch of the step after `steps_before` steps.
+
+        `codes` are the conditions of all data.
+        """
         particles: Indices = None
         data: Indices = None
         class_slices = None
@@ -104,7 +113,7 @@ class Target:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._data(step)
         batch = self.batches.batch(step.steps_before, data.y)
-        if step.flow.per_class and batch.class_slices is None:  # all columns
+        if step.flow.per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
             slices_q = data.class_slices
             assert slices_p is not None, "particles with maps per class have slices"
@@ -123,7 +132,7 @@ class Target:
         return self._drawn[1]
 
 
-def divide(
+def make_batches(
     m: int,
     n: int,
     max_samples: int | None,
@@ -155,13 +164,13 @@ def divide(
         groups_p = groups[1].cpu()
         # Group by group, at random within each.
         order = order[torch.argsort(groups_q[order], stable=True)]
-        for columns in _matching_data(parts_p, groups_p, groups_q):
-            data.append(columns.to(device))
+        for indices in _matching_data(parts_p, groups_p, groups_q):
+            data.append(indices.to(device))
     particles = parts_p if len(parts_p) > 1 else None
     return Batches(particles, data, order.to(device))
 
 
-def divide_per_class(
+def make_batches_per_class(
     max_samples: int | None,
     codes_p: Tensor,
     codes_q: Tensor,
@@ -183,37 +192,43 @@ def divide_per_class(
     # Class by class, at random within each.
     order = order[torch.argsort(codes_q[order], stable=True)]
     device = codes_q.device
-    columns_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
-    columns_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
+    parts_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
+    parts_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
+    # As many turns as it takes until the same two parts meet again.
     class_slices = []
-    for turn in range(math.lcm(len(columns_p), len(columns_q))):
-        part_p = slices_of_parts_p[turn % len(columns_p)]
-        part_q = slices_of_parts_q[turn % len(columns_q)]
-        class_slices.append((part_p, part_q))
-    return Batches(columns_p, columns_q, order, class_slices=class_slices)
+    for turn in range(math.lcm(len(parts_p), len(parts_q))):
+        slices_of_part_p = slices_of_parts_p[turn % len(parts_p)]
+        slices_of_part_q = slices_of_parts_q[turn % len(parts_q)]
+        class_slices.append((slices_of_part_p, slices_of_part_q))
+    return Batches(parts_p, parts_q, order, class_slices=class_slices)
 
 
 def even_parts(
     class_slices: ClassSlices, max_samples: int, device: torch.device
 ) -> tuple[list[Tensor], list[ClassSlices]]:
-    """All columns in parts of about `max_samples`, with an equal share of every class.
+    """All points in parts of about `max_samples`, with an equal share of every class.
 
-    Returns the columns of each part, and the slices of the classes in it.
+    The points are sorted by class, as `class_slices` says.
+
+    Returns
+    -------
+    parts : the indices of the points of each part, sorted by class
+    slices_of_parts : the points of each class among those of each part
     """
     n_parts = math.ceil(class_slices.starts[-1] / max_samples)
-    columns = []
+    parts = []
     slices_of_parts = []
     for b in range(n_parts):
-        ranges = []
-        for in_class in class_slices.slices:
-            size = in_class.stop - in_class.start
-            first = in_class.start + size * b // n_parts
-            end = in_class.start + size * (b + 1) // n_parts
-            ranges.append(torch.arange(first, end, device=device))
-        columns.append(torch.cat(ranges))
-        sizes = (len(class_columns) for class_columns in ranges)
+        indices_of_classes = []
+        for points in class_slices.slices:
+            size = points.stop - points.start
+            first = points.start + size * b // n_parts
+            end = points.start + size * (b + 1) // n_parts
+            indices_of_classes.append(torch.arange(first, end, device=device))
+        parts.append(torch.cat(indices_of_classes))
+        sizes = [len(indices) for indices in indices_of_classes]
         slices_of_parts.append(ClassSlices(tuple(accumulate(sizes, initial=0))))
-    return columns, slices_of_parts
+    return parts, slices_of_parts
 
 
 def weighted_batches(
@@ -222,10 +237,10 @@ def weighted_batches(
     shard: Tensor | slice,
     device: torch.device | str,
 ) -> Batches:
-    """One batch of all columns, with data weighted to the particles' shares.
+    """One batch of all points, with data weighted to the particles' shares.
 
-    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of all
-    ranks; the data are those of this rank, its `shard` of all.
+    Data of weight 0 are left out. `codes_q` and `codes_p` are the conditions of the
+    data and particles of all ranks; this rank has the part `shard` of the data.
     """
     weights = None
     if codes_q is not None and codes_p is not None:
@@ -234,7 +249,7 @@ def weighted_batches(
         return Batches()
     weights = weights[shard]
     used = torch.nonzero(weights)[:, 0]
-    if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
+    if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
     data = None if len(used) == len(weights) else [used.to(device)]
     return Batches(data=data, weights=weights[used].to(device))
@@ -257,19 +272,19 @@ def _matching_data(
 ) -> list[Tensor]:
     """For every batch of particles, in turn, as many data of the same conditions.
 
-    Groups are numbers of conditions, as `row_groups` gives them. The columns of the
-    data are numbered as they are once sorted by group.
+    `groups_p` (M,) and `groups_q` (N,) are equal where conditions are, as `row_groups`
+    returns them. The results are indices of the data once they are sorted by group.
     """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     group_size = torch.bincount(groups_q, minlength=n_groups)
     group_start = group_size.cumsum(0) - group_size
-    columns = []
-    for turn in range(_ROUNDS * len(batches)):
+    data = []
+    for turn in range(_PAIRS_PER_BATCH * len(batches)):
         group = groups_p[batches[turn % len(batches)]].sort().values
         group = group[group_size[group] > 0]  # conditions that the data have
         rank_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
         # A group's next particles take the data after those of the last turn.
         taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
         in_group = (rank_in_group + turn * taken_per_turn) % group_size[group]
-        columns.append((group_start[group] + in_group).int())
-    return columns
+        data.append((group_start[group] + in_group).int())
+    return data

@@ -1,9 +1,11 @@
-"""Clouds: particles and data as columns, with their conditions.
+"""Clouds: points, which are particles or data, with their conditions.
+
+n points in d dimensions are the columns of a tensor x (d, n), so point i is x[:, i].
 
 With a finite ξ a class shifts the projections, and a direction has one map for all
-classes. With ξ = ∞ each class has its own maps along the same directions. Columns are
-then sorted by class, so that each class is a slice of the columns, and the maps have
-C·h rows: those of the h directions for the first class, then for the second, and so on.
+classes. With ξ = ∞ each class has its own maps along the same h directions. Then the
+points are sorted by class, so that each class is a slice of them, and the maps of all
+classes are stacked: row c·h + j is the map of class c along direction j.
 """
 
 from __future__ import annotations
@@ -18,18 +20,22 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 
-Indices = slice | Tensor | None  # some columns of a cloud; None is all of them
+# Which points of a cloud: a slice, indices (k,), or None for all of them.
+Indices = slice | Tensor | None
 
 
 @dataclass(frozen=True)
 class ClassSlices:
-    """The columns of each class: c has those from starts[c] to starts[c + 1]."""
+    """Which points belong to each class, if points are sorted by class.
 
-    starts: tuple[int, ...]
+    Class c has the points from starts[c] to starts[c + 1] − 1.
+    """
+
+    starts: tuple[int, ...]  # (C + 1,), from 0 to the number of points
 
     @classmethod
     def from_codes(cls, codes: Tensor, n_classes: int) -> ClassSlices:
-        """The slices of points with these class numbers (n,), once they are sorted."""
+        """The slices of points with these class indices (n,), once they are sorted."""
         sizes = torch.bincount(codes, minlength=n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
 
@@ -39,73 +45,72 @@ class ClassSlices:
 
     @property
     def slices(self) -> list[slice]:
-        """The columns of each class."""
+        """The points of each class."""
         return [slice(first, end) for first, end in pairwise(self.starts)]
 
     @property
     def empty(self) -> list[int]:
-        """The classes without columns."""
+        """The classes without points."""
         return [c for c, part in enumerate(self.slices) if part.start == part.stop]
 
-    def part(self, columns: slice) -> ClassSlices:
-        """The slices of the classes within a slice of the columns."""
-        first = columns.start
-        end = min(columns.stop, self.starts[-1])
+    def part(self, points: slice) -> ClassSlices:
+        """The slices of the classes within a slice of the points."""
+        first = points.start
+        end = min(points.stop, self.starts[-1])
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
 @dataclass
 class Cloud:
-    """Points with their conditions: x (d, n) moves, y does not.
+    """Points with their conditions: x moves, y does not."""
 
-    y are class numbers (n,), continuous conditions (n, l), or None. If each class has
-    its own maps, the points are sorted by class, and `class_slices` says where they
-    are.
-    """
-
-    x: Tensor
+    x: Tensor  # (d, n)
+    # Class indices (n,) from 0 to C − 1, continuous conditions (n, l), or None.
     y: Tensor | None = None
+    # Where the points of each class are, if each class has its own maps. The points are
+    # then sorted by class.
     class_slices: ClassSlices | None = None
 
-    def part(self, columns: Indices) -> Cloud:
-        """Some of the points; a slice gives a view.
+    def part(self, indices: Indices) -> Cloud:
+        """Some of the points.
 
-        A choice by numbers, unlike a slice, has no `class_slices`.
+        A slice gives a view, with the `class_slices` within it. A choice by indices
+        gives a copy, without `class_slices`.
         """
-        if columns is None:
+        if indices is None:
             return self
-        y = None if self.y is None else self.y[columns]
+        y = None if self.y is None else self.y[indices]
         class_slices = None
-        if self.class_slices is not None and isinstance(columns, slice):
-            class_slices = self.class_slices.part(columns)
-        return Cloud(self.x[:, columns], y, class_slices)
+        if self.class_slices is not None and isinstance(indices, slice):
+            class_slices = self.class_slices.part(indices)
+        return Cloud(self.x[:, indices], y, class_slices)
 
 
 @dataclass(frozen=True)
 class ClassOrder:
-    """Columns sorted by class, and the way back to the order that they had before.
+    """The order that sorts points by class, and the way back to their first order.
 
-    Within a class, columns keep their order.
+    Within a class, points keep their order.
     """
 
-    codes: Tensor  # (n,) class numbers, sorted
-    order: Tensor  # (n,) sorted column i is column order[i] of before
-    inverse: Tensor  # (n,) column i of before is sorted column inverse[i]
+    codes: Tensor  # (n,) class indices, sorted
+    order: Tensor  # (n,) sorted point i was point order[i] before
+    inverse: Tensor  # (n,) point i of before is sorted point inverse[i]
     class_slices: ClassSlices
 
     @classmethod
     def from_codes(cls, codes: Tensor, n_classes: int) -> ClassOrder:
-        """The order that sorts columns with these class numbers (n,)."""
+        """The order that sorts points with these class indices (n,)."""
         sorted_codes, order = codes.sort(stable=True)
         class_slices = ClassSlices.from_codes(sorted_codes, n_classes)
         return cls(sorted_codes, order, order.argsort(), class_slices)
 
     def sort(self, x: Tensor) -> Cloud:
-        """Columns x (d, n) in the order of their classes, as a cloud."""
+        """Points x (d, n) in the order of their classes, as a cloud."""
         return Cloud(x[:, self.order], self.codes, self.class_slices)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Sorted columns (d, n) in the order that they had before."""
+        """Sorted points (d, n) in the order that they had before."""
         return x[:, self.inverse]
 
 
@@ -137,8 +142,9 @@ def sliced_distance(
             costs = squared_wasserstein(z_p[:, y_p == c], class_q)
             total += class_q.shape[1] / z_q.shape[1] * costs
         return float(total.mean().sqrt())
-    width = y_q.shape[1]
-    theta_y = seed.child("y").normal(n_directions, width) / math.sqrt(width)
+    condition_dim = y_q.shape[1]
+    theta_y = seed.child("y").normal(n_directions, condition_dim)
+    theta_y = theta_y / math.sqrt(condition_dim)
     theta_y = theta_y.to(z_p.device)
     shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
     shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)

@@ -1,8 +1,10 @@
 """Conditions: the kinds of y, how y enters the projection, and which y particles have.
 
-A condition is *encoded* once into codes: class numbers (n,) for labels, standardised
-columns (n, l) for continuous conditions. A frame's θ_y then shifts every projection by
-``ξ·θ_yᵀy``. The codes are never written to, so conditions do not move.
+A condition is *encoded* once into codes: class indices (n,) for labels, standardised
+columns (n, l) for continuous conditions. A frame's θ_y (h, l) then shifts every
+projection by ``ξ·θ_yᵀy``, where a class index stands for a one-hot y. So l, which the
+engine calls `condition_dim`, is the number of classes or of columns. The codes are
+never written to, so conditions do not move.
 """
 
 from __future__ import annotations
@@ -38,9 +40,6 @@ _MIN_OF_OWN_CLASS = 1_000
 # With many classes these minima would cost too much. They are lowered so that the
 # particles of all classes are at most twice this number, or twice those of the fit.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
-# Particles of a fit by default, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
-_DEFAULT_PARTICLES = 10_000
 # Labels listed in a message.
 _MAX_LISTED_LABELS = 12
 # Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
@@ -53,8 +52,8 @@ def add_condition_shift(
 ) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
-    A class number stands for a one-hot y: its offset is one column of theta. Without a
-    condition this is z.
+    A class index stands for a one-hot y, so the offset of class c is theta[:, c].
+    Without a condition this is z.
     """
     if theta is None or codes is None:
         return z
@@ -70,15 +69,15 @@ class LabelCondition:
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
     """
 
-    classes: Annotated[np.ndarray, Label]
+    classes: Annotated[np.ndarray, Label]  # (C,)
     hidden: bool = False  # clusters, which the user did not pass
 
     def check(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
         n_distinct = len({label_key(label) for label in self.classes.tolist()})
-        if n_distinct == 0 or n_distinct != self.width:
+        if n_distinct == 0 or n_distinct != self.condition_dim:
             raise ValueError(
-                f"there are no labels, or not all {self.width} are distinct"
+                f"there are no labels, or not all {self.condition_dim} are distinct"
             )
 
     @classmethod
@@ -95,35 +94,35 @@ class LabelCondition:
         return cls(_objects(distinct))
 
     @property
-    def width(self) -> int:
-        """The number of classes."""
+    def condition_dim(self) -> int:
+        """l, the number of classes."""
         return len(self.classes)
 
     def encode(self, y: Any) -> Tensor:
-        """Class numbers (n,) of labels (n,)."""
+        """Class indices (n,) of labels (n,)."""
         array = as_array(y)
         if array.ndim != 1:
             raise DataError(
                 f"y has shape {array.shape} but the model was fitted with class labels",
                 "pass one label for each row, (n,)",
             )
-        number_of = {
+        class_index = {
             label_key(label): i for i, label in enumerate(self.classes.tolist())
         }
         labels = array.tolist()
         try:
-            numbers = [number_of.get(label_key(label)) for label in labels]
+            indices = [class_index.get(label_key(label)) for label in labels]
         except TypeError as error:
             raise ValueError(_HASHABLE_HINT) from error
-        if None in numbers:
-            self._refuse_unknown(labels, numbers)
-        return torch.tensor(numbers, dtype=torch.int64)
+        if None in indices:
+            self._refuse_unknown(labels, indices)
+        return torch.tensor(indices, dtype=torch.int64)
 
-    def _refuse_unknown(self, labels: list[Any], numbers: list[int | None]) -> None:
-        """Raise a `DataError` that lists the labels without a number."""
-        pairs = zip(labels, numbers, strict=True)
-        without_number = [label for label, number in pairs if number is None]
-        unknown = list(dict.fromkeys(without_number))  # each one once
+    def _refuse_unknown(self, labels: list[Any], indices: list[int | None]) -> None:
+        """Raise a `DataError` that lists the labels that are no class."""
+        pairs = zip(labels, indices, strict=True)
+        without_class = [label for label, index in pairs if index is None]
+        unknown = list(dict.fromkeys(without_class))  # each one once
         plural = "s" if len(unknown) > 1 else ""
         raise DataError(
             f"unknown label{plural} {_listed(unknown)}",
@@ -131,7 +130,7 @@ class LabelCondition:
         )
 
     def decode(self, codes: Tensor) -> np.ndarray:
-        """The labels (n,) of class numbers (n,)."""
+        """The labels (n,) of class indices (n,)."""
         return np.asarray(self.classes[codes.cpu().numpy()])
 
 
@@ -148,7 +147,7 @@ class ContinuousCondition:
 
     def check(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
-        if not (self.scale > 0).all() or self.width == 0:
+        if not (self.scale > 0).all() or self.condition_dim == 0:
             raise ValueError(
                 "a condition has no columns, or a scale that is not positive"
             )
@@ -160,18 +159,18 @@ class ContinuousCondition:
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
-    def width(self) -> int:
+    def condition_dim(self) -> int:
         """l, the number of columns."""
         return len(self.mean)
 
     def encode(self, y: Any) -> Tensor:
         """Standardised columns (n, l) of y (n, l)."""
         array = as_array(y)
-        if array.ndim != 2 or array.shape[1] != self.width:
+        if array.ndim != 2 or array.shape[1] != self.condition_dim:
             raise DataError(
                 f"y has shape {array.shape} but the model was fitted with "
-                f"{self.width} continuous columns",
-                f"pass an (n, {self.width}) array",
+                f"{self.condition_dim} continuous columns",
+                f"pass an (n, {self.condition_dim}) array",
             )
         return torch.from_numpy((_finite(array) - self.mean) / self.scale)
 
@@ -184,12 +183,13 @@ class ContinuousCondition:
 class MixedCondition:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    `labelled` marks the columns that are not all numbers. Codes (n, l) have the number
-    of a row's combination of labels, a tuple, first, and then its standardised columns.
+    `labelled` (L,) marks the columns that are not all numbers. A row's labels together,
+    a tuple, are its class. The codes (n, l) have two parts: the first column is the
+    class index, the others are the standardised columns of numbers.
     """
 
-    labels: LabelCondition
-    columns: ContinuousCondition
+    labels: LabelCondition  # of the combinations of labels
+    columns: ContinuousCondition  # of the other columns
     labelled: tuple[bool, ...]
     hidden = False
 
@@ -209,9 +209,9 @@ class MixedCondition:
         return cls(LabelCondition.fit_to(combinations), columns, labelled)
 
     @property
-    def width(self) -> int:
+    def condition_dim(self) -> int:
         """l, the number of columns of the codes."""
-        return 1 + self.columns.width
+        return 1 + self.columns.condition_dim
 
     def encode(self, y: Any) -> Tensor:
         """Codes (n, l) of y (n, L), or of a sequence of n tuples."""
@@ -228,16 +228,16 @@ class MixedCondition:
             )
         is_label = np.array(self.labelled)
         combinations = _row_tuples(array[:, is_label].astype(object))
-        class_numbers = self.labels.encode(combinations)[:, None].double()
+        classes = self.labels.encode(combinations)[:, None].double()
         columns = self.columns.encode(array[:, ~is_label])
-        return torch.cat((class_numbers, columns), 1)
+        return torch.cat((classes, columns), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         """y (n, L) of codes (n, l)."""
         return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
 
     def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
-        """y (n, L) from class numbers (n,) of combinations, and the other columns."""
+        """y (n, L) from class indices (n,), and the columns of numbers (n, l − 1)."""
         is_label = np.array(self.labelled)
         y = np.empty((len(classes), len(is_label)), dtype=object)
         y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
@@ -286,7 +286,7 @@ def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
         if not _is_one_row(array, len(condition.labelled)):
             return array
         return np.tile(array.astype(object).reshape(1, -1), (n, 1))
-    if array.ndim > 0 and not _is_one_row(array, condition.width):
+    if array.ndim > 0 and not _is_one_row(array, condition.condition_dim):
         return array
     return np.tile(array.reshape(1, -1), (n, 1))
 
@@ -298,33 +298,26 @@ def _is_one_label(y: Any, condition: LabelCondition) -> bool:
     return isinstance(y, tuple) and y in set(condition.classes.tolist())
 
 
-def _is_one_row(array: np.ndarray, width: int) -> bool:
-    """Whether an array is one row of `width` columns, not a sequence of rows."""
-    return array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
+def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
+    """Whether an array is one row of `n_columns` values, not a sequence of rows."""
+    is_one_row = array.ndim == 1 and len(array) == n_columns
+    return is_one_row and not isinstance(array[0], tuple)
 
 
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
+def stratified_indices(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+    """The indices (M,) of the data whose conditions M particles take, in random order.
 
-    A multiple uses the conditions of all rows equally often.
-    """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
-
-
-def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """M rows of the data, stratified by class and shuffled: indices (M,).
-
-    The particles take the conditions of these rows. They are in the data's proportions:
-    class c gets M·N_c/N particles, rounded by largest remainders, and at least `least`
-    if M allows it.
+    Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
+    largest remainders, and at least `least` if M allows it. `codes` are the conditions
+    (N,) or (N, l) of the data.
     """
     n = len(codes)
     if codes.dim() == 2:
-        return even_rows(n, m, seed)
+        return even_indices(n, m, seed)
     class_sizes = torch.bincount(codes)
     share = class_sizes.double() * (m / n)
     counts = share.floor().long()
-    # A stable order, by class number: the same on every machine.
+    # A stable order, by class index: the same on every machine.
     by_remainder = torch.argsort(share - counts, descending=True, stable=True)
     counts[by_remainder[: m - int(counts.sum())]] += 1
     too_small = (class_sizes > 0) & (counts < least)
@@ -332,16 +325,17 @@ def stratified_rows(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor
         while counts[c] < least < int(counts.max()):  # the largest class gives one away
             counts[counts.argmax()] -= 1
             counts[c] += 1
-    first_row = torch.zeros(len(class_sizes), dtype=torch.int64)
-    first_row[codes.flip(0)] = torch.arange(n - 1, -1, -1)
-    rows = torch.repeat_interleave(first_row, counts)
-    return rows[seed.child("order").permutation(m)]
+    # All data of a class have the same condition: any index of the class will do.
+    first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
+    first_of_class[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+    indices = torch.repeat_interleave(first_of_class, counts)
+    return indices[seed.child("order").permutation(m)]
 
 
-def even_rows(n: int, m: int, seed: Seed) -> Tensor:
-    """M of the rows 0 to N − 1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
-    rows = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
-    return rows[seed.child("order").permutation(m)]
+def even_indices(n: int, m: int, seed: Seed) -> Tensor:
+    """Indices (M,) from 0 to N − 1 in random order, each ⌊M/N⌋ or ⌈M/N⌉ times."""
+    indices = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
+    return indices[seed.child("order").permutation(m)]
 
 
 def extra_codes(
@@ -357,7 +351,7 @@ def extra_codes(
     n = len(codes_q)
     n_particles = max(m, MIN_PARTICLES)
     if codes_q.dim() == 2:  # no classes
-        return codes_q[even_rows(n, n_particles - m, seed)]
+        return codes_q[even_indices(n, n_particles - m, seed)]
     class_sizes = torch.bincount(codes_q)
     n_classes = int((class_sizes > 0).sum())
     if per_class:
@@ -381,15 +375,16 @@ def extra_codes(
 def row_groups(
     data_codes: Tensor, particle_codes: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Numbers (N,) of data and (M,) of particles that are equal where conditions are.
+    """Group indices (N,) of data and (M,) of particles: a group has one condition.
 
-    They are None if conditions cannot be compared, because data and particles have
+    The result is None if groups cannot be compared, because data and particles have
     different sets of distinct continuous y.
     """
     if data_codes.dim() == 1:
         return data_codes, particle_codes
     n = len(data_codes)
-    groups = _row_numbers(torch.cat((data_codes, particle_codes.to(data_codes.dtype))))
+    all_codes = torch.cat((data_codes, particle_codes.to(data_codes.dtype)))
+    groups = _distinct_row_indices(all_codes)
     groups_q = groups[:n]
     groups_p = groups[n:]
     if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
@@ -397,17 +392,18 @@ def row_groups(
     return groups_q, groups_p
 
 
-def _row_numbers(rows: Tensor) -> Tensor:
-    """The index (n,) of each row among the distinct ones.
+def _distinct_row_indices(rows: Tensor) -> Tensor:
+    """The index (n,) of each row of (n, l) among the distinct rows.
 
-    This is faster than `torch.unique` with dim=0.
+    This is faster than `torch.unique` with dim=0. After each column, `indices` tells
+    the rows apart by the columns so far.
     """
-    numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    indices = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     for column in rows.T:
-        distinct, column_numbers = torch.unique(column, return_inverse=True)
-        pair_numbers = numbers * len(distinct) + column_numbers
-        numbers = torch.unique(pair_numbers, return_inverse=True)[1]
-    return numbers
+        distinct, column_indices = torch.unique(column, return_inverse=True)
+        pair_indices = indices * len(distinct) + column_indices
+        indices = torch.unique(pair_indices, return_inverse=True)[1]
+    return indices
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:

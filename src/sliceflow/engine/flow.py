@@ -7,15 +7,18 @@ it first.
     C. Du, T. Li, T. Pang, S. Yan, M. Lin: Nonparametric Generative Modeling with
     Conditional Sliced-Wasserstein Flows. ICML 2023.
 
-The entropy term, which is noise in every step, is that of
+The entropy term, which is noise in every step, comes from
 
     A. Liutkus, U. Şimşekli, S. Majewski, A. Durmus, F.-R. Stöter: Sliced-Wasserstein
     Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
     ICML 2019.
 
-The engine stores particles and data as columns, (d, n). Projections (h, n) then have
-the values of each direction side by side in memory, which makes sorting and counting
-fast.
+Particles and data are *points* in d dimensions. The engine stores n of them as the
+columns of a tensor x (d, n); their projections along h directions are z (h, n). Each
+direction is then one row, side by side in memory, which makes sorting and counting
+fast. Throughout the engine d is the dimension, h the number of directions, l the
+dimension of the condition, M and N are the numbers of particles and data, and C is the
+number of classes.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target, divide
+from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compact import CompactMap, ModelStep, thin
+from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -43,8 +46,9 @@ PROJECTION_BYTES = 1 << 28
 # larger one ends stages sooner, with less detail; a smaller one runs steps in which
 # next to nothing moves.
 CONVERGENCE_TOL = 0.05
-# Convergence is checked every so many steps, because reading the fraction makes the CPU
-# wait for the GPU. A stage is at most three steps longer than with a check every step.
+# Convergence is checked once in this many steps, because reading the fraction makes the
+# CPU wait for the GPU. A stage is at most three steps longer than with a check in every
+# step.
 CONVERGENCE_CHECK_EVERY = 4
 # Random numbers drawn at a time for the particles: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26
@@ -98,7 +102,7 @@ def simulate(
                 particles_before_stage=particles,
             )
             data, batch = target.at(step)
-            frame = step.frame(data)
+            frame = step.make_frame(data)
             z_p = frame.project(step.particles, batch.particles)
             z_q = frame.project(data, batch.data)
             fit = step.stage.transport.fit(z_p, z_q, batch)
@@ -106,7 +110,7 @@ def simulate(
                 step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
             else:
                 step.move(frame, fit.map, noise)
-            state.model += step.stored(frame, fit.map)
+            state.model += step.model_steps(frame, fit.map)
             state.advance(step, fit, listeners)
         state.leave_stage()
     return state.model
@@ -137,7 +141,7 @@ def replay(
                 particles=stage_particles,
                 particles_before_stage=particles,
             )
-            frame = step.frame(theta=model_step.theta)
+            frame = step.make_frame(theta=model_step.theta)
             step.move(frame, model_step.expanded(), noise)
             after_step(step)
             steps_before += 1
@@ -149,7 +153,8 @@ class Flow:
 
     stages: Sequence[Stage]  # the schedule
     seed: Seed  # root of the frames' seeds
-    condition_dim: int = 0  # l, the width of the condition; 0 for none
+    # l: the number of classes, or of columns of a continuous condition; 0 for none.
+    condition_dim: int = 0
     # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
     # each class has its own maps.
     amplifier: float = 10.0
@@ -168,8 +173,8 @@ class Flow:
         return self.conditional and math.isinf(self.amplifier)
 
     @property
-    def n_shared(self) -> int:
-        """The width of the condition if all conditions share the maps, else 0."""
+    def shared_condition_dim(self) -> int:
+        """l if all conditions share the maps, which they then shift; otherwise 0."""
         if self.conditional and not self.per_class:
             return self.condition_dim
         return 0
@@ -179,12 +184,12 @@ class Flow:
         max_samples = None
         if self.stages:
             max_samples = self.stages[stage_index].transport.max_samples
-        batches = divide(
+        batches = make_batches(
             m=particles.x.shape[1],
             n=data.x.shape[1],
             max_samples=max_samples,
-            codes_p=particles.y if self.n_shared else None,
-            codes_q=data.y if self.n_shared else None,
+            codes_p=particles.y if self.shared_condition_dim else None,
+            codes_q=data.y if self.shared_condition_dim else None,
             seed=self.seed.child("batches"),
             device=data.x.device,
         )
@@ -232,7 +237,7 @@ class Step:
         """The stage of the step."""
         return self.flow.stages[self.stage_index]
 
-    def frame(
+    def make_frame(
         self, data: Cloud | None = None, theta: Tensor | None = None
     ) -> FrameLike:
         """The directions of the step.
@@ -251,7 +256,7 @@ class Step:
             self.flow.seed.child(*frame_seed_path),
             self.index,
             x,
-            self.flow.n_shared,
+            self.flow.shared_condition_dim,
             None if data is None else data.x,
         ).amplified(self.flow.amplifier)
 
@@ -286,7 +291,7 @@ class Step:
     def _move_in_chunks(
         self, frame: FrameLike, transport_map: TransportMap, step_size: float
     ) -> None:
-        """Project and move so many particles at a time that memory suffices."""
+        """Project and move as many particles at a time as `flow.budget` allows."""
         d, n = self.particles.x.shape
         bytes_per_particle = self.particles.x.itemsize * max(frame.n_directions, d)
         chunk = max(_MIN_CHUNK, self.flow.budget // bytes_per_particle)
@@ -302,23 +307,27 @@ class Step:
         noise.child("entropy", self.stage_index, self.index).fill(epsilon)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
-    def stored(self, frame: FrameLike, transport_map: TransportMap) -> list[ModelStep]:
-        """What a model stores of the step: nothing, or its maps with fewer knots."""
+    def model_steps(
+        self, frame: FrameLike, transport_map: TransportMap
+    ) -> list[ModelStep]:
+        """What the model gets from this step: nothing, or one step, compressed."""
         stage = self.stage
         if stage.n_knots == 0:
             return []
-        stored_map: TransportMap | CompactMap = transport_map
+        model_map: TransportMap | CompressedMap = transport_map
         if stage.n_knots is not None:
-            stored_map = thin(
+            model_map = compress_map(
                 transport_map,
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
-                shared=self.flow.n_shared > 0,
+                shared=self.flow.shared_condition_dim > 0,
                 tails=stage.matches_marginals,
             )
-        return [ModelStep(self.stage_index, self.index, stored_map, frame.stored)]
+        return [
+            ModelStep(self.stage_index, self.index, model_map, frame.theta_to_store)
+        ]
 
-    def positions(self) -> Tensor:
+    def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
         x = self.particles_before_stage.x
         if self.particles is self.particles_before_stage:
@@ -430,13 +439,13 @@ class ParticleNoise:
         d, n = x.shape
         chunk = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
         for first in range(0, n, chunk):
-            columns = x[:, first : first + chunk]
+            points = x[:, first : first + chunk]
             numbers = self.seed.normal(
-                columns.shape[1],
+                points.shape[1],
                 d,
                 start=self.first + first,
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns.copy_(numbers.T)
+            points.copy_(numbers.T)
         return x

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class Frame:
     theta_y: Tensor | None
     frame_bound: float = 1.0  # c, where ΘᵀΘ = c·I, exactly or on average
     # Directions (h, d) that a model must store, because they cannot be drawn again.
-    stored: Tensor | None = None
+    theta_to_store: Tensor | None = None
 
     @property
     def n_directions(self) -> int:
@@ -88,9 +88,9 @@ class Frame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
-        """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
-        cloud = cloud.part(columns)
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+        """z = Θx + θ_yᵀy of some or all points: (h, n)."""
+        cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return add_condition_shift(z, self.theta_y, cloud.y)
 
@@ -112,9 +112,9 @@ class FrameLike(Protocol):
     @property
     def n_directions(self) -> int: ...
     @property
-    def stored(self) -> Tensor | None: ...
+    def theta_to_store(self) -> Tensor | None: ...
     def amplified(self, amplifier: float) -> Self: ...
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor: ...
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
     def move(
         self, cloud: Cloud, transport_map: TransportMap, step_size: float
@@ -123,6 +123,11 @@ class FrameLike(Protocol):
 
 class FrameKind(Protocol):
     """Makes the frame of each step of a stage."""
+
+    @property
+    def n_directions(self) -> int | None:
+        """The number of directions to draw; None if it follows from the points."""
+        ...
 
     def draw(
         self,
@@ -134,23 +139,23 @@ class FrameKind(Protocol):
     ) -> FrameLike:
         """The frame of step number `step` of a stage, which has its own `seed`.
 
-        It is on the device and in the dtype of the particles x (d, M). A condition has
-        the width `condition_dim`; 0 is none. Most kinds look at nothing else; some are
-        fitted to x and to the `data` (d, N).
+        It is on the device and in the dtype of the particles x (d, M). `condition_dim`
+        is l, the dimension of the condition; 0 is none. Most kinds use nothing else of
+        x; some are fitted to x and to the `data` (d, N).
         """
         ...
 
 
 def count_directions(kind: FrameKind, d: int) -> int:
-    """The number of directions of a frame in d columns."""
+    """The number of directions of a frame of points in d dimensions."""
     if isinstance(kind, MaxSliced):
         return kind.count(d)
     return _requested_directions(kind, d)
 
 
 def _requested_directions(kind: FrameKind, d: int) -> int:
-    """`n_directions` of a kind that has this parameter, otherwise d."""
-    return int(getattr(kind, "n_directions", d))
+    """The directions that a kind is to draw; d if it has no such parameter."""
+    return d if kind.n_directions is None else kind.n_directions
 
 
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
@@ -225,6 +230,8 @@ class Orthogonal:
     True
     """
 
+    n_directions: ClassVar[int | None] = None
+
     def draw(
         self,
         seed: Seed,
@@ -254,7 +261,8 @@ class MaxSliced:
 
     Parameters
     ----------
-    n_directions : K, but at most half of the columns: all of them would be any rotation
+    n_directions : K, but at most half of the d dimensions: with all of them, any
+        rotation would be as good
     n_iterations : steps of the ascent
 
     References
@@ -267,7 +275,7 @@ class MaxSliced:
     --------
     >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
     >>> y = x.clone()
-    >>> y[4] *= 3  # they differ along the fifth column alone
+    >>> y[4] *= 3  # they differ along the fifth coordinate alone
     >>> frame = MaxSliced(n_directions=1, n_iterations=50).draw(Seed(0), 0, x, data=y)
     >>> frame.theta.abs().argmax().item()
     4
@@ -281,7 +289,7 @@ class MaxSliced:
         _require_positive_int("n_iterations", self.n_iterations)
 
     def count(self, d: int) -> int:
-        """K in d columns."""
+        """K for points in d dimensions."""
         half = (d + 1) // 2
         return min(self.n_directions, half)
 
@@ -305,7 +313,7 @@ class MaxSliced:
         for _ in range(self.n_iterations):
             theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
-        return Frame(theta, None, stored=theta)
+        return Frame(theta, None, theta_to_store=theta)
 
 
 def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -329,11 +337,12 @@ def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Axis:
-    """The coordinate axes: a step makes the distribution of each column exact.
+    """The coordinate axes: a step makes the distribution of each coordinate exact.
 
-    The frame ignores the condition: an offset would blur the values of discrete
-    columns.
+    The frame ignores the condition: an offset would blur discrete coordinates.
     """
+
+    n_directions: ClassVar[int | None] = None
 
     def draw(
         self,
@@ -486,16 +495,16 @@ def zero_padded(rotations: Tensor, side: int) -> Tensor:
     return torch.nn.functional.pad(rotations, (0, extra, 0, extra)).contiguous()
 
 
-def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
-    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
+def step_uniform(seed: Seed, step: int, n: int) -> list[float]:
+    """The n numbers in (0, 1) of a step: row `step` of the stream at `seed`."""
     block = step // _STEPS_PER_DRAW
-    return _uniform_block(seed, block, columns)[step % _STEPS_PER_DRAW]
+    return _uniform_block(seed, block, n)[step % _STEPS_PER_DRAW]
 
 
 @lru_cache(maxsize=64)
-def _uniform_block(seed: Seed, block: int, columns: int) -> list[list[float]]:
+def _uniform_block(seed: Seed, block: int, n: int) -> list[list[float]]:
     """The rows of `step_uniform` for the steps of a block."""
     numbers: list[list[float]] = seed.uniform(
-        _STEPS_PER_DRAW, columns, start=block * _STEPS_PER_DRAW
+        _STEPS_PER_DRAW, n, start=block * _STEPS_PER_DRAW
     ).tolist()
     return numbers

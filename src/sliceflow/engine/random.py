@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ _NUMBERS_PER_CHUNK = 1 << 22
 _WORDS_PER_COUNTER = 4
 # The largest float32 below 1: a larger word would be rounded up to 1.
 _LARGEST_FLOAT32 = 1 - 2.0**-24
+
+
+# What users may pass as `random_state`, as in scikit-learn.
+RandomState = int | np.integer[Any] | np.random.RandomState | np.random.Generator | None
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ class Stage:
     step_size: float = 1.0
     # The step size falls linearly to 0 over this last fraction of the stage.
     taper: float = 0.0
-    # Knots of each map that a model stores; 0 stores no model, None all knots.
+    # Knots of each map in the model; 0 stores no model, None all knots.
     n_knots: int | None = 512
-    # An upper bound on how far one step can move a value. If it is known, stored maps
-    # have their knots where they bend; see `compact.thin`.
+    # An upper bound on how far one step can move a value. If it is known, maps on a
+    # grid are compressed to knots where they bend; see `compression.compress_map`.
     max_displacement: float | None = None
-    # The steps give every column exactly the distribution of the data: no noise is
-    # added, maps are not shrunk, and stored maps keep their tails.
+    # The steps give every coordinate exactly the distribution of the data: no noise is
+    # added, maps are not shrunk, and compressed maps keep their tails.
     matches_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
     # Where the seeds of the frames are, below the seed of the flow. An empty path

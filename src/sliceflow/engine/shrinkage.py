@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
@@ -47,16 +47,16 @@ class Shrunk:
     the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) become the
     identity.
 
-    Where classes have maps of their own, m, n and σ² are those of the class. Where a
-    finite ξ spreads classes along a map, noise adds up over the classes: σ² is then the
-    sum of their variances.
+    If each class has its own maps, m, n and σ² are those of the class. If classes share
+    the maps, ξ spreads them along each map, and noise adds up over the classes: σ² is
+    then the sum of their variances.
     """
 
     transport: Transport
     strength: float  # κ
-    # 1/m + 1/n of each class that has its own maps, otherwise that of all.
+    # 1/m + 1/n: (C,) if each class has its own maps, otherwise (1,).
     rates: tuple[float, ...]
-    n_shared: int = 0  # number of classes that share the maps; 0 if none do
+    n_shared_classes: int = 0  # C if C classes share the maps; 0 if none do
     sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks
 
     @property
@@ -64,16 +64,18 @@ class Shrunk:
         """That of the transport."""
         return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
-        if self.n_shared:
+        if self.n_shared_classes:
             assert batch.codes is not None, "classes that share maps have codes"
             codes = batch.codes
             if batch.data is not None:
                 codes = codes[batch.data]
-            variance = variance_within(z_q, codes, self.n_shared, self.sum_over_ranks)
+            variance = variance_within(
+                z_q, codes, self.n_shared_classes, self.sum_over_ranks
+            )
         noise_rates = tuple(self.strength * rate for rate in self.rates)
         rate = _on_device(noise_rates, fit.cost.device)
         if isinstance(fit.map, GridMap) and fit.map.counts is not None:
@@ -99,7 +101,7 @@ def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
         if stage.matches_marginals:
             stages.append(stage)
         else:
-            shrunk = Shrunk(stage.transport, strength, rates, flow.n_shared)
+            shrunk = Shrunk(stage.transport, strength, rates, flow.shared_condition_dim)
             stages.append(replace(stage, transport=shrunk))
     return replace(flow, stages=stages)
 
@@ -113,9 +115,7 @@ def noise_rates(
     max_samples: int | None = None,
     distinct: float = 1.0,
 ) -> tuple[float, ...]:
-    """1/m + 1/n for m particles and n data.
-
-    The noise of a map is proportional to it.
+    """1/m + 1/n for m particles and n data: the noise of a map is proportional to it.
 
     Parameters
     ----------
@@ -125,6 +125,10 @@ def noise_rates(
         rate; 0 if all share the maps
     max_samples : how many particles and data one step uses; None is all of them
     distinct : the share of different data, such as ½ if half of them are mirror images
+
+    Returns
+    -------
+    rates : (1,), or (C,) if `n_classes` is not 0
     """
     share_p = _share_of_batch(m, max_samples)
     share_q = _share_of_batch(n, max_samples) * distinct
@@ -161,7 +165,7 @@ def variance_within(
 ) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within each class: (h,).
 
-    `codes` (n,) are class numbers. If every rank has a part of the columns,
+    `codes` (n,) are class indices. If every rank has a part of the points,
     `sum_over_ranks` adds up a tensor over the ranks.
     """
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
@@ -214,8 +218,8 @@ def _shrink_knots(
 ) -> tuple[FittedMap, Tensor]:
     """The fit with shrunk maps through knots, and the factor of each map.
 
-    `rate` and `variance` are as for `_shrink_grid`. If classes have maps of their own,
-    `slices_p` are the particles' columns of each.
+    `rate` and `variance` are as for `_shrink_grid`. If each class has its own maps,
+    `slices_p` says which particles it has.
     """
     cost = fit.cost.double()
     if variance is None:
@@ -249,9 +253,9 @@ def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
     if slices_p is None:
         return dz * factor[:, None]
     scaled = torch.empty_like(dz)
-    factors = factor.view(len(slices_p), -1, 1)
-    for columns, class_factor in zip(slices_p.slices, factors, strict=True):
-        scaled[:, columns] = dz[:, columns] * class_factor
+    factors = factor.view(len(slices_p), -1, 1)  # (C, h, 1)
+    for points, class_factor in zip(slices_p.slices, factors, strict=True):
+        scaled[:, points] = dz[:, points] * class_factor
     return scaled
 
 

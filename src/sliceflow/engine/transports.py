@@ -4,6 +4,12 @@ A transport is fitted to projected particles z_p (h, M) and projected data z_q (
 It returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h,
 n). Maps are plain tensors, `KnotMap` or `GridMap`, and do not depend on the transport.
 A model is a sequence of them, with fewer knots.
+
+If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
+belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
+rows are the h directions of class 0, the next h rows those of class 1, and so on.
+`class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
+there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.fields import FLOATS, Array
 from sliceflow.validation import is_int, require
@@ -42,17 +48,21 @@ _MAX_SORTED_VALUES = 1 << 30
 # differ in the last digit.
 _ROUNDING_SLACK = 1e-5
 # Particles and data that a histogram counts in one step. Fewer are faster and worse:
-# 16,384 columns a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
+# 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
 # to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
+
+
+def class_rows(c: int, h: int) -> slice:
+    """The rows of class c among the C·h rows of maps of h directions."""
+    return slice(c * h, (c + 1) * h)
 
 
 class FittedMap(NamedTuple):
     """The maps of a step, and what the fit knows besides."""
 
     map: TransportMap
-    # The mean of (T(z) − z)² over the particles for each map: (h,), or (C·h,) class by
-    # class if each class has its own maps.
+    # The mean of (T(z) − z)² over the particles, for each map: (h,) or (C·h,).
     cost: Tensor
     # The displacements (h, M) of the particles, if they are known more exactly than by
     # the map.
@@ -62,14 +72,14 @@ class FittedMap(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Histograms: counts (h, B) in equal bins of [lo, hi], both (h,).
+    """Histograms, with B equal bins of [lo, hi] in each row.
 
-    If each class has its own maps, there are C·h rows, class by class.
+    There is a row for each direction, or for each class and direction: h is C·h then.
     """
 
-    counts: Tensor
-    lo: Tensor
-    hi: Tensor
+    counts: Tensor  # (h, B)
+    lo: Tensor  # (h,)
+    hi: Tensor  # (h,)
 
 
 class Transport(Protocol):
@@ -80,7 +90,7 @@ class Transport(Protocol):
         """How many particles and data are used in one step; None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N), with their weights.
 
         If the batch has `class_slices`, each class gets its own maps.
@@ -92,8 +102,8 @@ class Transport(Protocol):
 class KnotMap:
     """Piecewise linear maps: T(knots) = values, both (h, K) and ascending in each row.
 
-    If each class has its own maps, they stand class by class: (C·h, K). `join_classes`
-    makes such maps; the rows of classes with fewer knots repeat their last knot.
+    If each class has its own maps, there are C·h rows. `join_classes` makes such maps;
+    the rows of classes with fewer knots repeat their last knot.
     """
 
     knots: Annotated[Tensor, Array("h k", FLOATS)]
@@ -116,13 +126,14 @@ class KnotMap:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
         T is linear between knots and a rigid shift beyond the ends. If the cloud has
-        class slices, the columns of each class move by the maps of that class.
+        class slices, the points of each class move by the maps of that class.
         """
-        displace = kernels.for_tensor(z).displace_knots
-        if cloud is None or cloud.class_slices is None:
-            return displace(z, self.knots, self.values)
-        maps = (self.knots, self.values)
-        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_knots(z_class, self.knots[rows], self.values[rows])
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
     def split_classes(self) -> list[KnotMap | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
@@ -130,7 +141,7 @@ class KnotMap:
         h = len(self.knots) // len(self.knots_per_class)
         maps: list[KnotMap | None] = []
         for c, n_knots in enumerate(self.knots_per_class):
-            rows = slice(c * h, (c + 1) * h)
+            rows = class_rows(c, h)
             if n_knots == 0:
                 maps.append(None)
             else:
@@ -141,26 +152,35 @@ class KnotMap:
 
 
 def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
-    """Maps of h directions for each class, as one `KnotMap` with rows class by class.
+    """The maps of each class along h directions, as one `KnotMap` of C·h rows.
 
     Shorter maps are padded with copies of their last knot, which changes no map:
     nothing lies between equal knots. A class with None gets maps that move nothing.
     `like` is a tensor with the dtype and the device of the maps.
     """
     identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
-    knots = [identity if one is None else one.knots for one in maps]
-    values = [identity if one is None else one.values for one in maps]
-    n_knots = max(rows.shape[1] for rows in knots)
-    knots_per_class = [0 if one is None else one.knots.shape[1] for one in maps]
+    knots = []
+    values = []
+    knots_per_class = []
+    for class_map in maps:
+        if class_map is None:
+            knots.append(identity)
+            values.append(identity)
+            knots_per_class.append(0)
+        else:
+            knots.append(class_map.knots)
+            values.append(class_map.values)
+            knots_per_class.append(class_map.knots.shape[1])
+    n_knots = max(class_knots.shape[1] for class_knots in knots)
     return KnotMap(
-        torch.cat([_repeat_last(rows, n_knots) for rows in knots]),
-        torch.cat([_repeat_last(rows, n_knots) for rows in values]),
+        torch.cat([_repeat_last(class_knots, n_knots) for class_knots in knots]),
+        torch.cat([_repeat_last(class_values, n_knots) for class_values in values]),
         tuple(knots_per_class),
     )
 
 
 def _repeat_last(rows: Tensor, n: int) -> Tensor:
-    """Rows (h, k) with their last column repeated up to (h, n)."""
+    """Rows (h, k) whose last value is repeated up to n values: (h, n)."""
     return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
 
 
@@ -168,8 +188,8 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 class GridMap:
     """Maps on a uniform grid of [lo, hi], both (h,).
 
-    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1).
-    If each class has its own maps, they stand class by class: (C·h, B + 1).
+    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1). If each
+    class has its own maps, there are C·h rows.
     """
 
     lo: Annotated[Tensor, Array("h", FLOATS)]
@@ -190,16 +210,27 @@ class GridMap:
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
-        If the cloud has class slices, each class moves by its own maps.
+        If the cloud has class slices, the points of each class move by the maps of that
+        class.
         """
-        displace = kernels.for_tensor(z).displace_grid
-        if cloud is None or cloud.class_slices is None:
-            return displace(z, self.lo, self.hi, self.values)
-        maps = (self.lo, self.hi, self.values)
-        return kernels.displace_by_class(displace, z, maps, cloud.class_slices.starts)
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_grid(
+                z_class, self.lo[rows], self.hi[rows], self.values[rows]
+            )
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
 
 TransportMap = KnotMap | GridMap
+
+
+def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
+    """Where the points of each class start, if each class has its own maps."""
+    if cloud is None or cloud.class_slices is None:
+        return None
+    return cloud.class_slices.starts
 
 
 def _need_ascending(before: Tensor, after: Tensor) -> None:
@@ -242,12 +273,12 @@ class Sorted:
     def __post_init__(self) -> None:
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._fit_classes(z_p, z_q, slices_p, slices_q)
-        knot_map, cost, dz = self._fit_all(z_p, z_q, batch.weights)
+        knot_map, cost, dz = self._fit_shared(z_p, z_q, batch.weights)
         return FittedMap(knot_map, cost, dz)
 
     def _fit_classes(
@@ -258,23 +289,23 @@ class Sorted:
         maps: list[KnotMap | None] = []
         costs = []
         dz = torch.zeros_like(z_p)
-        for columns_p, columns_q in zip(slices_p.slices, slices_q.slices, strict=True):
-            class_p = z_p[:, columns_p]
-            class_q = z_q[:, columns_q]
+        for points_p, points_q in zip(slices_p.slices, slices_q.slices, strict=True):
+            class_p = z_p[:, points_p]
+            class_q = z_q[:, points_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
                 continue
-            knot_map, cost, class_dz = self._fit_all(class_p, class_q)
+            knot_map, cost, class_dz = self._fit_shared(class_p, class_q)
             maps.append(knot_map)
             costs.append(cost)
-            dz[:, columns_p] = class_dz
+            dz[:, points_p] = class_dz
         return FittedMap(join_classes(maps, h, z_p), torch.cat(costs), dz)
 
-    def _fit_all(
+    def _fit_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """The maps of all columns together, their cost, and displacements (h, M)."""
+        """The maps that all points share, their cost (h,), and displacements (h, M)."""
         kernel = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
@@ -283,7 +314,7 @@ class Sorted:
             sorted_q, order_q = kernel.argsort_rows(z_q)
             sorted_weights = weights[order_q]
         knots, order_p = kernel.argsort_rows(z_p)
-        values = kernel.match(knots, sorted_q, sorted_weights)
+        values = kernel.match_sorted(knots, sorted_q, sorted_weights)
         displacement = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         return KnotMap(knots, values), displacement.square().mean(1), dz
@@ -321,7 +352,7 @@ class Interpolated(Sorted):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _fit_all(
+    def _fit_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMap, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
@@ -343,7 +374,7 @@ class Interpolated(Sorted):
     def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """`_fit_all` for as many directions as are sorted at a time."""
+        """`_fit_shared` for as many directions as are sorted at a time."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
         level_p = _ranks(sorted_p) / sorted_p.shape[1]
@@ -354,22 +385,23 @@ class Interpolated(Sorted):
             sorted_q, order_q = kernel.argsort_rows(z_q)
             w = weights.double()[order_q]
             level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        images = _interpolate(level_p, level_q, sorted_q)
+        images = _interpolate_rows(level_p, level_q, sorted_q)
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
         levels = _knot_levels(level_p, level_q, distinct=weights is None)
-        knots = _interpolate(levels, level_p, sorted_p)
-        values = _interpolate(levels, level_q, sorted_q)
+        knots = _interpolate_rows(levels, level_p, sorted_p)
+        values = _interpolate_rows(levels, level_q, sorted_q)
         return KnotMap(knots, values), cost, dz
 
 
 def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
-    """The levels at which a map has knots: those of particles and data, ascending.
+    """The levels at which a map has knots, ascending: (1, K) or (h, K).
 
-    `level_p` is (1, M), `level_q` (1, N), or (h, N) if the data have weights. T bends
-    nowhere else. F_p has no values above the level of the last particle. With
-    `distinct`, which needs levels (1, N), each level is returned once.
+    They are the levels `level_p` (1, M) of the particles and `level_q` (1, N) of the
+    data, or (h, N) if the data have weights: T bends nowhere else. Levels above the
+    last particle's, which F_p does not reach, become that one. With `distinct`, which
+    needs one row of levels, each level is returned once.
     """
     reached_q = level_q.clamp(max=float(level_p[0, -1]))
     all_p = level_p.expand(len(reached_q), -1)
@@ -385,23 +417,23 @@ def _ranks(z: Tensor) -> Tensor:
     return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
 
 
-def _interpolate(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Linear interpolation of y (h, n), given at x (h, n), at `points` (h, m).
+def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """`np.interp` for each row: y (h, n), given at x (h, n), at other x, `at` (h, m).
 
-    x ascends; beyond its ends the result is constant. `points` and x may have a single
-    row for all h, which saves most of the memory. The kernels interpolate in float64;
-    this one does so in the type of y, because it works on M + N points per direction.
+    x ascends; beyond its ends the result is constant. `at` and x may have a single row
+    for all h, which saves most of the memory. The kernels interpolate in float64; this
+    one does so in the type of y, because it works on M + N values per direction.
     """
-    rows = max(len(points), len(x))
+    rows = max(len(at), len(x))
     last = x.shape[1] - 1
-    points = points.expand(rows, -1).contiguous()
+    at = at.expand(rows, -1).contiguous()
     x = x.expand(rows, -1).contiguous()
-    i = torch.searchsorted(x, points, right=True) - 1
+    i = torch.searchsorted(x, at, right=True) - 1
     i = i.clamp_(0, max(0, last - 1))
     after = (i + 1).clamp_(max=last)
     x_left = x.gather(1, i)
     gap = x.gather(1, after) - x_left
-    share = torch.where(gap > 0, (points - x_left) / gap, 0.0)
+    share = torch.where(gap > 0, (at - x_left) / gap, 0.0)
     share = share.clamp_(0, 1).to(y.dtype)
     if rows > 1:
         y_left = y.gather(1, i)
@@ -413,7 +445,7 @@ def _interpolate(points: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
-    """Set the values (h, n) of ties in z (h, n) to that of the last tie, in place."""
+    """Give all values (h, n) of a tie in z (h, n) its last value, in place."""
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
     tied = equals_next.view(-1).nonzero()[:, 0]  # all of a tie but its last value
@@ -457,7 +489,7 @@ class Histogram:
         require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _require_max_samples(self.max_samples)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is None:
             counts_p = self.count(z_p)
@@ -498,9 +530,10 @@ class Histogram:
     ) -> FittedMap:
         """The maps from counted particles p to counted data q, with values of `dtype`.
 
+        p and q have the rows of `n_classes` classes; 1 if all share the maps.
         `identity_classes` have no particles or no data: their maps are the identity.
         """
-        values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
+        values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
         counts, lo, hi = p
         if identity_classes:
             counts = counts.clone()
@@ -508,9 +541,9 @@ class Histogram:
             hi = hi.clone()
         h = len(cost) // n_classes
         for c in identity_classes:
-            rows = slice(c * h, (c + 1) * h)
+            rows = class_rows(c, h)
             counts[rows] = 1
-            # A range of positive width: beyond it, the shift is that of its ends, 0.
+            # A range of positive width: beyond it, a map shifts as at its ends, by 0.
             lo[rows] = -1.0
             hi[rows] = 1.0
             cost[rows] = 0.0
@@ -541,13 +574,13 @@ class AlignedHistogram(Histogram):
         if class_slices is None:
             class_slices = ClassSlices((0, z.shape[1]))
         parts = []
-        for columns in class_slices.slices:
-            is_empty = columns.start == columns.stop
-            # An empty class has no range: it takes that of another column, and all of
+        for points in class_slices.slices:
+            is_empty = points.start == points.stop
+            # An empty class has no range: it takes that of the first point, and all of
             # its counts are 0.
-            values = z[:, :1] if is_empty else z[:, columns]
+            values = z[:, :1] if is_empty else z[:, points]
             lo, hi = self.bin_range(*kernel.value_range(values))
-            counts = kernel.count(values, lo, hi, self.n_bins, weights)
+            counts = kernel.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:
                 counts = torch.zeros_like(counts)
             parts.append(Counts(counts, lo, hi))
@@ -585,7 +618,7 @@ class Auto:
         require(ok, "threshold", self.threshold, "an int of at least 0")
         Histogram(self.n_bins, self.max_samples)  # checks them
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
@@ -599,7 +632,7 @@ class Auto:
         return Histogram(self.n_bins, self.max_samples)
 
 
-def choose_transport(
+def resolve_transport(
     transport: str | Transport, n: int, n_ranks: int, histogram: Histogram, auto: Auto
 ) -> Transport:
     """The transport that a user's parameter names, or the object itself.
@@ -607,16 +640,18 @@ def choose_transport(
     `histogram` and `auto` are what these names stand for. `Auto` is resolved for n
     particles and data in total.
     """
-    by_name: dict[str, Transport] = {
-        "auto": auto,
-        "histogram": histogram,
-        "sorted": Sorted(),
-        "interpolated": Interpolated(),
-    }
-    chosen = by_name[transport] if isinstance(transport, str) else transport
-    if isinstance(chosen, Auto):
-        return chosen.choose(n, n_ranks)
-    return chosen
+    if transport == "sorted":
+        return Sorted()
+    if transport == "interpolated":
+        return Interpolated()
+    if transport == "histogram":
+        return histogram
+    if transport == "auto":
+        transport = auto
+    if isinstance(transport, Auto):
+        return transport.choose(n, n_ranks)
+    assert not isinstance(transport, str), "the names are checked before"
+    return transport
 
 
 # Files hold these transports only.

@@ -2,32 +2,30 @@
 
 `Kernels` lists them with their types. `reference` implements and documents all of them
 in plain torch. `cpu` (numba) and `triton` (NVIDIA GPUs) have faster versions of some,
-under the same names. Kernels take projections as (h, n) tensors, one row per direction.
-In float64 every device computes what the reference does, up to the order of sums.
+under the same names, and import the others from `reference`. Kernels take projections
+as (h, n) tensors: one row per direction, one column per point. In float64 every device
+computes what the reference does, up to the order of sums.
 """
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from types import ModuleType, SimpleNamespace
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.classes import displace_by_class
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
 
 __all__ = [
     "MAX_QUANTIZED_SHIFT",
-    "Geometry",
     "Kernels",
-    "complete",
+    "TileGeometry",
     "displace_by_class",
     "for_device",
     "for_tensor",
@@ -51,7 +49,9 @@ class Kernels(Protocol):
 
     def argsort_rows(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def match(self, z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor: ...
+    def match_sorted(
+        self, z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None
+    ) -> Tensor: ...
 
     def displace_knots(self, z: Tensor, knots: Tensor, values: Tensor) -> Tensor: ...
 
@@ -59,7 +59,7 @@ class Kernels(Protocol):
 
     def value_range(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def count(
+    def bin_counts(
         self,
         z: Tensor,
         lo: Tensor,
@@ -76,7 +76,7 @@ class Kernels(Protocol):
         starts: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
-    def compose(
+    def compose_histograms(
         self,
         counts_p: Tensor,
         lo_p: Tensor,
@@ -103,13 +103,13 @@ class Kernels(Protocol):
         self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
     ) -> Tensor: ...
 
-    # Stored maps
+    # Compressed maps
 
     def flatten_tails(
         self, lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor
     ) -> Tensor: ...
 
-    def compress_map(
+    def compress_grid(
         self,
         lo: Tensor,
         hi: Tensor,
@@ -119,7 +119,7 @@ class Kernels(Protocol):
         exponent: int,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
-    def expand_map(
+    def expand_grid(
         self,
         lo: Tensor,
         hi: Tensor,
@@ -148,19 +148,21 @@ class Kernels(Protocol):
         self,
         x: Tensor,
         theta: Tensor,
-        geometry: Geometry,
-        columns: Tensor | None = None,
+        geometry: TileGeometry,
+        indices: Tensor | None = None,
         offsets: Tensor | None = None,
         codes: Tensor | None = None,
     ) -> Tensor: ...
 
-    def lift_tiles(self, dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor: ...
+    def lift_tiles(
+        self, dz: Tensor, theta: Tensor, geometry: TileGeometry
+    ) -> Tensor: ...
 
     def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
         self,
         x: Tensor,
         theta: Tensor,
-        geometry: Geometry,
+        geometry: TileGeometry,
         lo: Tensor,
         hi: Tensor,
         values: Tensor,
@@ -171,27 +173,19 @@ class Kernels(Protocol):
     ) -> None: ...
 
 
-# A module can implement a Protocol: type checkers compare every signature here.
+# A module can implement a Protocol. Here and in `_cpu_kernels` and `_gpu_kernels`, type
+# checkers compare the signatures of all its functions with those above.
 _REFERENCE: Kernels = reference
-
-
-@cache
-def complete(module: ModuleType) -> Kernels:
-    """All kernels: those of `module`, and the reference's where it has none."""
-    kernels = {}
-    for name in reference.__all__:
-        kernels[name] = getattr(module, name, getattr(_REFERENCE, name))
-    return cast(Kernels, SimpleNamespace(**kernels))
 
 
 def for_device(device: torch.device | str) -> Kernels:
     """The fastest kernels for `device`."""
     kind = torch.device(device).type
     if kind == "cpu":
-        return _load("cpu", device="CPU", library="numba")
+        return _cpu_kernels()
     if kind == "cuda":
-        return _load("triton", device="GPU", library="Triton")
-    return complete(reference)
+        return _gpu_kernels()
+    return _REFERENCE
 
 
 def for_tensor(z: Tensor) -> Kernels:
@@ -200,25 +194,36 @@ def for_tensor(z: Tensor) -> Kernels:
 
 
 @cache
-def _load(module: str, device: str, library: str) -> Kernels:
-    """The kernels of a module; the reference's, with one warning, if it cannot be used.
+def _cpu_kernels() -> Kernels:
+    """The kernels in numba; the reference's if it cannot be imported."""
+    try:
+        from sliceflow.kernels import cpu
+    except ImportError as error:  # numba lags behind Python
+        _warn("CPU", f"numba cannot be imported ({error})", "pip install numba")
+        return _REFERENCE
+    return cpu
 
-    `device` and `library` are names for the warning.
-    """
-    if module == "triton" and torch.version.hip is not None:
+
+@cache
+def _gpu_kernels() -> Kernels:
+    """The kernels in Triton; the reference's if they cannot run here."""
+    if torch.version.hip is not None:
         reason = f"torch {torch.__version__} is built for AMD GPUs (ROCm)"
-        remedy = "an NVIDIA GPU"
-    else:
-        try:
-            return complete(importlib.import_module(f"sliceflow.kernels.{module}"))
-        except ImportError as error:
-            # numba lags behind Python, and Triton does not exist for every system.
-            reason = f"{library} cannot be imported ({error})"
-            remedy = f"pip install {library.lower()}"
+        _warn("GPU", reason, "an NVIDIA GPU")
+        return _REFERENCE
+    try:
+        from sliceflow.kernels import triton
+    except ImportError as error:  # Triton does not exist for every system
+        _warn("GPU", f"Triton cannot be imported ({error})", "pip install triton")
+        return _REFERENCE
+    return triton
+
+
+def _warn(device: str, reason: str, remedy: str) -> None:
+    """Warn that a device has no fast kernels; `_cpu_kernels` caches, so only once."""
     warnings.warn(
         f"{reason}; the slower plain-torch kernels are used on the {device}. "
         f"{remedy} brings the fast ones",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,  # the caller of `for_device`
     )
-    return complete(reference)

@@ -1,4 +1,4 @@
-"""Maps of classes: each slice of the columns moves by its own maps."""
+"""Maps of classes: the points of each class move by the maps of that class."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from torch import Tensor
 
 
 def displace_by_class(
-    displace: Callable[..., Tensor],
     z: Tensor,
-    maps: Sequence[Tensor],
-    starts: Sequence[int],
+    starts: Sequence[int] | None,
+    displace: Callable[[Tensor, slice], Tensor],
 ) -> Tensor:
     """T(z) − z for z (h, n), where each class has its own maps.
 
+    The maps of C classes have C·h rows: row c·h + j is the map of class c along
+    direction j.
+
     Parameters
     ----------
-    displace : the kernel to call for each class, with some columns of z and its maps:
-        `displace_grid` or `displace_knots`
     z : projections (h, n), sorted by class
-    maps : the tensors that describe the maps, such as lo, hi and values. Each has C·h
-        rows: those of the h directions for the first class, then for the second, …
-    starts : the columns of class c are starts[c] to starts[c + 1]
+    starts : class c has the points from starts[c] to starts[c + 1] − 1; None if all
+        points move by the same h maps
+    displace : ``displace(z_c, rows)`` is T(z_c) − z_c for the projections z_c (h, n_c)
+        of one class, whose maps are in these `rows`
 
     Returns
     -------
     dz : (h, n)
     """
+    if starts is None:
+        return displace(z, slice(None))
     h = len(z)
     dz = torch.empty_like(z)
     for c, (first, end) in enumerate(pairwise(starts)):
         if first < end:
             rows = slice(c * h, (c + 1) * h)
-            class_maps = [tensor[rows] for tensor in maps]
-            dz[:, first:end] = displace(z[:, first:end], *class_maps)
+            dz[:, first:end] = displace(z[:, first:end], rows)
     return dz

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +19,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels import reference
-from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
+from sliceflow.kernels.geometry import TileGeometry
+from sliceflow.kernels.reference import (
+    GAP_RATIO,
+    LEVEL_EPSILON,
+    compress_grid,
+    expand_grid,
+    flatten_tails,
+    histogram_by,
+    lift_tiles,
+    move_tiles_by,
+    padded_size,
+    project_tiles_by,
+    shrink,
+    shrink_factor,
+)
+
+__all__ = [  # every kernel; some are those of the reference
+    "add_class_offsets",
+    "argsort_rows",
+    "bin_counts",
+    "box_muller",
+    "compose_histograms",
+    "compress_grid",
+    "displace_grid",
+    "displace_knots",
+    "expand_grid",
+    "flatten_tails",
+    "histogram",
+    "lift_tiles",
+    "match_sorted",
+    "move_tiles",
+    "nearest_distance",
+    "padded_size",
+    "philox",
+    "project_tiles",
+    "shrink",
+    "shrink_factor",
+    "sort_rows",
+    "value_range",
+]
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their
 # meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
@@ -152,7 +190,7 @@ def sort_rows(z: Tensor) -> Tensor:
 
 @_jit
 def _pack(bits, keys):
-    """Keys of 64 bits: those of a float, made to sort as floats do, then its column."""
+    """Keys of 64 bits: those of a float, made to sort as floats do, then its index."""
     for j in range(bits.shape[0]):
         for t in range(bits.shape[1]):
             b = np.int64(bits[j, t])
@@ -162,7 +200,7 @@ def _pack(bits, keys):
 
 @_jit
 def _unpack(z, keys, values):
-    """Replace sorted keys by their columns, and write the values of these columns."""
+    """Replace sorted keys by their indices, and write the values at these indices."""
     for j in range(z.shape[0]):
         for t in range(z.shape[1]):
             keys[j, t] &= 0xFFFFFFFF
@@ -180,7 +218,7 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
         over_rows(_argsort, [array, order])
         values = np.take_along_axis(array, order, 1)
         return torch.from_numpy(values), torch.from_numpy(order)
-    # Sorting (value, column) packed in 64 bits takes two thirds of numpy's argsort.
+    # Sorting (value, index) packed in 64 bits takes two thirds of numpy's argsort.
     keys = np.empty(array.shape, np.int64)
     values = np.empty_like(array)
     over_rows(_pack, [array.view(np.int32), keys])
@@ -234,7 +272,7 @@ def nearest_distance(
 
 
 @_jit
-def _match(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is fastest
+def _match_sorted(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is fastest
     """`w_q` (h, 0) stands for equal weights."""
     h, m = z_p.shape
     n = z_q.shape[1]
@@ -292,12 +330,14 @@ def _match(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop is faste
             first = end
 
 
-def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     out = torch.empty_like(z_p)
     weights = np.empty((z_q.shape[0], 0))
     if w_q is not None:
         weights = _array(w_q.double())
-    over_rows(_match, [_array(z_p), _array(z_q), weights, out.numpy()], GAP_RATIO)
+    over_rows(
+        _match_sorted, [_array(z_p), _array(z_q), weights, out.numpy()], GAP_RATIO
+    )
     return out
 
 
@@ -385,7 +425,7 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_jit
-def _count(z, lo, hi, counts, weights):
+def _bin_counts(z, lo, hi, counts, weights):
     """`weights` (0,) stands for equal weights."""
     n_bins = counts.shape[1]
     # Two histograms in turn, so that equal neighbours do not wait for each other.
@@ -411,19 +451,22 @@ def _count(z, lo, hi, counts, weights):
             counts[j, b] = even[b] + odd[b]
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
-    column_weights = np.empty(0)
+    point_weights = np.empty(0)
     if weights is not None:
-        column_weights = _array(weights.double())
+        point_weights = _array(weights.double())
     arrays = [_array(z), lo.numpy(), hi.numpy(), counts.numpy()]
-    over_rows(_count, arrays, column_weights)
+    over_rows(_bin_counts, arrays, point_weights)
     return counts
 
 
-histogram = partial(reference.histogram, count=count, value_range=value_range)
+def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
 
 
 @_jit
@@ -459,7 +502,9 @@ def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, eps
 
 
 @_jit
-def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
+def _compose_histograms(
+    counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon
+):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
     for j in range(h):
@@ -484,7 +529,7 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
         cost[j] = total / (3.0 * counts_p[j].sum())
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -497,7 +542,9 @@ def compose(
     )
     cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
-    over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
+    over_rows(
+        _compose_histograms, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON
+    )
     return values, cost
 
 
@@ -535,7 +582,42 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-project_tiles = partial(reference.project_tiles, add=add_class_offsets)
-move_tiles = partial(
-    reference.move_tiles, project=project_tiles, displace=displace_grid
-)
+def project_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    return project_tiles_by(
+        add_class_offsets, x, theta, geometry, indices, offsets, codes
+    )
+
+
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
+) -> None:
+    move_tiles_by(
+        project_tiles,
+        displace_grid,
+        x,
+        theta,
+        geometry,
+        lo,
+        hi,
+        values,
+        size,
+        offsets,
+        codes,
+        starts,
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Geometry:
+class TileGeometry:
     """Pictures cut into tiles of equal size; tiles are zero beyond the border."""
 
     shape: tuple[int, int, int]  # of the pictures: channels, height, width
@@ -40,7 +40,7 @@ class Geometry:
 
     @cached_property
     def place(self) -> Tensor:
-        """Where each pixel (C·h·w,) is among the values of all tiles."""
+        """Where each value (d,) of a picture is among the values of all tiles."""
         channels, height, width = self.shape
         tile_height, tile_width = self.size
         top, left = self.offset

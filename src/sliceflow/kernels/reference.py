@@ -5,10 +5,9 @@ Projections are tensors (h, n): one row per direction, one column per point. Pos
 and masses are computed in float64. Results for float32 are those of float64, rounded
 once.
 
-Some kernels take `starts`: the columns are divided into slices, one for each class, and
-slice c has the columns from starts[c] to starts[c + 1]. What belongs to the slices then
-has C·h rows: those of the h directions for the first slice, then for the second, and so
-on.
+Some kernels take `starts`: the points are sorted by class, and class c has the points
+from starts[c] to starts[c + 1] − 1. Each class then has its own row for each direction:
+the results have C·h rows, and row c·h + j belongs to class c and direction j.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels.classes import displace_by_class
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 
 __all__ = [  # every kernel
     "add_class_offsets",
     "argsort_rows",
+    "bin_counts",
     "box_muller",
-    "compose",
-    "compress_map",
-    "count",
+    "compose_histograms",
+    "compress_grid",
     "displace_grid",
     "displace_knots",
-    "expand_map",
+    "expand_grid",
     "flatten_tails",
     "histogram",
     "lift_tiles",
-    "match",
+    "match_sorted",
     "move_tiles",
     "nearest_distance",
     "padded_size",
@@ -76,6 +75,17 @@ EVEN_SHARE_OF_KNOTS = 0.05
 # A straight map has no density at all; this makes its knots even.
 MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
+
+# Some kernels are made of others. A function `name_by` is the kernel `name`, made of
+# the kernels that are its first arguments: so each device uses its own. These are the
+# types of such arguments.
+BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
+ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
+AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
+DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ProjectTiles = Callable[
+    [Tensor, Tensor, TileGeometry, Tensor | None, Tensor | None, Tensor | None], Tensor
+]
 
 
 # Random numbers
@@ -135,12 +145,12 @@ def sort_rows(z: Tensor) -> Tensor:
 
 
 def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted rows of z (h, n), and the column each value came from, int64 (h, n)."""
+    """Sorted rows of z (h, n), and the point each value came from, int64 (h, n)."""
     values, order = torch.sort(z, dim=1)
     return values, order
 
 
-def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     """The transport map T = F_q⁻¹(F_p(z)) at every particle.
 
     A particle is an atom of mass 1/M, a datum one of mass w_i/Σw. The level of an atom
@@ -150,7 +160,7 @@ def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
 
     Across a gap more than `GAP_RATIO` times as wide as both gaps beside it F⁻¹ jumps
     where the mass of one datum ends: so no particle lands between two classes that the
-    amplifier separates, nor between two values of a discrete column.
+    amplifier separates, nor between two values of a discrete coordinate.
 
     Parameters
     ----------
@@ -175,7 +185,7 @@ def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
         w = w_q.double()
         cumulative = w.cumsum(1)
         levels_q = (cumulative - w / 2) / cumulative[:, -1:]
-        position = _bracket(level, levels_q.contiguous())
+        position = _positions_among(level, levels_q.contiguous())
     q = z_q.double()
     if n > 2:
         i = position.clamp(0, n - 1).floor().clamp(max=n - 2).long()
@@ -188,7 +198,7 @@ def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
             end_of_mass = torch.gather(w[:, :-1] / (w[:, :-1] + w[:, 1:]), 1, i)
         jumped = i + (position - i > end_of_mass).double()
         position = torch.where(torch.gather(is_wide, 1, i), jumped, position)
-    return _interpolate(position, q).to(z_p.dtype)
+    return _interpolate_at_positions(position, q).to(z_p.dtype)
 
 
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
@@ -203,13 +213,13 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     first = k[:, :1]
     last = k[:, -1:]
     below, above = _beyond(zd, first, last, v)
-    image = _interpolate(_bracket(zd, k), v)
+    image = _interpolate_at_positions(_positions_among(zd, k), v)
     image = torch.where(zd >= last, above, image)
     image = torch.where(zd <= first, below, image)
     return (image - zd).to(z.dtype)
 
 
-def _interpolate(position: Tensor, values: Tensor) -> Tensor:
+def _interpolate_at_positions(position: Tensor, values: Tensor) -> Tensor:
     """values (h, n) at fractional positions (h, m) from 0 to n − 1, linearly.
 
     Positions are clamped at both ends.
@@ -222,16 +232,17 @@ def _interpolate(position: Tensor, values: Tensor) -> Tensor:
     return left + (position - i) * (right - left)
 
 
-def _bracket(points: Tensor, knots: Tensor) -> Tensor:
-    """The fractional positions (h, m) of points (h, m) among ascending knots (h, n).
+def _positions_among(values: Tensor, knots: Tensor) -> Tensor:
+    """The fractional positions (h, m) of values (h, m) among ascending knots (h, n).
 
-    A point at tied knots has the position of the last of them.
+    The position is k at knot k, and between two knots a fraction. A value at tied knots
+    has the position of the last of them.
     """
     last = knots.shape[1] - 1
-    i = (torch.searchsorted(knots, points, right=True) - 1).clamp(0, max(last - 1, 0))
+    i = (torch.searchsorted(knots, values, right=True) - 1).clamp(0, max(last - 1, 0))
     left = torch.gather(knots, 1, i)
     gap = torch.gather(knots, 1, (i + 1).clamp(max=last)) - left
-    return i + torch.where(gap > 0, (points - left) / gap, 0.0).clamp(0, 1)
+    return i + torch.where(gap > 0, (values - left) / gap, 0.0).clamp(0, 1)
 
 
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,7 +250,7 @@ def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, 
 
     Both are rigid shifts by the displacement of the end. Particles with unusual y get
     there at every step, and a slope would pull them ever further. Where the whole map
-    leads to one point (a constant column), everything beyond does, too.
+    leads to one value (a constant coordinate), everything beyond does, too.
     """
     low_end = values[:, :1]
     high_end = values[:, -1:]
@@ -258,7 +269,7 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.amin(1).double(), z.amax(1).double()
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     """How many values of each row of z (h, n) are in each bin, (h, n_bins).
@@ -282,38 +293,49 @@ def count(
 
 
 def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The histogram of each row of z (h, n) over its own range.
+
+    With `starts`, there is a histogram for each class and direction: C·h rows instead
+    of h. Those of an empty class are all 0. A GPU may ignore NaN in the range.
+
+    Returns
+    -------
+    counts : (h, n_bins), as `bin_counts` returns them
+    lo, hi : (h,), the range that the bins divide
+    """
+    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
+
+
+def histogram_by(
+    bin_counts: BinCounts,
+    value_range: ValueRange,
     z: Tensor,
     n_bins: int,
-    weights: Tensor | None = None,
-    starts: Sequence[int] = (),
-    count: Callable[..., Tensor] = count,
-    value_range: Callable[..., tuple[Tensor, Tensor]] = value_range,
+    weights: Tensor | None,
+    starts: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`count` over each row's own range, and that range: counts, lo and hi.
-
-    They are (h, n_bins), (h,) and (h,). With `starts`, the histograms of each slice of
-    the columns, C·h rows; those of an empty slice are all 0. A GPU may ignore NaN in
-    the range. `count` and `value_range` are the kernels to use.
-    """
+    """The kernel `histogram` by these kernels `bin_counts` and `value_range`."""
     if not starts:
         starts = (0, z.shape[1])
     counts = []
     lows = []
     highs = []
     for first, end in pairwise(starts):
-        part = z[:, first:end]
+        z_class = z[:, first:end]
         if first < end:
-            lo, hi = value_range(part)
+            lo, hi = value_range(z_class)
         else:
             lo = z.new_zeros(len(z), dtype=torch.float64)
             hi = lo
-        counts.append(count(part, lo, hi, n_bins, weights))
+        counts.append(bin_counts(z_class, lo, hi, n_bins, weights))
         lows.append(lo)
         highs.append(hi)
     return torch.cat(counts), torch.cat(lows), torch.cat(highs)
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -389,12 +411,12 @@ def _mean_squared_displacement(
 
 
 def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
-    """f = max(0, 1 − r·σ²/c) for each of h maps, float64 (h,); 0 if c = 0.
+    """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
 
     Parameters
     ----------
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,) of C equal parts of the rows
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
     variance : σ² (h,)
     """
     rows_per_rate = len(cost) // len(rate)
@@ -413,15 +435,16 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    The factor f is that of `shrink_factor`.
+    `shrink_factor` computes the factor f.
 
     Parameters
     ----------
     lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
     counts : the particles (h, B) in each bin
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,) of C equal parts of the rows
-    variance : σ² (h,); by default that of particles in the middles of their bins
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
+        its middle
 
     Returns
     -------
@@ -457,7 +480,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     v = values.double()
     position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
     below, above = _beyond(zd, lo[:, None], hi[:, None], v)
-    image = _interpolate(position, v)
+    image = _interpolate_at_positions(position, v)
     image = torch.where(position >= n_bins, above, image)
     image = torch.where(position <= 0, below, image)
     return (image - zd).to(z.dtype)
@@ -473,22 +496,29 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     """F⁻¹(level) with F linear inside each bin; level must not fall where F is flat."""
     cumulative = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
     levels = (cumulative / cumulative[:, -1:]).contiguous()
-    position = _bracket(level.contiguous(), levels)
+    position = _positions_among(level.contiguous(), levels)
     bin_width = (hi - lo) / counts.shape[1]
     return lo[:, None] + bin_width[:, None] * position
 
 
-# Stored maps
+# Compressed maps
 
 
 def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
-    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`) T is noise. All
-    are shifted there by the displacement of that particle, but not out of the data's
-    range. The maps are
-    `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B) particles in each
-    bin.
+    Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`), a map is noise.
+    There it becomes a shift by the displacement of that particle, but leads nowhere
+    outside the data's range.
+
+    Parameters
+    ----------
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
+
+    Returns
+    -------
+    values : (h, B + 1), of the maps with rigid tails
     """
     n_bins = counts.shape[1]
     # Particles below each edge.
@@ -496,7 +526,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     total = below[:, -1:]
     tail = total.sqrt() * TAIL_SHARE_OF_ROOT
     level = torch.cat((tail, total - tail), 1)
-    # The two bins that hold those particles.
+    # The bins (h, 2) that hold those two particles.
     bins = torch.searchsorted(below, level) - 1
     below_bin = below.gather(1, bins)
     inside = (level - below_bin) / (below.gather(1, bins + 1) - below_bin)
@@ -507,19 +537,25 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     tail_shift = shift.gather(1, bins).lerp(shift.gather(1, bins + 1), inside)
     shift = torch.where(edge > bins[:, 1:], tail_shift[:, 1:], shift)
     shift = torch.where(edge <= bins[:, :1], tail_shift[:, :1], shift)
-    steady = (position + shift).clamp(values[:, :1], values[:, -1:])
-    return steady.to(values.dtype)
+    flattened = (position + shift).clamp(values[:, :1], values[:, -1:])
+    return flattened.to(values.dtype)
 
 
-def compress_map(
+def compress_grid(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Maps on a grid by `n_knots` knots each, which are where the maps bend.
+    """Maps on a grid, compressed to K = `n_knots` knots each, where the maps bend.
 
-    The maps are `values` (h, B + 1) on [lo, hi], both (h,), with `counts` (h, B)
-    particles in each bin; their tails are made rigid first. The density of the knots is
-    proportional to (p·D″²)^⅕ for a displacement D and a density p of particles. Between
-    knots the displacement is linear and fitted to the particles.
+    The tails of the maps are made rigid first. The density of the knots is proportional
+    to (p·D″²)^⅕ for a displacement D and a density p of particles. Between knots the
+    displacement is linear and fitted to the particles.
+
+    Parameters
+    ----------
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
+    n_knots : K
+    exponent : displacements are rounded to multiples of 2**exponent
 
     Returns
     -------
@@ -546,7 +582,10 @@ def compress_map(
 
 
 def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
-    """The grid edges (h, K) at which displacements (h, B + 1) get knots."""
+    """The grid edges (h, K) at which the displacements `shift` (h, B + 1) get knots.
+
+    `counts` (h, B) are the particles in each bin.
+    """
     pad = torch.nn.functional.pad
     device = shift.device
     n_bins = counts.shape[1]
@@ -566,14 +605,20 @@ def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
 
 
 def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
-    """Displacements (h, K) at knots whose lines are nearest to those of the particles.
+    """The displacements (h, K) at knots that fit the particles' displacements best.
 
-    `shift` (h, B + 1) are the displacements at the edges of the grid, `counts` (h, B)
-    the particles in each bin, `edges` (h, K) where the knots are. This is least squares
-    over the middles of the bins, with half a particle at each knot. The sums over the
-    bins between two knots are differences of running sums. The linear system is
-    tridiagonal, and is solved by Jacobi's method: its diagonal is twice as large as
-    what is beside it.
+    This is least squares for a function D that is linear between knots: over the
+    particles, as if each were in the middle of its bin, and over half a particle at
+    each knot, which makes the solution unique. Its linear system is tridiagonal. The
+    sums over the bins between two knots are differences of running sums. Jacobi's
+    method solves the system: where particles are spread evenly, its diagonal is twice
+    as large as the sum of the other numbers in a row.
+
+    Parameters
+    ----------
+    shift : the displacements (h, B + 1) at the edges of the grid
+    counts : the particles (h, B) in each bin
+    edges : the edges (h, K) at which the knots are
     """
     pad = torch.nn.functional.pad
     start = shift.gather(1, edges)
@@ -584,20 +629,25 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     def sum_between_knots(t: Tensor) -> Tensor:
         return pad(t.cumsum(1), (1, 0)).gather(1, edges).diff(dim=1)
 
-    n = sum_between_knots(counts)
-    p = sum_between_knots(counts * place)
-    pp = sum_between_knots(counts * place**2)
-    d = sum_between_knots(counts * middle)
-    pd = sum_between_knots(counts * place * middle)
-    # With t from 0 at a knot to 1 at the next one, the sums of t, t² and t·D.
+    # Sums over the particles between two knots, (h, K − 1): of 1, of their place x and
+    # x², of their displacement D and of x·D.
+    sum_1 = sum_between_knots(counts)
+    sum_x = sum_between_knots(counts * place)
+    sum_xx = sum_between_knots(counts * place**2)
+    sum_d = sum_between_knots(counts * middle)
+    sum_xd = sum_between_knots(counts * place * middle)
+    # With t = (x − first)/size, from 0 at a knot to 1 at the next one, the sums of t,
+    # t² and t·D.
     first = edges[:, :-1].double()
     size = edges.diff(dim=1).double()
-    t = (p - first * n) / size
-    tt = (pp - 2 * first * p + first**2 * n) / size**2
-    td = (pd - first * d) / size
-    diagonal = pad(n - 2 * t + tt, (0, 1)) + pad(tt, (1, 0)) + 0.5
-    off_diagonal = t - tt
-    right_side = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
+    sum_t = (sum_x - first * sum_1) / size
+    sum_tt = (sum_xx - 2 * first * sum_x + first**2 * sum_1) / size**2
+    sum_td = (sum_xd - first * sum_d) / size
+    # At t the fitted function is (1 − t)·(left knot) + t·(right knot). So the system
+    # has the sums of (1 − t)², t², t·(1 − t), (1 − t)·D and t·D.
+    diagonal = pad(sum_1 - 2 * sum_t + sum_tt, (0, 1)) + pad(sum_tt, (1, 0)) + 0.5
+    off_diagonal = sum_t - sum_tt
+    right_side = pad(sum_d - sum_td, (0, 1)) + pad(sum_td, (1, 0)) + 0.5 * start
     values = start
     for _ in range(JACOBI_ITERATIONS):
         from_next = pad(off_diagonal * values[:, 1:], (0, 1))
@@ -606,7 +656,7 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     return values
 
 
-def expand_map(
+def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
@@ -615,9 +665,11 @@ def expand_map(
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The maps that `compress_map` returned on their whole grid, made to ascend.
+    """The maps that `compress_grid` returned, on their whole grid and made to ascend.
 
-    The values are (h, B + 1), of `dtype`.
+    Returns
+    -------
+    values : (h, B + 1), of `dtype`, with B = `n_bins`
     """
     knot_place = edges.double()
     position = lo[:, None] + _divide(hi - lo, n_bins)[:, None] * knot_place
@@ -635,7 +687,7 @@ def expand_map(
 def _divide(x: Tensor, n: int) -> Tensor:
     """x / n, rounded once.
 
-    By a plain number torch divides on a GPU as x · (1/n), which is rounded twice.
+    If n is a Python number, torch computes x · (1/n) on a GPU, which rounds twice.
     """
     return x / torch.full((), n, dtype=x.dtype, device=x.device)
 
@@ -644,9 +696,9 @@ def _divide(x: Tensor, n: int) -> Tensor:
 
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """z (h, n) plus the offset of each column's class.
+    """z (h, n) plus the offset of each point's class.
 
-    Offsets are (h, C), and `codes` (n,) the class numbers of the columns.
+    Offsets are (h, C), and `codes` (n,) the class indices of the points.
     """
     return z + offsets[:, codes]
 
@@ -656,9 +708,9 @@ def nearest_distance(
 ) -> Tensor:
     """The distance (m,) of each point of x (m, d) to the closest of rows (n, d).
 
-    The distance is Σ min(|x − r|, max_gap) over the columns, where `max_gap` (d,) is
-    the most that each column counts. With `exclude_self`, rows are x, and no row counts
-    for itself.
+    The distance is Σ min(|x − r|, max_gap) over the d columns, where `max_gap` (d,) is
+    the most that each column counts. With `exclude_self`, rows are x, and no row is
+    compared with itself.
     """
     distances = x.new_empty(len(x))
     for i, point in enumerate(x):
@@ -680,33 +732,54 @@ def padded_size(k: int) -> int:
 def project_tiles(
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
+    geometry: TileGeometry,
+    indices: Tensor | None = None,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
-    add: Callable[..., Tensor] = add_class_offsets,
 ) -> Tensor:
     """z = Θx for pictures whose tiles are all rotated by the same theta.
 
     Parameters
     ----------
-    x : pictures (C·h·w, n)
+    x : pictures (d, n), where d = channels · height · width
     theta : the rotation (k, k) of a tile's k values, which may be padded with zeros to
         the size `padded_size`
     geometry : how the pictures are cut into tiles
-    columns : the numbers of the pictures to project; None is all of them
-    offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' classes
-        (n,)
-    add : the kernel `add_class_offsets` to use
+    indices : the indices of the pictures to project; None is all of them
+    offsets, codes : shift z by the offsets (tiles·k, classes) of the pictures' class
+        indices (n,)
 
     Returns
     -------
     z : (tiles·k, n)
     """
-    if columns is not None:
-        x = x[:, columns]
+    return project_tiles_by(
+        add_class_offsets, x, theta, geometry, indices, offsets, codes
+    )
+
+
+def project_tiles_by(
+    add_class_offsets: AddClassOffsets,
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    indices: Tensor | None,
+    offsets: Tensor | None,
+    codes: Tensor | None,
+) -> Tensor:
+    """The kernel `project_tiles` by this kernel `add_class_offsets`."""
+    if indices is not None:
+        x = x[:, indices]
         if codes is not None:
-            codes = codes[columns]
+            codes = codes[indices]
+    z = _rotate_tiles(x, theta, geometry)
+    if offsets is None or codes is None:
+        return z
+    return add_class_offsets(z, offsets, codes)
+
+
+def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
+    """z = Θx (tiles·k, n) of all pictures x (d, n), without offsets."""
     n = x.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
@@ -714,12 +787,11 @@ def project_tiles(
     if geometry.grid != (1, 1):  # one tile is the picture itself
         tiles = x.new_zeros(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.place.to(x.device), x)
-    z = torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
-    return z if offsets is None else add(z, offsets, codes)
+    return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
-def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
-    """dx = Θᵀdz, from projections (tiles·k, n) to pictures (C·h·w, n)."""
+def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
+    """dx = Θᵀdz, from projections (tiles·k, n) to pictures (d, n)."""
     n = dz.shape[1]
     k = geometry.side
     theta = theta[:k, :k]
@@ -732,7 +804,7 @@ def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
 def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
+    geometry: TileGeometry,
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
@@ -740,18 +812,47 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
-    project: Callable[..., Tensor] = project_tiles,
-    displace: Callable[..., Tensor] = displace_grid,
 ) -> None:
     """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
-    T are the maps `values` on [lo, hi], as for `displace_grid`; with `starts`, each
-    slice of the columns has its own, as for `displace_by_class`. `project` and
-    `displace` are the kernels to use.
+    T are the maps `values` on [lo, hi], as for `displace_grid`. With `starts`, each
+    class has its own maps, as for `displace_by_class`.
     """
-    z = project(x, theta, geometry, None, offsets, codes)
-    if starts is None:
-        dz = displace(z, lo, hi, values)
-    else:
-        dz = displace_by_class(displace, z, (lo, hi, values), starts)
+    move_tiles_by(
+        project_tiles,
+        displace_grid,
+        x,
+        theta,
+        geometry,
+        lo,
+        hi,
+        values,
+        size,
+        offsets,
+        codes,
+        starts,
+    )
+
+
+def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_tiles`
+    project_tiles: ProjectTiles,
+    displace_grid: DisplaceGrid,
+    x: Tensor,
+    theta: Tensor,
+    geometry: TileGeometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None,
+    codes: Tensor | None,
+    starts: Sequence[int] | None,
+) -> None:
+    """The kernel `move_tiles` by these kernels `project_tiles` and `displace_grid`."""
+    z = project_tiles(x, theta, geometry, None, offsets, codes)
+
+    def displace(z_class: Tensor, rows: slice) -> Tensor:
+        return displace_grid(z_class, lo[rows], hi[rows], values[rows])
+
+    dz = displace_by_class(z, starts, displace)
     x.add_(lift_tiles(dz, theta, geometry), alpha=size)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, require
 
@@ -23,13 +24,13 @@ _MIN_P_VALUE = 0.01
 class Calibration:
     """Ranks of true values among samples. Made by `calibration`; `print` it."""
 
-    ranks: np.ndarray  # (q, d), how many of the samples are smaller than the truth
+    ranks: Ints  # (q, d), how many of the samples are smaller than the truth
     # (q,), how many samples are nearer to a random point than the truth is
-    tarp_ranks: np.ndarray
+    tarp_ranks: Ints
     n_samples: int  # of each of the q conditions
 
     @property
-    def levels(self) -> np.ndarray:
+    def levels(self) -> Floats:
         """(q, d) numbers in (0, 1), uniform if samples are calibrated.
 
         They are (rank + u)/(n + 1) with uniform u.
@@ -38,7 +39,7 @@ class Calibration:
         return (self.ranks + u) / (self.n_samples + 1)
 
     @property
-    def p_values(self) -> np.ndarray:
+    def p_values(self) -> Floats:
         """(d,), of Kolmogorov's and Smirnov's test that the levels are uniform."""
         return np.array([_p_value(column) for column in self.levels.T])
 
@@ -48,7 +49,7 @@ class Calibration:
         u = np.random.default_rng(1).random(len(self.tarp_ranks))
         return _p_value((self.tarp_ranks + u) / (self.n_samples + 1))
 
-    def coverage(self, share: float) -> np.ndarray:
+    def coverage(self, share: float) -> Floats:
         """(d,), how often the central interval of this share holds the truth."""
         require(0 <= share <= 1, "share", share, "from 0 to 1")
         inside = np.abs(2 * self.levels - 1) <= share
@@ -57,11 +58,11 @@ class Calibration:
     @property
     def verdict(self) -> str:
         """One sentence: whether samples pass both tests; if not, what is wrong."""
-        n_conditions = len(self.ranks)
+        condition_dim = len(self.ranks)
         columns_pass = self._least_p_value >= _MIN_P_VALUE
         tarp_passes = self.tarp_p_value >= _MIN_P_VALUE
         if columns_pass and tarp_passes:
-            return f"calibrated, as far as {n_conditions} conditions can tell"
+            return f"calibrated, as far as {condition_dim} conditions can tell"
         if columns_pass:
             return (
                 "not calibrated: each column by itself is, but the dependence between "
@@ -69,7 +70,7 @@ class Calibration:
             )
         worst = int(self.p_values.argmin())
         covered = float(self.coverage(0.9)[worst])
-        standard_error = np.sqrt(0.9 * 0.1 / n_conditions)
+        standard_error = np.sqrt(0.9 * 0.1 / condition_dim)
         if abs(covered - 0.9) <= 2 * standard_error:
             level = float(self.levels[:, worst].mean())
             return _bias_verdict(worst, level)
@@ -144,7 +145,7 @@ def calibration(
 
 
 def _first_axis(
-    samples: np.ndarray, truth: np.ndarray, first: str | None, given_shapes: str
+    samples: Floats, truth: Floats, first: str | None, given_shapes: str
 ) -> str:
     """What the first axis of samples counts: "conditions" or "samples".
 
@@ -170,7 +171,7 @@ def _first_axis(
     return first
 
 
-def _tarp_ranks(samples: np.ndarray, truth: np.ndarray, seed: int) -> np.ndarray:
+def _tarp_ranks(samples: Floats, truth: Floats, seed: int) -> Ints:
     """How many samples are nearer to a random point than the truth is, (q,).
 
     Points are uniform in the range of the truth, which is also the unit of distances.
@@ -199,7 +200,7 @@ def _bias_verdict(column: int, level: float) -> str:
     )
 
 
-def _p_value(levels: np.ndarray) -> float:
+def _p_value(levels: Floats) -> float:
     """Of Kolmogorov's and Smirnov's test that levels (q,) are uniform."""
     from scipy.stats import kstest
 

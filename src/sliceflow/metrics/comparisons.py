@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from sliceflow.arrays import Floats
 from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.rows import as_rows, subsample
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
@@ -210,12 +211,12 @@ def _memorized_halves(
 class _HeldOutTable:
     """The held-out rows of a table, with which other rows are compared."""
 
-    rows: np.ndarray  # (n, c)
+    rows: Floats  # (n, c)
     categories: list[bool]  # which columns hold codes
     target: int  # the column that `utility` predicts
     # Few rows of many categories look more associated, so this many are compared.
     n_associated: int
-    associations: np.ndarray  # of all pairs of columns
+    associations: Floats  # of all pairs of columns
 
 
 def compare_tables(
@@ -242,7 +243,7 @@ def compare_tables(
         associations=_associations(test_rows, categories, n_associated),
     )
 
-    def measure(rows: np.ndarray) -> dict[str, float]:
+    def measure(rows: Floats) -> dict[str, float]:
         return _measure_table(rows, held_out)
 
     scores = _with_references(measure, sample_rows, train_rows, budget)
@@ -261,13 +262,13 @@ def compare_tables(
     return scores, details
 
 
-def _measure_table(rows: np.ndarray, held_out: _HeldOutTable) -> dict[str, float]:
+def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
     """The metrics of rows (n, c) of a table that depend on how many rows there are."""
     categories = held_out.categories
     detection = distances.two_sample_accuracy(
         rows,
         held_out.rows,
-        classifier=tables.boosted_trees(len(rows), categories),
+        classifier=tables.detector(len(rows), categories),
         scoring="roc_auc",
     )
     associations = _associations(rows, categories, held_out.n_associated)
@@ -282,7 +283,7 @@ def _measure_table(rows: np.ndarray, held_out: _HeldOutTable) -> dict[str, float
     }
 
 
-def _shapes(rows: np.ndarray, held_out: _HeldOutTable) -> list[float]:
+def _shapes(rows: Floats, held_out: _HeldOutTable) -> list[float]:
     """How well the distribution of each column agrees with that of held-out rows."""
     return [
         tables.shape(held_out.rows[:, c], rows[:, c], is_category)
@@ -290,22 +291,22 @@ def _shapes(rows: np.ndarray, held_out: _HeldOutTable) -> list[float]:
     ]
 
 
-def _associations(rows: np.ndarray, categories: Sequence[bool], n: int) -> np.ndarray:
+def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
     """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
     matrix = tables.association(subsample(rows, n), categories)
     return matrix[np.triu_indices(len(categories), 1)]
 
 
 def _table_copy_scores(
-    samples: np.ndarray,
-    train: np.ndarray,
-    test: np.ndarray,
+    samples: Floats,
+    train: Floats,
+    test: Floats,
     categories: Sequence[bool],
     budget: ComparisonBudget,
 ) -> Scores:
     """Copies among all training rows of a table, by distances of `tables.points`."""
 
-    def points(rows: np.ndarray) -> np.ndarray:
+    def points(rows: Floats) -> Floats:
         return tables.points(rows, categories, train)
 
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
@@ -313,7 +314,7 @@ def _table_copy_scores(
     return _copy_scores(points(samples), train_blocks, points(test), budget)
 
 
-def _target_name(target: object, names: Sequence[str], rows: np.ndarray) -> str:
+def _target_name(target: object, names: Sequence[str], rows: Floats) -> str:
     """The column that `utility` predicts: the user's, or the last that varies."""
     if target is not None:
         name = str(target)
@@ -327,7 +328,7 @@ def _target_name(target: object, names: Sequence[str], rows: np.ndarray) -> str:
 
 
 def _compare_pairs(
-    names: Sequence[str], real: np.ndarray, sampled: np.ndarray
+    names: Sequence[str], real: Floats, sampled: Floats
 ) -> list[ColumnPair]:
     """Pairs of columns with their associations, those that differ most first."""
     pairs = []

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import nearest
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
@@ -21,10 +23,10 @@ from sliceflow.validation import from_tensor, require
 IDEAL_COPIES = 0.01
 # `memorized_rate` compares the nearest train row with the tenth.
 _N_COMPARED_NEIGHBOURS = 10
-# A fit says nothing about copies of more rows: they are hardly copied, and the search
-# would take long.
+# A fit does not look for copies among more rows than this: so many rows are hardly
+# copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
-# Fewer particles show nothing.
+# With fewer particles, a share of copies says nothing.
 _MIN_WARNED_PARTICLES = 100
 # Particles, and also rows, whose distances are measured: enough of each that a share
 # of 2 % is still 20 of them.
@@ -55,7 +57,8 @@ def nn_ratio(
     samples, train : (n, d) and (N, d), or pictures
     test : held-out rows; None takes every train row in its turn, and its distance to
         the others
-    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    mirror : mirror images of train rows count as train rows; for flows that were
+        fitted with ``mirror=True``
 
     Examples
     --------
@@ -173,7 +176,7 @@ def memorized_rate(
     return float(np.mean(rates))
 
 
-def _neighbour_ratios(rows: Any, train: np.ndarray, device: str) -> np.ndarray:
+def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
     """Distances to the nearest train row over those to the tenth, (n,)."""
     distances, _ = nearest(rows, train, _N_COMPARED_NEIGHBOURS, device=device)
     tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
@@ -181,18 +184,18 @@ def _neighbour_ratios(rows: Any, train: np.ndarray, device: str) -> np.ndarray:
 
 
 def nearest_pictures(
-    images: np.ndarray,
-    train: np.ndarray,
+    pictures: NDArray[Any],
+    train: NDArray[Any],
     k: int = 5,
     *,
     mirror: bool = False,
     device: str = "auto",
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k training pictures nearest to each image, and their distances (n, k).
+) -> tuple[NDArray[Any], Floats]:
+    """The k training pictures nearest to each picture, and their distances (n, k).
 
-    The pictures are (n, k, h, w[, c]). Distances are in units of pixel values, such as
-    0 to 255. With `mirror`, for flows that were fitted to mirror images, too, the
-    nearer of a training picture and its mirror image is shown.
+    The training pictures are (n, k, h, w[, c]). Distances are in units of pixel values,
+    such as 0 to 255. With `mirror`, for flows that were fitted with ``mirror=True``,
+    the nearer of a training picture and its mirror image is shown.
 
     Examples
     --------
@@ -203,24 +206,25 @@ def nearest_pictures(
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
     versions = _with_mirror_images(train, mirror)
-    pictures = np.concatenate(versions)
+    candidates = np.concatenate(versions)
     # A picture and its mirror image may both be found: of these, the nearer counts.
-    n_searched = min(len(versions) * k, len(pictures))
-    distances, indices = nearest(images, pictures, n_searched, device=device)
-    picture_numbers = indices % len(train)
-    columns = np.empty((len(images), k), int)
-    for row, numbers in enumerate(picture_numbers):
-        _, first_columns = np.unique(numbers, return_index=True)
-        columns[row] = np.sort(first_columns)[:k]
+    n_searched = min(len(versions) * k, len(candidates))
+    distances, indices = nearest(pictures, candidates, n_searched, device=device)
+    train_indices = indices % len(train)  # the same for a picture and its mirror image
+    columns = np.empty((len(pictures), k), int)
+    for i, found in enumerate(train_indices):
+        _, first_columns = np.unique(found, return_index=True)
+        columns[i] = np.sort(first_columns)[:k]
     chosen = np.take_along_axis(indices, columns, 1)
-    return pictures[chosen], np.take_along_axis(distances, columns, 1)
+    return candidates[chosen], np.take_along_axis(distances, columns, 1)
 
 
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
-    """What shows that particles copy rows, such as "copies 0.20, NN ratio 0.61".
+    """The evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
-    It is empty if nothing does, or if there are too few of them or too many. `pairs`
-    are rows (n, d) and particles (m, d) of each flow, such as one of each class.
+    The text is empty if there is no evidence, or if there are too few particles or rows
+    to tell, or too many rows to search. `pairs` are rows (n, d) and particles (m, d),
+    such as those of each class.
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)
@@ -261,7 +265,7 @@ def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -
     return share > _MAX_COPIES_RATIO * reference or ratio < _MIN_NN_RATIO
 
 
-def share_of_copies(sample_distances: np.ndarray, real_distances: np.ndarray) -> float:
+def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
     """`copies` from the distances of samples and of real rows to their nearest rows."""
     limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
     share = float(np.mean(sample_distances < limit))
@@ -281,7 +285,7 @@ def nearest_distances(
     mirror: bool = False,
     device: str = "auto",
     leave_out_itself: bool = False,
-) -> np.ndarray:
+) -> Floats:
     """Distances (n,) of rows to their nearest train row.
 
     With `mirror`, mirror images of train rows count as train rows.
@@ -297,7 +301,7 @@ def nearest_distances(
 
 def _train_distances(
     samples: Any, train: Any, test: Any, mirror: bool, device: str
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray[Any], Floats]:
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
     if test is None:
         real_distances = nearest_distances(
@@ -319,8 +323,8 @@ def _train_distances(
     return sample_distances, real_distances
 
 
-def _with_mirror_images(rows: Any, mirror: bool) -> list[np.ndarray]:
-    """The rows; with `mirror` their mirror images, too."""
+def _with_mirror_images(rows: Any, mirror: bool) -> list[NDArray[Any]]:
+    """The rows and, with `mirror`, their mirror images."""
     rows = np.asarray(from_tensor(rows))
     if not mirror:
         return [rows]

@@ -7,19 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import as_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
 
-# Directions whose projections are in memory at a time.
+# Directions whose projections are in memory at a time. More take more memory; fewer
+# are slower.
 _DIRECTIONS_PER_BLOCK = 64
-# The two-sample test has five folds. From this many rows on it has three, to save time:
-# a classifier learns enough from two thirds of them.
-_MANY_ROWS = 1_000
+# The two-sample test has five folds, as is usual.
 _N_FOLDS = 5
+# With this many rows or more it has three folds, to save time: a classifier learns
+# enough from two thirds of them.
+_MANY_ROWS = 1_000
 _N_FOLDS_OF_MANY_ROWS = 3
 # Every fold needs a row of each sample.
 _MIN_ROWS = _N_FOLDS
@@ -31,7 +35,7 @@ def sliced_wasserstein(
     *,
     n_directions: int = 1000,
     seed: int = 0,
-    directions: np.ndarray | None = None,
+    directions: Floats | None = None,
 ) -> float:
     """Sliced 2-Wasserstein distance between two samples, exact on each direction.
 
@@ -63,7 +67,7 @@ def sliced_wasserstein(
     return float(np.sqrt(total / len(directions)))
 
 
-def _as_float64(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
     """Two samples as rows of equally many float64 numbers."""
     a = as_rows(a, "a").astype(np.float64)
     b = as_rows(b, "b").astype(np.float64)
@@ -119,7 +123,7 @@ def frechet_distance_pca(
     return frechet_distance((samples - mean) @ axes.T, (test - mean) @ axes.T)
 
 
-def principal_axes(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+def principal_axes(rows: NDArray[Any], n: int) -> tuple[Floats, Floats]:
     """The mean (d,) of rows, and their n leading principal axes (n, d)."""
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean
@@ -131,7 +135,7 @@ def principal_axes(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return mean, vectors.T[::-1][:n]
 
 
-def _covariance_root(x: np.ndarray) -> np.ndarray:
+def _covariance_root(x: Floats) -> Floats:
     """R with RᵀR the covariance of x, of at most d rows."""
     n, d = x.shape
     centred = (x - x.mean(axis=0)) / np.sqrt(n - 1)
@@ -218,8 +222,8 @@ def two_sample_accuracy(
 
 
 def fid(
-    samples: np.ndarray,
-    real: np.ndarray,
+    samples: NDArray[Any],
+    real: NDArray[Any],
     *,
     n_pixel_values: int = 256,
     weights: str | os.PathLike[str] | None = None,
@@ -229,8 +233,8 @@ def fid(
 
     By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``,
     which downloads the network on first use. It depends on the counts: the usual one
-    compares 50,000 samples with all training pictures. Real rows
-    score ``fid(test, train)``.
+    compares 50,000 samples with all training pictures. Real rows score
+    ``fid(test, train)``.
 
     Parameters
     ----------
@@ -268,16 +272,16 @@ def fid(
     return float(metrics["frechet_inception_distance"])
 
 
-def _as_dataset(images: Any, n_pixel_values: int) -> Any:
+def _as_dataset(pictures: Any, n_pixel_values: int) -> Any:
     """Pictures as a dataset of bytes (3, h, w); grey ones get three equal channels."""
     from torch.utils.data import ConcatDataset
 
-    images = np.asarray(images)
-    if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
-        fact = f"pictures are {images.dtype} of shape {images.shape}"
+    pictures = np.asarray(pictures)
+    if pictures.ndim not in (3, 4) or pictures.dtype.kind not in "iu":
+        fact = f"pictures are {pictures.dtype} of shape {pictures.shape}"
         raise DataError(fact, "pass whole numbers")
-    n, height, width = images.shape[:3]
-    pixels = (images * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
+    n, height, width = pictures.shape[:3]
+    pixels = (pictures * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
     pixels = pixels.reshape(n, height, width, -1)
     pixels = np.broadcast_to(pixels, (n, height, width, 3))
     channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
@@ -33,8 +34,9 @@ Kind = Literal["vectors", "pictures", "tables"]
 # Fewer samples, training rows or held-out rows cannot be compared.
 _MIN_ROWS = 10
 # With fewer held-out rows, the verdict says that the metrics are rough.
-_MIN_EXACT_ROWS = 100
-# Rows of each kind that are compared, at most: some seconds on a CPU, and on a GPU.
+_MIN_PRECISE_ROWS = 100
+# The most samples, training rows and held-out rows that are compared. More rows make
+# metrics more exact; the comparison takes some seconds with these.
 _MAX_ROWS_ON_CPU = 2_000
 _MAX_ROWS_ON_GPU = 10_000
 # The verdict on a classifier: it hardly tells samples from real rows within this margin
@@ -47,60 +49,60 @@ _EASY_DETECTION = 0.65
 _AS_REAL_ROWS = "real rows"
 
 
-class _Meaning(NamedTuple):
+class _MetricInfo(NamedTuple):
     """What is ideal for a metric, and what it says."""
 
     ideal: str
-    text: str  # {target} is the column that is predicted
+    meaning: str  # {target} stands for the column that is predicted
 
 
-_MEANINGS = {
-    "sliced distance": _Meaning(
+_METRICS = {
+    "sliced distance": _MetricInfo(
         _AS_REAL_ROWS, "sliced 2-Wasserstein distance to held-out rows"
     ),
-    "FD-PCA32": _Meaning(
+    "FD-PCA32": _MetricInfo(
         _AS_REAL_ROWS,
         "Fréchet distance to held-out pictures, in 32 principal components",
     ),
-    "coverage": _Meaning(
+    "coverage": _MetricInfo(
         _AS_REAL_ROWS, "share of held-out rows that have a sample near"
     ),
-    "two-sample accuracy": _Meaning(
+    "two-sample accuracy": _MetricInfo(
         "0.5", "how often a random forest tells samples from held-out rows"
     ),
-    "recognised": _Meaning(
+    "recognised": _MetricInfo(
         _AS_REAL_ROWS,
         "share of samples whose nearest training rows are of the same class",
     ),
-    "detection": _Meaning(
+    "detection": _MetricInfo(
         "0.5", "AUC of boosted trees that tell samples from held-out rows"
     ),
-    "shape": _Meaning(
+    "shape": _MetricInfo(
         "1", "agreement of each column's distribution, mean over columns"
     ),
-    "trend error": _Meaning(
+    "trend error": _MetricInfo(
         "0", "difference of the association of two columns, mean over pairs"
     ),
-    "utility": _Meaning(
+    "utility": _MetricInfo(
         _AS_REAL_ROWS,
         "R² or AUC of {target} in held-out rows, by boosted trees that learn from "
         "samples",
     ),
-    "rules kept": _Meaning(
+    "rules kept": _MetricInfo(
         "1", "share of rows that obey every rule that all training rows obey"
     ),
-    "exact copies": _Meaning(_AS_REAL_ROWS, "share of rows equal to a training row"),
-    "NN ratio": _Meaning(
+    "exact copies": _MetricInfo(_AS_REAL_ROWS, "share of rows equal to a training row"),
+    "NN ratio": _MetricInfo(
         "1",
         "distance to the nearest training row, over a held-out row's; near 0: copies",
     ),
-    "copies": _Meaning(
+    "copies": _MetricInfo(
         "0.01", "share nearer to a training row than the nearest 1 % of held-out rows"
     ),
-    "copies, thumbnails": _Meaning(
+    "copies, thumbnails": _MetricInfo(
         "0.01", "the same, of pictures reduced to about 8×8"
     ),
-    "memorized, halves": _Meaning(
+    "memorized, halves": _MetricInfo(
         "0.01", "share of half-size patches that match one training picture"
     ),
 }
@@ -165,7 +167,7 @@ class Report:
                 "are in the samples"
             )
         n_test = self.counts["test"]
-        if n_test < _MIN_EXACT_ROWS:
+        if n_test < _MIN_PRECISE_ROWS:
             sentences.append(f"with {n_test} held-out rows all numbers are rough")
         return "; ".join(sentences)
 
@@ -288,9 +290,9 @@ tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     if kind == "auto":
         kind = _infer_kind(train)
     if kind == "tables":
-        for name, frame in (("samples", samples), ("train", train), ("test", test)):
-            ok = hasattr(frame, "columns")
-            require(ok, name, type(frame), "a DataFrame, as train is")
+        for name, table in (("samples", samples), ("train", train), ("test", test)):
+            is_dataframe = hasattr(table, "columns")
+            require(is_dataframe, name, type(table), "a DataFrame, as train is")
     else:
         shape = np.shape(train)[1:]
         samples = _as_array(samples, "samples", kind, shape)
@@ -326,7 +328,7 @@ def _infer_kind(train: Any) -> Kind:
     return "pictures"
 
 
-def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> np.ndarray:
+def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
     as_rows(array, name)  # refuses what are no finite numbers
@@ -355,18 +357,18 @@ def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
 
 
 def _as_metrics(scores: Scores, details: Details) -> tuple[Metric, ...]:
-    """The metrics of a report, in the order of their meanings."""
+    """The metrics of a report, in the order of `_METRICS`."""
     target = details.get("target", "")
     metrics = []
-    for name, meaning in _MEANINGS.items():
+    for name, info in _METRICS.items():
         if name not in scores:
             continue
         metric = Metric(
             name=name,
             value=scores[name].value,
             reference=scores[name].reference,
-            ideal=meaning.ideal,
-            meaning=meaning.text.format(target=target),
+            ideal=info.ideal,
+            meaning=info.meaning.format(target=target),
         )
         metrics.append(metric)
     return tuple(metrics)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
 from sliceflow.neighbours.search import nearest_rows
 from sliceflow.validation import from_tensor, is_int, require
 
 
-def as_rows(x: Any, name: str = "x") -> np.ndarray:
+def as_rows(x: Any, name: str = "x") -> NDArray[Any]:
     """`x` as rows (n, d) of finite numbers; pictures are flattened, the type stays."""
     x = np.asarray(from_tensor(x))
     if x.ndim < 2 or x.size == 0:
         fact = f"{name} has the shape {x.shape}"
         raise DataError(fact, "pass rows (n, d) or pictures (n, h, w[, c])")
-    rows: np.ndarray = x.reshape(len(x), -1)
+    rows: NDArray[Any] = x.reshape(len(x), -1)
     if rows.dtype.kind not in "biuf":
         raise DataError(f"{name} holds {rows.dtype}, not numbers")
     if rows.dtype.kind == "f":
@@ -30,14 +32,14 @@ def as_rows(x: Any, name: str = "x") -> np.ndarray:
     return rows
 
 
-def require_same_width(a: np.ndarray, b: np.ndarray, names: str) -> None:
+def require_same_width(a: NDArray[Any], b: NDArray[Any], names: str) -> None:
     """Raise a `DataError` unless both have the same number of columns."""
     if a.shape[1] != b.shape[1]:
         fact = f"{names} have {a.shape[1]} and {b.shape[1]} numbers in a row"
         raise DataError(fact, "pass equally many")
 
 
-def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
+def subsample(x: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
     """n random rows without repetition, in their order; all if there are no more."""
     if len(x) <= n:
         return x
@@ -52,7 +54,7 @@ def nearest(
     *,
     device: str = "auto",
     leave_out_itself: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Floats, Ints]:
     """Distances (n, k) of each row to its k nearest rows of `data`, and their indices.
 
     The distance to a copy is exactly 0. Rows that are equally far are in the order of

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.dataframes import DATE_PATTERN, column_kind
+from sliceflow.dependencies import find_dependencies
 from sliceflow.errors import DataError
 from sliceflow.number_formats import infer_number_format
 
@@ -22,11 +24,14 @@ if TYPE_CHECKING:
 # Categories that boosted trees take (scikit-learn's limit is 255), and that have an
 # axis of their own among points; all others count as one.
 _MAX_CATEGORIES = 250
-# Boosted trees. Three times as many iterations, with a lower learning rate and twice as
-# many leaves, detect as much, but take four times as long.
+# Boosted trees that detect samples and measure utility. Three times as many iterations,
+# with a lower learning rate and twice as many leaves, detect as much, but take four
+# times as long.
 _BOOSTING_ITERATIONS = 50
 _LEARNING_RATE = 0.2
 _MAX_LEAVES = 15
+# Leaves have this many rows, scikit-learn's own number, or fewer in small tables.
+_MIN_SAMPLES_LEAF = 20
 # Texts identify their row if more than this share of them is different.
 _IDENTIFIER_SHARE = 0.9
 # Fewer texts may all be different by chance.
@@ -35,10 +40,6 @@ _MIN_IDENTIFIERS = 20
 _MIN_UTILITY_ROWS = 5
 # Rules are searched among at most this many columns, because every pair is checked.
 _MAX_RULE_COLUMNS = 100
-# A rule between unrelated columns is found with at most this probability.
-_RULE_CHANCE = 1e-9
-# Fewer rows of each value, on average, do not show that another column follows from it.
-_MIN_ROWS_PER_VALUE = 5
 
 
 class Tables(NamedTuple):
@@ -46,23 +47,23 @@ class Tables(NamedTuple):
 
     names: list[str]
     categories: list[bool]  # which columns hold codes
-    rows: list[np.ndarray]  # (n, c) of each table
+    rows: list[Floats]  # (n, c) of each table
     # Of the columns left out: the share of the first table's texts that are real.
     revealed: dict[str, float]
 
 
-def read_tables(*frames: Any) -> Tables:
+def read_tables(*dfs: Any) -> Tables:
     """Samples, training rows and others, all DataFrames, as numbers."""
     import pandas as pd
 
-    _require_same_columns(frames)
-    samples, train = frames[:2]
+    _require_same_columns(dfs)
+    samples, train = dfs[:2]
     names = []
     categories = []
     columns = []
     revealed = {}
     for name in train.columns:
-        joined = pd.concat([frame[name] for frame in frames], ignore_index=True)
+        joined = pd.concat([df[name] for df in dfs], ignore_index=True)
         numbers, is_category = as_numbers(joined)
         if is_category and _identifies_rows(train[name]):
             revealed[str(name)] = _share_of_real_values(samples[name], train[name])
@@ -72,21 +73,21 @@ def read_tables(*frames: Any) -> Tables:
             columns.append(numbers)
     if not columns:
         raise DataError("every column identifies its row; there is nothing to compare")
-    ends = np.cumsum([len(frame) for frame in frames])[:-1]
+    ends = np.cumsum([len(df) for df in dfs])[:-1]
     rows = np.split(np.column_stack(columns), ends)
     return Tables(names, categories, rows, revealed)
 
 
-def _require_same_columns(frames: Sequence[Any]) -> None:
+def _require_same_columns(dfs: Sequence[Any]) -> None:
     """Raise an error unless all are DataFrames of pandas with the same columns."""
     import pandas as pd
 
-    names = set(frames[1].columns)
-    for frame in frames:
-        if not isinstance(frame, pd.DataFrame):
-            library = type(frame).__module__
+    names = set(dfs[1].columns)
+    for df in dfs:
+        if not isinstance(df, pd.DataFrame):
+            library = type(df).__module__
             raise TypeError(f"tables are DataFrames of pandas, not of {library}")
-        not_in_all = names ^ set(frame.columns)
+        not_in_all = names ^ set(df.columns)
         if not_in_all:
             first = min(map(str, not_in_all))
             raise DataError(
@@ -110,7 +111,7 @@ def _share_of_real_values(samples: pd.Series, train: pd.Series) -> float:
     return float(samples.dropna().isin(real).mean())
 
 
-def as_numbers(column: pd.Series) -> tuple[np.ndarray, bool]:
+def as_numbers(column: pd.Series) -> tuple[Floats, bool]:
     """A column as floats (n,), and whether these are codes of categories.
 
     NaN is a missing cell. Dates and durations are days. Texts are numbers or dates if
@@ -138,7 +139,7 @@ def as_numbers(column: pd.Series) -> tuple[np.ndarray, bool]:
     return numbers, True
 
 
-def _parse_texts(texts: pd.Series) -> np.ndarray | None:
+def _parse_texts(texts: pd.Series) -> Floats | None:
     """Texts as numbers, or dates as days; None unless all are numbers, or all dates."""
     import pandas as pd
 
@@ -177,15 +178,13 @@ def _is_day_first(texts: pd.Series) -> bool:
     return True
 
 
-def _days(times: pd.Series) -> np.ndarray:
+def _days(times: pd.Series) -> Floats:
     """Dates or durations as days."""
     unit = np.timedelta64(1, times.dt.unit) / np.timedelta64(1, "D")
     return np.asarray(times.astype("int64") * unit)
 
 
-def points(
-    rows: np.ndarray, categories: Sequence[bool], train: np.ndarray
-) -> np.ndarray:
+def points(rows: Floats, categories: Sequence[bool], train: Floats) -> Floats:
     """Rows (n, c) as points (n, a), between which distances are measured.
 
     Another category and one standard deviation of a number both are a distance of 1. A
@@ -209,7 +208,7 @@ def points(
     return np.hstack(axes)
 
 
-def _category_axes(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _category_axes(codes: Floats, known: Floats) -> Floats:
     """Codes (n,) one-hot, over √2: two categories are at a distance of 1; NaN is 0."""
     missing = np.isnan(codes)
     last = min(int(known.max(initial=-1)) + 1, _MAX_CATEGORIES - 1)
@@ -218,7 +217,7 @@ def _category_axes(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(missing[:, None], 0.0, one_hot)
 
 
-def shape(real: np.ndarray, samples: np.ndarray, is_category: bool) -> float:
+def shape(real: Floats, samples: Floats, is_category: bool) -> float:
     """The agreement of the distributions of two columns, from 0 to 1.
 
     It is 1 − Kolmogorov's distance of numbers; of categories, 1 − their total
@@ -238,7 +237,7 @@ def shape(real: np.ndarray, samples: np.ndarray, is_category: bool) -> float:
     return 1 - max(difference, float(test.statistic))
 
 
-def _total_variation(real: np.ndarray, samples: np.ndarray) -> float:
+def _total_variation(real: Floats, samples: Floats) -> float:
     """Half the sum of the differences of the shares of all codes, NaN among them."""
     real = np.where(np.isnan(real), -1, real)
     samples = np.where(np.isnan(samples), -1, samples)
@@ -249,7 +248,7 @@ def _total_variation(real: np.ndarray, samples: np.ndarray) -> float:
     return 0.5 * float(np.abs(differences).sum())
 
 
-def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
+def association(rows: Floats, categories: Sequence[bool]) -> Floats:
     """How two columns go together, for all pairs: (c, c).
 
     The correlation of two numbers, the correlation ratio of a number and a category,
@@ -268,7 +267,7 @@ def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
 
 
 def _pair_association(
-    a: np.ndarray, b: np.ndarray, a_is_category: bool, b_is_category: bool
+    a: Floats, b: Floats, a_is_category: bool, b_is_category: bool
 ) -> float:
     """The association of two columns (n,) without missing cells; 0 of constant ones."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -286,7 +285,7 @@ def _pair_association(
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _correlation_ratio(codes: np.ndarray, x: np.ndarray) -> float:
+def _correlation_ratio(codes: Floats, x: Floats) -> float:
     """√ of the share of the variance of x that is between categories."""
     _, group = np.unique(codes, return_inverse=True)
     means = np.bincount(group, x) / np.bincount(group)
@@ -295,12 +294,30 @@ def _correlation_ratio(codes: np.ndarray, x: np.ndarray) -> float:
     return float(np.sqrt(between / total))
 
 
-def boosted_trees(
-    n: int, categories: Sequence[bool], regress: bool = False
-) -> Pipeline:
-    """Boosted trees for n rows: a classifier, or a regressor.
+class BoostingSettings(NamedTuple):
+    """How many boosted trees there are, and how large they are."""
 
-    Categories beyond the most that they take count as one.
+    max_iter: int
+    max_leaf_nodes: int
+    min_samples_leaf: int
+
+
+def _settings_for(n: int) -> BoostingSettings:
+    """The settings of metrics for n rows: small tables have small leaves."""
+    return BoostingSettings(
+        max_iter=_BOOSTING_ITERATIONS,
+        max_leaf_nodes=_MAX_LEAVES,
+        min_samples_leaf=min(_MIN_SAMPLES_LEAF, max(2, n // 40)),
+    )
+
+
+def boosted_trees(
+    categories: Sequence[bool], settings: BoostingSettings, regress: bool = False
+) -> Pipeline:
+    """Boosted trees: a classifier, or a regressor.
+
+    `categories` says which columns hold codes of categories. Those beyond the most
+    that trees take count as one.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -313,11 +330,10 @@ def boosted_trees(
     if regress:
         boosting = HistGradientBoostingRegressor
     trees = boosting(
-        max_iter=_BOOSTING_ITERATIONS,
+        max_iter=settings.max_iter,
         learning_rate=_LEARNING_RATE,
-        max_leaf_nodes=_MAX_LEAVES,
-        # Small tables have small leaves; 20 is scikit-learn's own number.
-        min_samples_leaf=min(20, max(2, n // 40)),
+        max_leaf_nodes=settings.max_leaf_nodes,
+        min_samples_leaf=settings.min_samples_leaf,
         categorical_features=list(categories),
         early_stopping=False,
         random_state=0,
@@ -327,14 +343,19 @@ def boosted_trees(
     return make_pipeline(clip, trees)
 
 
-def _binnable(x: np.ndarray, max_values: np.ndarray) -> np.ndarray:
+def detector(n: int, categories: Sequence[bool]) -> Pipeline:
+    """The classifier that tells n samples from as many rows of a table."""
+    return boosted_trees(categories, _settings_for(n))
+
+
+def _binnable(x: Floats, max_values: Floats) -> Floats:
     """What boosted trees take: codes up to a limit, 0 in columns without a value."""
     empty = np.isnan(x).all(axis=0)
     return np.where(empty, 0.0, np.minimum(x, max_values))
 
 
 def utility(
-    learn: np.ndarray, test: np.ndarray, categories: Sequence[bool], target: int
+    learn: Floats, test: Floats, categories: Sequence[bool], target: int
 ) -> float:
     """How well a column of test rows is predicted after learning from other rows.
 
@@ -349,7 +370,8 @@ def utility(
         return float("nan")
     is_category = categories[target]
     other_categories = [bool(c) for c in np.asarray(categories)[others]]
-    trees = boosted_trees(len(learn), other_categories, regress=not is_category)
+    settings = _settings_for(len(learn))
+    trees = boosted_trees(other_categories, settings, regress=not is_category)
     if not is_category:
         trees.fit(learn[:, others], learn[:, target])
         return float(r2_score(test[:, target], trees.predict(test[:, others])))
@@ -367,9 +389,7 @@ def utility(
     return float(roc_auc_score(test[:, target], probabilities, multi_class="ovr"))
 
 
-def rules_kept(
-    train: np.ndarray, samples: np.ndarray, categories: Sequence[bool]
-) -> float:
+def rules_kept(train: Floats, samples: Floats, categories: Sequence[bool]) -> float:
     """The share of rows that obey every rule that all training rows obey.
 
     Rules are: a column of whole numbers; one number at most another (a ≤ b); one column
@@ -384,11 +404,11 @@ def rules_kept(
         if is_number[a]:
             keeps &= _keeps_whole_numbers(train[:, a], samples[:, a])
             keeps &= _keeps_order(train, samples, a, is_number)
-        keeps &= _keeps_dependencies(train, samples, a)
+    keeps &= _keeps_dependencies(train, samples)
     return float(keeps.mean())
 
 
-def _keeps_whole_numbers(train: np.ndarray, samples: np.ndarray) -> np.ndarray:
+def _keeps_whole_numbers(train: Floats, samples: Floats) -> Mask:
     """Which samples (n,) are whole numbers; all of them if training rows are not."""
     known = train[~np.isnan(train)]
     if (known != np.rint(known)).any():
@@ -396,9 +416,7 @@ def _keeps_whole_numbers(train: np.ndarray, samples: np.ndarray) -> np.ndarray:
     return np.asarray(np.isnan(samples) | (samples == np.rint(samples)))
 
 
-def _keeps_order(
-    train: np.ndarray, samples: np.ndarray, a: int, is_number: np.ndarray
-) -> np.ndarray:
+def _keeps_order(train: Floats, samples: Floats, a: int, is_number: Mask) -> Mask:
     """Which samples have column a at most b, for all b where training rows have it so.
 
     Columns that are always equal do not count here: one follows from the other.
@@ -411,50 +429,30 @@ def _keeps_order(
     return np.asarray(~broken.any(axis=1))
 
 
-def _keeps_dependencies(train: np.ndarray, samples: np.ndarray, a: int) -> np.ndarray:
-    """Which samples have the values that follow from column a in training rows."""
-    keeps = np.ones(len(samples), bool)
-    values, group = np.unique(train[:, a], return_inverse=True)
-    if not 1 < len(values) <= len(train) / _MIN_ROWS_PER_VALUE:
-        return keeps
-    sample_group = np.searchsorted(values, samples[:, a]).clip(0, len(values) - 1)
-    is_known_value = values[sample_group] == samples[:, a]
-    for b in range(train.shape[1]):
-        if b == a:
-            continue
-        group_values = _value_of_each_group(train[:, b], group, len(values))
-        if group_values is None:
-            continue
-        wanted = group_values[sample_group]
-        applies = is_known_value & np.isfinite(wanted) & ~np.isnan(samples[:, b])
-        keeps &= ~applies | (samples[:, b] == wanted)
+def _keeps_dependencies(train: Floats, samples: Floats) -> Mask:
+    """Which samples keep the functional dependencies of the training rows."""
+    keeps = np.ones(len(samples), dtype=bool)
+    for determinant, dependent, one_to_one in find_dependencies(train):
+        keeps &= _keeps_dependency(train, samples, determinant, dependent)
+        if one_to_one:
+            keeps &= _keeps_dependency(train, samples, dependent, determinant)
     return keeps
 
 
-def _value_of_each_group(
-    column: np.ndarray, group: np.ndarray, n_groups: int
-) -> np.ndarray | None:
-    """The one value (n_groups,) that a column has in each group of rows.
+def _keeps_dependency(
+    train: Floats, samples: Floats, determinant: int, dependent: int
+) -> Mask:
+    """Which samples have the value that follows from the determinant.
 
-    None if a group has several values, or if that might be chance. A group without a
-    value has an infinity.
+    All those with a missing cell, or with a determinant that no training row has, do.
     """
-    present = ~np.isnan(column)
-    if not present.any():
-        return None
-    column = column[present]
-    group = group[present]
-    low = np.full(n_groups, np.inf)
-    high = np.full(n_groups, -np.inf)
-    np.minimum.at(low, group, column)
-    np.maximum.at(high, group, column)
-    if (low < high).any():
-        return None
-    # Unrelated columns look like this with a probability of at most
-    # common ^ (rows − groups), with the share of the most common value.
-    _, counts = np.unique(column, return_counts=True)
-    common = counts.max() / len(column)
-    log_chance = (len(column) - n_groups) * np.log(common)
-    if log_chance >= np.log(_RULE_CHANCE):
-        return None
-    return low
+    is_known = ~np.isnan(train[:, [determinant, dependent]]).any(axis=1)
+    known = train[is_known]
+    if len(known) == 0:
+        return np.ones(len(samples), dtype=bool)
+    values, first_rows = np.unique(known[:, determinant], return_index=True)
+    place = np.searchsorted(values, samples[:, determinant]).clip(0, len(values) - 1)
+    expected = known[first_rows[place], dependent]
+    applies = values[place] == samples[:, determinant]
+    applies &= ~np.isnan(samples[:, dependent])
+    return np.asarray(~applies | (samples[:, dependent] == expected))

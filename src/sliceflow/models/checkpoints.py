@@ -19,10 +19,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError
@@ -40,7 +41,7 @@ _WRITE = 1
 _STOP = 2
 
 
-class OtherFitError(HintedError, ValueError):
+class CheckpointMismatchError(HintedError, ValueError):
     """A checkpoint belongs to another fit."""
 
 
@@ -81,8 +82,8 @@ class Checkpoints:
     ----------
     folder : made if it is not there
     every : seconds between checkpoints
-    identity : what the result of the fit depends on; a checkpoint with another one is
-        an `OtherFitError`
+    identity : what the result of the fit depends on; a checkpoint with another one
+        raises a `CheckpointMismatchError`
     seed : of the fit
     ranks : of the fit
 
@@ -112,8 +113,11 @@ class Checkpoints:
         for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
         self.resumes = self._path.exists()
-        self.seed = self._read().seed if self.resumes else seed
+        self.seed = seed
+        if self.resumes:
+            self.seed = self._read().seed
         self.keep = False
+        self._written_at = 0.0  # the time of the last checkpoint of this run
 
     @contextmanager
     def running(
@@ -130,42 +134,49 @@ class Checkpoints:
         if self.resumes:
             self._restore(state, running, history)
         ranks = self._ranks
-        written_at = events.now()
+        self._written_at = events.now()
         try:
             with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
-
-                def after_step() -> None:
-                    nonlocal written_at
-                    wanted = _CONTINUE
-                    if events.now() - written_at >= self._every:
-                        wanted = _WRITE
-                    if ctrl_c.is_set():
-                        wanted = _STOP
-                    action = ranks.maximum(wanted)  # the clocks of ranks differ
-                    if action == _STOP:
-                        self._write(state, running, history)
-                        raise self._interrupted(state)
-                    if action == _WRITE:
-                        self._write_or_warn(state, running, history)
-                        written_at = events.now()
-
-                state.after_step = after_step
+                state.after_step = lambda: self._after_step(
+                    state, running, history, ctrl_c.is_set()
+                )
                 yield
         except LostRankError as error:
-            raise self._lost(error, state) from error
+            raise self._lost_rank_error(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
-            raise self._interrupted(state)
+            raise self._interrupted_error(state)
         if ranks.is_main and not self.keep:
             self._path.unlink(missing_ok=True)
 
-    def _interrupted(self, state: FlowState) -> FitInterrupted:
+    def _after_step(
+        self,
+        state: FlowState,
+        running: RunningFlow[FittedFlowT],
+        history: events.History,
+        ctrl_c: bool,
+    ) -> None:
+        """Write a checkpoint if it is time, or if Ctrl-C was pressed; then stop."""
+        wanted = _CONTINUE
+        if events.now() - self._written_at >= self._every:
+            wanted = _WRITE
+        if ctrl_c:
+            wanted = _STOP
+        action = self._ranks.maximum(wanted)  # the clocks of ranks differ
+        if action == _STOP:
+            self._write(state, running, history)
+            raise self._interrupted_error(state)
+        if action == _WRITE:
+            self._write_or_warn(state, running, history)
+            self._written_at = events.now()
+
+    def _interrupted_error(self, state: FlowState) -> FitInterrupted:
         """The error after Ctrl-C, which says how to resume the fit."""
         fact = f"the fit was stopped after {state.steps_done} steps"
         same = "the same data, the same parameters"
         folder = f"checkpoint_dir={str(self._folder)!r}"
         return FitInterrupted(fact, f"to resume it, fit again with {same} and {folder}")
 
-    def _lost(self, error: LostRankError, state: FlowState) -> LostRankError:
+    def _lost_rank_error(self, error: LostRankError, state: FlowState) -> LostRankError:
         """The error after the loss of a rank, which says how to resume the fit."""
         hint = "there is no checkpoint yet: start it again"
         if self._path.exists():
@@ -181,18 +192,17 @@ class Checkpoints:
         except ModelFileError as error:
             hint = "It is the checkpoint of a fit; delete it to start the fit again"
             raise ModelFileError(f"{error}. {hint}") from error
-        before = saved.identity
-        now = self._identity
-        names = sorted({*before, *now})
-        differing = [name for name in names if before.get(name) != now.get(name)]
-        if differing:
-            differences = "; ".join(
-                f"{name} was {before.get(name)} and is {now.get(name)}"
-                for name in differing
-            )
-            fact = f"{self._path} is the checkpoint of another fit: {differences}"
+        differences = []
+        for name in sorted({*saved.identity, *self._identity}):
+            before = saved.identity.get(name)
+            now = self._identity.get(name)
+            if before != now:
+                differences.append(f"{name} was {before} and is {now}")
+        if differences:
+            listed = "; ".join(differences)
+            fact = f"{self._path} is the checkpoint of another fit: {listed}"
             hint = "repeat that fit to resume it, or use another checkpoint_dir"
-            raise OtherFitError(fact, hint)
+            raise CheckpointMismatchError(fact, hint)
         return saved
 
     def _restore(
@@ -205,10 +215,10 @@ class Checkpoints:
         x = running.particles.x
         saved = self._read(x.device)
         first = running.noise.first
-        here = slice(first, first + x.shape[1])  # this rank's particles
-        x.copy_(torch.from_numpy(saved.x)[:, here])
+        own = slice(first, first + x.shape[1])  # this rank's particles
+        x.copy_(torch.from_numpy(saved.x)[:, own])
         if saved.coordinates is not None:
-            coordinates = torch.from_numpy(saved.coordinates)[:, here]
+            coordinates = torch.from_numpy(saved.coordinates)[:, own]
             state.coordinates = coordinates.contiguous().to(x.device)
         state.stage_index = saved.stage_index
         state.step_in_stage = saved.step_in_stage
@@ -265,10 +275,10 @@ class Checkpoints:
         if failure:
             raise OSError(failure)
 
-    def _gather(self, t: Tensor) -> np.ndarray:
-        """The columns of all ranks on the main rank; none on the others."""
+    def _gather(self, x: Tensor) -> NDArray[Any]:
+        """The particles x (d, n) of all ranks on the main rank; none on the others."""
         parts = []
-        for _, part in self._ranks.columns(t):
+        for _, part in self._ranks.columns(x):
             needed = part
             if not self._ranks.is_main:
                 needed = part[:, :0]

@@ -30,6 +30,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import (
     Annotated,
@@ -47,6 +48,7 @@ from typing import (
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.fields import Array, Label
@@ -54,11 +56,11 @@ from sliceflow.models import packing
 
 T = TypeVar("T")
 
-# A limit for arrays of labels, whose dtype says how much memory each takes: a few bytes
-# of a file could stand for gigabytes. Real labels take some kilobytes.
+# The most bytes of an array of labels. Its dtype says how much memory each label takes,
+# so a few bytes of a file could stand for gigabytes. Real labels take some kilobytes.
 MAX_LABEL_BYTES = 1 << 28
-# The digits of whole numbers beyond 64 bits, which come as seeds and labels: converting
-# thousands of them would take long.
+# The most digits of whole numbers beyond 64 bits, such as seeds. Converting a number of
+# a million digits would take long.
 MAX_DIGITS = 1000
 _DTYPES = {
     "bool": torch.bool,
@@ -71,17 +73,21 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+# Stands for a dtype of torch, by its name.
+_DtypeName = Enum("_DtypeName", {name: name for name in _DTYPES})  # type: ignore[misc]
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
+# The kinds of dtypes of dates and durations, which numpy counts by integers.
+_DATE_KINDS = "mM"
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
-def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
+def encode(value: Any) -> tuple[bytes, dict[str, NDArray[Any]]]:
     """The header and the packed arrays of a dataclass's object.
 
     Raises a ValueError for what `decode` would not accept.
     """
     schema = _struct(type(value))
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
     try:
         msgspec.msgpack.decode(header, type=schema)
@@ -93,7 +99,7 @@ def encode(value: Any) -> tuple[bytes, dict[str, np.ndarray]]:
 def decode(
     kind: type[T],
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
     device: torch.device | str = "cpu",
 ) -> T:
     """The object of the dataclass `kind`, its tensors on `device`.
@@ -117,18 +123,6 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, tag_field="class"):
 
 class _ArrayNode(_Node, tag="array"):
     """An array of numbers; the path of the field is its name."""
-
-
-class _DtypeNode(_Node, tag="dtype"):
-    """A dtype of torch."""
-
-    name: str
-
-    def dtype(self) -> torch.dtype:
-        """The dtype, or a ValueError."""
-        if self.name not in _DTYPES:
-            raise ValueError(f"{self.name!r:.60} is not a dtype")
-        return _DTYPES[self.name]
 
 
 class _LargeIntNode(_Node, tag="int"):
@@ -181,7 +175,8 @@ def _saved_fields(cls: type) -> dict[str, Any]:
     }
 
 
-# By dataclass: all that files have been made of. Users' own classes are not among them.
+# The type of nodes of each dataclass that a file may hold. `encode` refuses objects of
+# other classes, such as a user's own.
 _STRUCTS: dict[type, type[_ObjectNode]] = {}
 
 
@@ -207,7 +202,7 @@ _SCHEMAS: dict[Any, Any] = {
     bool: bool,
     types.NoneType: None,
     bytes: _BytesNode,
-    torch.dtype: _DtypeNode,
+    torch.dtype: _DtypeName,
     Label: _LabelNode,
 }
 
@@ -269,7 +264,7 @@ def _union_schema(options: Sequence[Any]) -> Any:
 
 
 class _ArrayKind(NamedTuple):
-    """What the annotation of a field says about arrays in it."""
+    """What the annotation of a field says about the arrays that it may hold."""
 
     container: type  # np.ndarray or Tensor
     about: Array
@@ -294,7 +289,7 @@ def _options(annotation: Any) -> Sequence[Any]:
     return [annotation]
 
 
-def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise a ValueError unless the arrays of an object, by field, fit `Array`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
@@ -329,7 +324,7 @@ def _check_shape(
 
 
 def _object_to_node(
-    value: Any, path: str, arrays: dict[str, np.ndarray]
+    value: Any, path: str, arrays: dict[str, NDArray[Any]]
 ) -> _ObjectNode:
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
@@ -348,21 +343,26 @@ def _object_to_node(
     for name, annotation in _saved_fields(cls).items():
         item = getattr(value, name)
         item_path = _join(path, name)
+        options = _options(annotation)
         if name in own_arrays:
             nodes[name] = _ArrayNode()
-        elif _holds_labels(annotation):
-            nodes[name] = _labels_to_node(item, annotation, item_path)
+        elif annotation == Label:
+            nodes[name] = _label_to_node(item, item_path)
+        elif tuple[Label, ...] in options and isinstance(item, tuple | list):
+            nodes[name] = [_label_to_node(label, item_path) for label in item]
+        elif Annotated[np.ndarray, Label] in options and isinstance(item, np.ndarray):
+            nodes[name] = _label_array_to_node(item, item_path)
         else:
             nodes[name] = _to_node(item, item_path, arrays)
     return _STRUCTS[cls](**nodes)
 
 
-def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+def _to_node(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     """The node of any value but an array or a label."""
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
     if isinstance(value, torch.dtype):
-        return _DtypeNode(str(value).removeprefix("torch."))
+        return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
         return [
             _to_node(item, _join(path, str(i)), arrays) for i, item in enumerate(value)
@@ -371,25 +371,6 @@ def _to_node(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {
             key: _to_node(item, _join(path, key), arrays) for key, item in value.items()
         }
-    return _scalar_to_node(value, path)
-
-
-def _holds_labels(annotation: Any) -> bool:
-    """Whether a field holds a label, a tuple of labels, or an array of labels."""
-    if annotation == Label:  # itself a union, so not among its options
-        return True
-    options = _options(annotation)
-    return tuple[Label, ...] in options or Annotated[np.ndarray, Label] in options
-
-
-def _labels_to_node(value: Any, annotation: Any, path: str) -> Any:
-    """The node of a field that holds labels."""
-    if annotation == Label:
-        return _label_to_node(value, path)
-    if isinstance(value, tuple | list):
-        return [_label_to_node(label, path) for label in value]
-    if isinstance(value, np.ndarray):
-        return _label_array_to_node(value, path)
     return _scalar_to_node(value, path)
 
 
@@ -413,7 +394,7 @@ def _scalar_to_node(value: Any, path: str) -> Any:
     return value
 
 
-def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
+def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
     """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
@@ -421,7 +402,7 @@ def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
     return node
 
 
-def _as_numpy(array: Any) -> np.ndarray:
+def _as_numpy(array: Any) -> NDArray[Any]:
     """A tensor on any device, or an array, as an array."""
     if isinstance(array, Tensor):
         return array.detach().cpu().numpy()
@@ -435,7 +416,7 @@ def _as_numpy(array: Any) -> np.ndarray:
 class _Reader:
     """Makes objects of nodes."""
 
-    unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
+    unread: dict[str, NDArray[Any]]  # the packed arrays that no object has taken yet
     device: torch.device | str  # of tensors
 
     def object(self, node: _ObjectNode, path: str) -> Any:
@@ -475,13 +456,13 @@ class _Reader:
                 key: self.value(item, _join(path, str(key)))
                 for key, item in node.items()
             }
-        if isinstance(node, _DtypeNode):
-            return node.dtype()
+        if isinstance(node, _DtypeName):
+            return _DTYPES[node.value]
         if isinstance(node, _LabelArrayNode):
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: Array) -> np.ndarray:
+    def _array(self, path: str, about: Array) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)
@@ -498,7 +479,7 @@ def _label(node: Any) -> Any:
     return node
 
 
-def _label_array(node: _LabelArrayNode) -> np.ndarray:
+def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
     # numpy would accept more than names of types: lists of them, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
@@ -507,25 +488,28 @@ def _label_array(node: _LabelArrayNode) -> np.ndarray:
     labels = list(map(_label, node.labels))
     if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
         raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
-    is_date = dtype.kind in "mM"
-    array = np.empty(len(labels), dtype=np.int64 if is_date else dtype)
-    array[:] = labels
-    if is_date:
-        array = array.view(dtype)
+    array: NDArray[Any]
+    if dtype.kind in _DATE_KINDS:
+        array = np.array(labels, np.int64).view(dtype)
+    else:
+        array = np.empty(len(labels), dtype)
+        array[:] = labels
     read_again = [(type(label), label) for label in _as_labels(array)]
     if read_again != [(type(label), label) for label in labels]:
         raise ValueError(f"it has labels that are not of dtype {dtype}")
     return array
 
 
-def _as_labels(array: np.ndarray) -> list[Any]:
+def _as_labels(array: NDArray[Any]) -> list[Any]:
     """The labels of an array as Python's objects, dates as integers."""
-    if array.dtype.kind in "mM":
+    if array.dtype.kind in _DATE_KINDS:
         array = array.view(np.int64)
-    labels: list[Any] = array.tolist()
-    return [
-        label.item() if isinstance(label, np.generic) else label for label in labels
-    ]
+    labels: list[Any] = []
+    for label in array.tolist():
+        if isinstance(label, np.generic):  # in an array of objects
+            label = label.item()
+        labels.append(label)
+    return labels
 
 
 def _check_object(value: Any) -> None:
@@ -536,7 +520,9 @@ def _check_object(value: Any) -> None:
 
 
 def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    if not path:
+        return name
+    return f"{path}.{name}"
 
 
 def _short(value: Any) -> str:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.engine import events
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
-from sliceflow.models.rows import without
+from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import Model, SavedHistory, save
 from sliceflow.validation import require
 
@@ -35,19 +37,23 @@ class NoRowsError(HintedError, ValueError):
     """Rows are to be added or removed, but the model does not have its rows."""
 
 
+PlannedT_co = TypeVar("PlannedT_co", bound=PlannedFit[Any], covariant=True)
+
+
 @dataclass(frozen=True)
-class PreparedFit(Generic[RowsT, FittedT]):
+class PreparedFit(Generic[RowsT, PlannedT_co]):
     """Rows that were read, and what a fit will do with them: what `prepare` gives."""
 
-    estimator: Estimator[RowsT, FittedT]
+    estimator: Estimator[RowsT, Any]
     rows: RowsT
     seed: Seed
-    planned: PlannedFit[FittedT]
+    planned: PlannedT_co
+    ranks: Ranks = SINGLE
     owns_rows: bool = False  # no other code changes these rows: they need no copy
 
     @property
     def plan(self) -> Plan:
-        """What the fit will do, with every "auto" resolved. Print it."""
+        """What the fit will do. Print it."""
         return self.planned.plan
 
 
@@ -78,7 +84,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
-    random_state: Any
+    random_state: RandomState
     verbose: int
     # Set by a fit.
     _model: Model[RowsT, FittedT]
@@ -137,20 +143,39 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
             what `prepare` returned
         listeners : a callable that takes an event after every step, or a tuple of them
         """
-        all_listeners = list(events.as_listeners(listeners))
-        if self.verbose:
-            all_listeners.append(events.Progress())
-        prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y)
-        if prepared is X and (X.estimator is not self or y is not None):
+        if not isinstance(X, PreparedFit):
+            X = self.prepare(X, y)
+        elif X.estimator is not self or y is not None:
             raise ValueError("X was prepared: fit the estimator that did it, without y")
+        return self._fit_prepared(X, X.planned.run, listeners)
+
+    def _fit_prepared(
+        self,
+        prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
+        run: Callable[[Sequence[events.Listener]], FitResult[FittedT]],
+        listeners: events.Listeners,
+    ) -> Self:
+        """Run a fit, and store its model. Every `fit` ends here."""
+        all_listeners = list(events.as_listeners(listeners))
+        if self.verbose and prepared.ranks.is_main:
+            all_listeners.append(events.Progress())
         with events.closing(all_listeners):
-            result = prepared.planned.run(all_listeners)
+            result = run(all_listeners)
+        # Of several ranks, none has all rows.
+        rows = None
+        if prepared.ranks.size == 1:
+            rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         # Attributes come last: a fit that fails leaves the old model unchanged.
-        self._store_model(self._new_model(prepared, result))
-        self._warn(result.warning, prepared)
+        model = Model(prepared.seed, result.fitted, result.history, rows)
+        self._store_result(model, result)
+        if result.warning is not None:
+            # At the line where the user called: this, `fit`, the user's call; or this,
+            # `fit`, `_refit`, `partial_fit`, the user's call.
+            stacklevel = 5 if prepared.owns_rows else 3
+            warnings.warn(result.warning, stacklevel=stacklevel)
         return self
 
-    def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, FittedT]:
+    def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, PlannedFit[FittedT]]:
         """Read and plan. `fit` takes the result instead of X and y."""
         adapter = self._adapter()
         rows = adapter.read(X, y)
@@ -158,7 +183,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved. Print it."""
+        """What ``fit(X, y)`` would do, its memory and its time. Print it.
+
+        After a fit, `plan_` also has what a fit of vectors chooses on its way: how far
+        it spreads the rows.
+        """
         adapter = self._adapter()
         return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
 
@@ -202,7 +231,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """
         known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
-        rows = without(known, adapter.read(X, y))
+        rows = remove_rows(known, adapter.read(X, y))
         return self._refit(adapter, rows, refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
@@ -230,22 +259,6 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         prepared = PreparedFit(self, rows, seed, planned, owns_rows=True)
         return self.fit(prepared, listeners=listeners)
 
-    def _new_model(
-        self, prepared: PreparedFit[RowsT, FittedT], result: FitResult[FittedT]
-    ) -> Model[RowsT, FittedT]:
-        """The model of a fit, with rows that nobody else changes."""
-        rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
-        return Model(prepared.seed, result.fitted, result.history, rows)
-
-    def _warn(
-        self, warning: Warning | None, prepared: PreparedFit[RowsT, FittedT]
-    ) -> None:
-        """Warn, if there is a warning, at the line where the user called."""
-        if warning is not None:
-            # This, `fit`, the user's call; or this, `fit`, `_refit`, `partial_fit`, …
-            stacklevel = 5 if prepared.owns_rows else 3
-            warnings.warn(warning, stacklevel=stacklevel)
-
     # The model
 
     @property
@@ -256,6 +269,12 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):  # type: ignore[misc]
         """The fitted state; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
         return self._model.fitted
+
+    def _store_result(
+        self, model: Model[RowsT, FittedT], result: FitResult[FittedT]
+    ) -> None:
+        """Store the model of a fit."""
+        self._store_model(model)
 
     def _store_model(self, model: Model[RowsT, FittedT]) -> None:
         """Replace the fitted attributes by those of a new model."""

@@ -1,15 +1,13 @@
 """Model files: one dataclass, compressed, written atomically, and checked before use.
 
-A file is two frames of zstd. The first one is skippable: tools of zstd pass over it. It
-holds the `Preamble`, which says what the file is. The other one is a safetensors file
-with the arrays and, as the tensor "header", all the rest; see `codec`. So
-``zstd -dc model.sliceflow > model.safetensors`` opens a model for other tools; the
-bytes of arrays are in the order of `packing`. There is no pickle.
+A file is a safetensors file, compressed by zstd with a checksum. Its tensors are the
+arrays of the dataclass, in the order of bytes of `packing`, and "header", which is an
+`Envelope` with all the rest; see `codec`. So other tools can open a model:
+``zstd -dc model.sliceflow > model.safetensors``. There is no pickle.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -21,6 +19,7 @@ import msgspec
 import numpy as np
 import torch
 import zstandard
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
@@ -29,7 +28,7 @@ import sliceflow
 from sliceflow.errors import DataError
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
-from sliceflow.models.limits import Allowance
+from sliceflow.models.limits import MemoryBudget
 
 T = TypeVar("T")
 
@@ -37,8 +36,9 @@ RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command 
 FORMAT = 2  # a new number where an older library would misread the file
 # The name of the tensor with all but arrays. No saved class has an array of this name.
 HEADER = "header"
-# Bytes of a header: Python's objects take some twenty times as many.
+# The most bytes of a header. A header of a table with many levels takes some megabytes.
 MAX_HEADER_SIZE = 1 << 25
+# Python's objects take about this many bytes in memory for each byte of a header.
 MEMORY_PER_HEADER_BYTE = 20
 # Bytes in memory for every byte of arrays: unzipped, copied by safetensors, unpacked.
 MEMORY_PER_ARRAY_BYTE = 3
@@ -46,9 +46,6 @@ MEMORY_PER_ARRAY_BYTE = 3
 # level 3 is four times as fast with files up to 5 % larger, and level 19 is ten times
 # as slow with files up to 10 % smaller.
 COMPRESSION_LEVEL = 9
-# The first frame: its type, and the number of its bytes.
-SKIPPABLE_FRAME = b"\x53\x2a\x4d\x18"
-FRAME_START_SIZE = 8
 # Files of sliceflow 0.3.0 and before were safetensors with a text of JSON.
 OLD_FILE = re.compile(
     rb'"sliceflow":"(\{\\"format\\":1,\\"library\\":\\"([\w.]+)|post)'
@@ -84,13 +81,13 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ModelFileError(f"{os.fspath(path)} does not fit into memory") from error
 
 
-class Preamble(msgspec.Struct):
-    """What a file is."""
+class Envelope(msgspec.Struct):
+    """What a file is, and the header of its dataclass."""
 
     format: int
     library: str  # the version of sliceflow that wrote it
     kind: str  # the name of the dataclass
-    checksum: bytes  # of the other fields and of the second frame
+    header: msgspec.Raw
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
@@ -119,7 +116,8 @@ def load(
     kinds : the dataclasses that the file may hold
     device : the device of tensors
     max_memory : bytes that the object may take, together with ``value.sample_bytes()``
-        if it has this method; None follows from the size of the file, see `Allowance`
+        if it has this method. None takes a limit from the size of the file; see
+        `MemoryBudget`
 
     Raises
     ------
@@ -146,13 +144,13 @@ def load_any(
     """
     name = _path_in_folder(path)
     content = _read_content(name)
-    allowance = Allowance(len(content), max_memory)
+    budget = MemoryBudget(len(content), max_memory)
     with reading(name):
-        preamble, header, arrays = parse(content, allowance)
-        kind = find_kind(preamble.kind)
+        kind_name, header, arrays = parse(content, budget)
+        kind = find_kind(kind_name)
         value = codec.decode(kind, header, arrays, device)
         if hasattr(value, "sample_bytes"):
-            allowance.check_sample(value.sample_bytes())
+            budget.check_sample(value.sample_bytes())
     return value
 
 
@@ -160,43 +158,45 @@ def write(
     path: str | os.PathLike[str],
     kind: str,
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write a header and arrays, of the dataclass of this name."""
-    tensors = {HEADER: np.frombuffer(header, np.uint8), **arrays}
+    envelope = Envelope(FORMAT, sliceflow.__version__, kind, msgspec.Raw(header))
+    packed_envelope = np.frombuffer(msgspec.msgpack.encode(envelope), np.uint8)
+    tensors = to_safetensors({HEADER: packed_envelope, **arrays})
     # The bytes do not depend on the number of threads.
-    compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, threads=-1)
-    write_frame(path, kind, compressor.compress(to_safetensors(tensors)))
-
-
-def write_frame(path: str | os.PathLike[str], kind: str, frame: bytes) -> None:
-    """Write a frame with the preamble for it."""
-    preamble = Preamble(FORMAT, sliceflow.__version__, kind, b"")
-    preamble.checksum = _checksum(preamble, frame)
-    start = msgspec.msgpack.encode(preamble)
-    size = len(start).to_bytes(4, "little")
-    parts = [SKIPPABLE_FRAME, size, start, frame]
-    write_atomically(path, lambda file: file.writelines(parts))
+    compressor = zstandard.ZstdCompressor(
+        level=COMPRESSION_LEVEL, write_checksum=True, threads=-1
+    )
+    content = compressor.compress(tensors)
+    write_atomically(path, lambda file: file.write(content))
 
 
 def parse(
-    content: bytes, allowance: Allowance
-) -> tuple[Preamble, bytes, dict[str, np.ndarray]]:
-    """The preamble, the header and the arrays of a file; a ValueError if it is damaged.
+    content: bytes, budget: MemoryBudget
+) -> tuple[str, bytes, dict[str, NDArray[Any]]]:
+    """The name of the dataclass, its header and the arrays of a file.
 
-    Everything is counted by the `allowance` before it is made.
+    Memory is counted by the `budget` before it is allocated. A ValueError if the file
+    is damaged, or of another format.
     """
-    preamble, frame = _split(content)
-    tensors = _unzip(frame, allowance)
+    _refuse_old_file(content)
+    tensors = _unzip(content, budget)
     if HEADER not in tensors:
         raise ValueError("it has no header")
-    header = tensors.pop(HEADER).tobytes()
-    _check_header_size(len(header), allowance)
-    return preamble, header, tensors
+    packed_envelope = tensors.pop(HEADER).tobytes()
+    _check_header_size(len(packed_envelope), budget)
+    envelope = msgspec.msgpack.decode(packed_envelope, type=Envelope)
+    if envelope.format != FORMAT:
+        raise ValueError(
+            f"it has format {envelope.format}, by sliceflow {envelope.library}; "
+            f"sliceflow {sliceflow.__version__} reads format {FORMAT}: "
+            f"install sliceflow {envelope.library} or newer"
+        )
+    return envelope.kind, bytes(envelope.header), tensors
 
 
-def _split(content: bytes) -> tuple[Preamble, memoryview]:
-    """The preamble and the second frame, compared with the checksum."""
+def _refuse_old_file(content: bytes) -> None:
     old = OLD_FILE.search(content[:300])
     if old is not None:
         version = (old[2] or b"0.3.0").decode()
@@ -204,58 +204,34 @@ def _split(content: bytes) -> tuple[Preamble, memoryview]:
             f"it was written by sliceflow {version} in format 1, which is no longer "
             "read; fit and save the model again"
         )
-    size = int.from_bytes(content[4:FRAME_START_SIZE], "little")
-    end = FRAME_START_SIZE + size
-    if not content.startswith(SKIPPABLE_FRAME) or end > len(content):
-        raise ValueError(
-            "it is not a sliceflow file, or was cut off: "
-            f"it has {len(content)} bytes; copy or save it again"
-        )
-    preamble = msgspec.msgpack.decode(content[FRAME_START_SIZE:end], type=Preamble)
-    if preamble.format > FORMAT:
-        raise ValueError(
-            f"it has format {preamble.format}, by sliceflow {preamble.library}; "
-            f"sliceflow {sliceflow.__version__} reads format {FORMAT}: "
-            f"install sliceflow {preamble.library} or newer"
-        )
-    frame = memoryview(content)[end:]
-    if preamble.format != FORMAT or preamble.checksum != _checksum(preamble, frame):
-        raise ValueError("it is damaged: its checksum is wrong; copy or save it again")
-    return preamble, frame
 
 
-def _unzip(frame: memoryview, allowance: Allowance) -> dict[str, np.ndarray]:
-    """The tensors of the safetensors file in a frame."""
+def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
+    """The tensors of a file, whose checksum zstd compares."""
     try:
-        size = zstandard.frame_content_size(frame)
-        if size < 0:  # not said
+        size = zstandard.frame_content_size(content)
+        if size < 0:  # unknown
             raise ValueError("it does not say how many bytes it holds")
-        allowance.take(MEMORY_PER_ARRAY_BYTE * size)
+        budget.take(MEMORY_PER_ARRAY_BYTE * size)
         # Never makes more than `size` bytes: the frame is wrong if it holds more.
         unzipped = zstandard.ZstdDecompressor().decompress(
-            frame, allow_extra_data=False
+            content, allow_extra_data=False
         )
-        _check_header_size(int.from_bytes(unzipped[:8], "little"), allowance)
-        tensors: dict[str, np.ndarray] = from_safetensors(unzipped)
+        _check_header_size(int.from_bytes(unzipped[:8], "little"), budget)
+        tensors: dict[str, NDArray[Any]] = from_safetensors(unzipped)
     except (zstandard.ZstdError, SafetensorError) as error:
-        raise ValueError(f"it is damaged: {error}; copy or save it again") from error
+        raise ValueError(
+            f"it is not a sliceflow file, or is damaged: {error}; copy or save it again"
+        ) from error
     return tensors
 
 
-def _check_header_size(size: int, allowance: Allowance) -> None:
+def _check_header_size(size: int, budget: MemoryBudget) -> None:
     if size > MAX_HEADER_SIZE:
         raise ValueError(
             f"it has a header of {size} bytes; at most {MAX_HEADER_SIZE} are allowed"
         )
-    allowance.take(MEMORY_PER_HEADER_BYTE * size)
-
-
-def _checksum(preamble: Preamble, frame: bytes | memoryview) -> bytes:
-    """A hash of the second frame and what the preamble says."""
-    said = repr((preamble.format, preamble.library, preamble.kind))
-    digest = hashlib.blake2b(said.encode(), digest_size=16)
-    digest.update(frame)
-    return digest.digest()
+    budget.take(MEMORY_PER_HEADER_BYTE * size)
 
 
 def _find_kind(name: str, kinds: Sequence[type[T]]) -> type[T]:

@@ -1,18 +1,19 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan` → the planned
-flow's `run` → `run_flow`, with the running flow's `target` → `engine.flow.simulate` →
-the running flow's `finish`.
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan` →
+`Estimator._fit_prepared` → the planned flow's `run` → `run_flow`, with the running
+flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.flow import FlowState, simulate
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
@@ -31,18 +32,20 @@ from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
     FlowAdapter,
-    FlowResult,
     FlowRowsT,
     PlannedFlow,
     RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model, save
-from sliceflow.validation import is_int, require
+from sliceflow.validation import is_bool, is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
 _MIN_SCORED = 2_000
+# Names that the parameters `transport` and `preset` of all flows may have.
+_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
+_PRESETS = (None, "paper")
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
@@ -100,44 +103,36 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
-        all_listeners = list(events.as_listeners(listeners))
-        prepared = X if isinstance(X, PreparedFit) else self.prepare(X, y, ranks=ranks)
-        if prepared is X and (X.estimator is not self or y is not None or ranks):
+        if not isinstance(X, PreparedFit):
+            X = self.prepare(X, y, ranks=ranks)
+        elif X.estimator is not self or y is not None or ranks is not None:
             raise ValueError(
                 "X was prepared: fit the estimator that did it, without y and ranks"
             )
-        planned = cast(PlannedFlow[FittedFlowT], prepared.planned)
-        ranks = planned.ranks
-        if self.verbose and ranks.is_main:
-            all_listeners.append(events.Progress())
-        synced_listeners = all_listeners
-        if ranks.size > 1:
+        prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]] = X
+        if prepared.ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            ranks.require_equal({"checkpoint_dir": folder_given})
-            synced_listeners = ranks.synchronized(all_listeners)
+            prepared.ranks.require_equal({"checkpoint_dir": folder_given})
         checkpoints = None
         if checkpoint_dir is not None:
-            known = self._identity(prepared, ranks)
             checkpoints = Checkpoints(
-                Path(checkpoint_dir), checkpoint_every, known, prepared.seed, ranks
+                Path(checkpoint_dir),
+                checkpoint_every,
+                self._identity(prepared),
+                prepared.seed,
+                prepared.ranks,
             )
             checkpoints.keep = keep_checkpoint
             if checkpoints.seed != prepared.seed:  # of a fit with random_state=None
-                planned = self._adapter(ranks=ranks).plan(
-                    prepared.rows, checkpoints.seed
-                )
+                adapter = self._adapter(ranks=prepared.ranks)
+                planned = adapter.plan(prepared.rows, checkpoints.seed)
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
-        with events.closing(all_listeners):
-            result = planned.run(synced_listeners, checkpoints)
-        # Attributes come last: a fit that fails leaves the old model unchanged.
-        model = self._new_model(prepared, result)
-        self._store_model(model, result.particles, result.y)
-        self._warn(result.warning, prepared)
-        return self
+        run = partial(prepared.planned.run, checkpoints=checkpoints)
+        return self._fit_prepared(prepared, run, listeners)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
-    ) -> PreparedFit[FlowRowsT, FittedFlowT]:
+    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
         """Read and plan. `fit` takes the result instead of X and y."""
         if ranks is None:
             ranks = SINGLE
@@ -155,10 +150,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
+        return PreparedFit(self, rows, seed, adapter.plan(rows, seed), ranks)
 
     def _identity(
-        self, prepared: PreparedFit[FlowRowsT, FittedFlowT], ranks: Ranks
+        self, prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]
     ) -> dict[str, str]:
         """What the result depends on; equal for a fit and its checkpoint."""
         plan = prepared.plan
@@ -167,18 +162,16 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
             None if self.random_state is None else prepared.seed,
-            **prepared.rows.digests(ranks),
+            **prepared.rows.digests(prepared.ranks),
         )
 
-    def _new_model(
+    def _store_result(
         self,
-        prepared: PreparedFit[FlowRowsT, FittedFlowT],
+        model: Model[FlowRowsT, FittedFlowT],
         result: FitResult[FittedFlowT],
-    ) -> Model[FlowRowsT, FittedFlowT]:
-        """The model of a fit. Of several ranks, none has all rows."""
-        if prepared.plan.n_ranks > 1:
-            return Model(prepared.seed, result.fitted, result.history, None)
-        return super()._new_model(prepared, result)
+    ) -> None:
+        """Store the model of a fit, and the particles."""
+        self._store_model(model, result.particles, result.y)
 
     def _store_loaded(
         self, model: Model[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
@@ -214,7 +207,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         n: int = 1,
         *,
         y: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         return_y: bool = False,
     ) -> Any:
         """Fresh samples.
@@ -254,7 +247,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        columns = fitted.columns(self._like_fitted(X))
+        columns = fitted.columns(self._check_like_fitted(X))
         n = columns.shape[1]
         codes = self._row_codes(fitted, y, n)
         times = -(-_MIN_SCORED // n)
@@ -266,7 +259,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         samples = Cloud(drawn, None if codes is None else drawn_codes)
         return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
 
-    def _like_fitted(self, X: Any) -> Any:
+    def _check_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
 
@@ -297,8 +290,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if condition is None or codes is None:
             return n, None
         if y is None:
-            numbers = conditions.stratified_rows(codes, n, seed.child("conditions"))
-            return n, codes[numbers]
+            indices = conditions.stratified_indices(codes, n, seed.child("conditions"))
+            return n, codes[indices]
         requested = condition.encode(conditions.broadcast_condition(condition, y, n))
         if len(requested) == n:
             return n, requested
@@ -356,8 +349,11 @@ def run_flow(
     running: RunningFlow[FittedFlowT],
     listeners: Sequence[events.Listener],
     checkpoints: Checkpoints | None,
-) -> FlowResult[FittedFlowT]:
+    ranks: Ranks,
+) -> FitResult[FittedFlowT]:
     """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+    if ranks.size > 1:
+        listeners = ranks.synchronized(listeners)
     state = FlowState()
     history = events.History()
     all_listeners: list[events.Listener] = [history, *listeners]
@@ -376,3 +372,44 @@ def run_flow(
         )
         result = running.finish(state, all_listeners)
     return replace(result, history=history.as_columns())
+
+
+class Options(Protocol):
+    """Rarely changed settings of an estimator."""
+
+    def check(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
+
+
+def check_shared_parameters(
+    parameters: Mapping[str, Any], flags: Sequence[str], options_type: type[Options]
+) -> None:
+    """Raise a `ParameterError` for the first invalid one of what all flows have.
+
+    `flags` are the names of parameters that must be True or False.
+    """
+    m = parameters["n_particles"]
+    require(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
+    verbose = parameters["verbose"]
+    is_verbosity = is_bool(verbose) or is_int(verbose, 0)
+    require(is_verbosity, "verbose", verbose, "a bool, or an int of at least 0")
+    for name in flags:
+        require(is_bool(parameters[name]), name, parameters[name], "True or False")
+
+    options = parameters["options"]
+    is_options = options is None or isinstance(options, options_type)
+    kind = f"None or a sliceflow.{options_type.__name__}"
+    require(is_options, "options", options, kind)
+    if options is not None:
+        options.check()
+
+    transport = parameters["transport"]
+    if isinstance(transport, str):
+        is_transport = transport in _TRANSPORTS
+    else:
+        is_transport = hasattr(transport, "fit") and hasattr(transport, "max_samples")
+    kind = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
+    require(is_transport, "transport", transport, kind)
+
+    preset = parameters["preset"]
+    require(preset in _PRESETS, "preset", preset, "None or 'paper'")

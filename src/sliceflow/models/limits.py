@@ -1,7 +1,7 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory. So everything is counted before it
-is made.
+A few bytes of a file can stand for many in memory. So memory is counted before it is
+allocated.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import CompactMap, ModelStep
+from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.wording import format_bytes
 
-# Memory that a file may take, however small it is. All machines have as much.
+# Bytes that a model may take in memory, however small its file is. All machines have
+# this much.
 BASE_MEMORY = 320_000_000
-# Memory that a file may take together with drawing one sample: also on all machines.
+# Bytes that a model and the drawing of one sample may take together, however small the
+# file is. All machines have this much, too.
 BASE_SAMPLE_MEMORY = 1 << 30
-# Memory allowed in addition, in bytes for every byte of a file. Models of usual fits
-# take 6 to 20, more if columns or pictures hardly vary; a file made to exhaust memory
-# can claim ten thousands.
+# Bytes allowed in addition for every byte of a file. Models of usual fits take 6 to 20,
+# or more if columns or pictures hardly vary. A file made to exhaust memory can claim
+# ten thousand and more.
 MEMORY_PER_FILE_BYTE = 64
 
 # Above all normal numbers of `Seed.normal`: 32 random bits give at most
@@ -34,7 +36,7 @@ LARGEST_NORMAL = 8.0
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
-class Allowance:
+class MemoryBudget:
     """Counts the memory for the model of a file and for drawing one sample from it.
 
     Parameters
@@ -121,7 +123,7 @@ def check_steps(
 
     shift = _condition_shift(flow, codes)
     limit = torch.finfo(dtype).max / 4
-    # Written so that NaN is refused, too.
+    # A comparison with NaN is False, so this refuses NaN as well.
     if not (d * max_norm < limit and shift < limit):
         raise ValueError(
             "its samples may not stay finite: maps, steps and conditions reach "
@@ -146,14 +148,14 @@ def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(step_map: KnotMap | GridMap | CompactMap) -> int:
+def _n_maps(step_map: KnotMap | GridMap | CompressedMap) -> int:
     """The number of one-dimensional maps in those of a step."""
-    if isinstance(step_map, CompactMap):
+    if isinstance(step_map, CompressedMap):
         return step_map.n_maps
     return len(step_map.values)
 
 
-def _largest_value(step_map: KnotMap | GridMap | CompactMap) -> float:
+def _largest_value(step_map: KnotMap | GridMap | CompressedMap) -> float:
     """An upper bound of the magnitude of all numbers in the maps of a step."""
     if isinstance(step_map, KnotMap):
         tensors = [step_map.knots, step_map.values]
@@ -173,7 +175,7 @@ def _largest_value(step_map: KnotMap | GridMap | CompactMap) -> float:
 
 def _condition_shift(flow: Flow, codes: Tensor | None) -> float:
     """How far the condition can shift projections, if conditions share steps."""
-    if not flow.n_shared or codes is None:
+    if not flow.shared_condition_dim or codes is None:
         return 0.0
     if codes.dim() == 2:
         largest_code = float(codes.abs().sum(1).amax())

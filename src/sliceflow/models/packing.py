@@ -1,29 +1,32 @@
 """Arrays in an order of bytes that compresses well, and back: the same bits.
 
-A compressor finds little in the bytes of numbers as they are. Two steps help it; both
-keep dtype and shape, and can be undone exactly:
+A compressor finds few repetitions in the bytes of numbers. Two transformations help it.
+Both keep dtype and shape, and can be undone exactly:
 
 differences  Ascending numbers and smooth pictures become small numbers.
 byte planes  The lowest bytes of all numbers come first, then the next, …: exponents and
-             zeros of high bytes, which repeat, stand together.
+             zeros of high bytes, which repeat, are then neighbours.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 
-def pack(array: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
+def pack(array: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     """Differences along the last `n_difference_axes` axes, in byte planes."""
     array = np.ascontiguousarray(array)
     if n_difference_axes:
         array = _differences(array, n_difference_axes)
-    numbers_by_bytes = array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
-    planes = numbers_by_bytes.T.reshape(-1)
+    bytes_of_numbers = array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
+    planes = bytes_of_numbers.T.reshape(-1)
     return planes.view(array.dtype).reshape(array.shape)
 
 
-def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
+def unpack(packed: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     """The array that `pack` was given."""
     packed = np.ascontiguousarray(packed)
     planes = packed.reshape(-1).view(np.uint8).reshape(packed.itemsize, -1)
@@ -36,26 +39,26 @@ def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
     return array
 
 
-def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
+def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """Differences of the bits as integers, modulo 2^bits.
 
-    0, −1, 1, −2, … become 0, 1, 2, 3, …: the high bytes of small differences are zeros,
-    of negative ones, too.
+    The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
+    small differences are zeros, whatever their sign.
     """
     whole = array.view(f"u{array.itemsize}")
     for axis in range(-n_axes, 0):
         whole = np.diff(whole, axis=axis, prepend=whole.dtype.type(0))
     signed = whole.view(f"i{array.itemsize}")
     sign = signed >> (8 * array.itemsize - 1)  # 0 or −1
-    codes: np.ndarray = (signed << 1) ^ sign
+    codes: NDArray[Any] = (signed << 1) ^ sign
     return codes.view(array.dtype)
 
 
-def _sums(differences: np.ndarray, n_axes: int) -> np.ndarray:
+def _sums(differences: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """The array of which `_differences` were taken."""
     codes = differences.view(f"u{differences.itemsize}")
     sign = ~(codes & 1) + codes.dtype.type(1)  # 0 or all bits
-    whole: np.ndarray = (codes >> 1) ^ sign
+    whole: NDArray[Any] = (codes >> 1) ^ sign
     for axis in range(-n_axes, 0):
         whole = np.cumsum(whole, axis=axis, dtype=whole.dtype)
     return whole.view(differences.dtype)

@@ -9,9 +9,9 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
 class order    As the flow moves them if every class has maps of its own: the flow's
                order, stably sorted by class (`clouds.ClassOrder`).
 
-`positions` lead back: the particle i of the user is the column ``positions[i]`` of the
+`flow_index` leads back: particle i of the user is the column ``flow_index[i]`` of the
 flow. If it sorts by class, and `inverse` is the inverse of that permutation, the column
-is ``inverse[positions[i]]``.
+is ``inverse[flow_index[i]]``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
 
+# Particles of a fit by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
+_DEFAULT_PARTICLES = 10_000
 # The index of a row, its shuffled copy and the code, 8 bytes each.
 _BYTES_PER_CONDITION = 24
 
@@ -44,13 +47,13 @@ class ParticleConditions:
     y : conditions of the kept particles in the user's order, as the user writes them;
         None if the user does not know them, as with clusters
     codes : encoded conditions of all moved particles, in the flow's order
-    positions : the columns (n,) at which the flow has the particles of the user's
+    flow_index : the columns (n,) at which the flow has the particles of the user's
         order; None if both orders are the same
     """
 
     y: np.ndarray | None
     codes: Tensor
-    positions: Tensor | None = None
+    flow_index: Tensor | None = None
 
     @classmethod
     def in_proportion(
@@ -75,7 +78,7 @@ class ParticleConditions:
             f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = conditions.stratified_rows(rows.codes, n_kept, seed, least=1)
+        indices = conditions.stratified_indices(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.condition.hidden:
             y = rows.y[indices.numpy()]
@@ -84,7 +87,7 @@ class ParticleConditions:
             return cls(y, codes)
         if amplifier == 0:
             n_more = max(0, conditions.MIN_PARTICLES - n_kept)
-            more = codes[conditions.even_rows(n_kept, n_more, seed)]
+            more = codes[conditions.even_indices(n_kept, n_more, seed)]
             return cls(y, torch.cat((codes, more)))
         per_class = math.isinf(amplifier)
         further = seed.child("further")
@@ -97,9 +100,17 @@ class ParticleConditions:
 
     def kept_codes(self, n_kept: int) -> Tensor:
         """The codes of the kept particles, in the user's order."""
-        if self.positions is None:
+        if self.flow_index is None:
             return self.codes[:n_kept]
-        return self.codes[self.positions[:n_kept]]
+        return self.codes[self.flow_index[:n_kept]]
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows of at least 10,000.
+
+    A multiple uses the conditions of all rows equally often.
+    """
+    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
 def count_moved(
@@ -114,16 +125,16 @@ def count_moved(
 
 
 def select_particles(
-    x: Tensor, positions: Tensor | None, share: Shard, n_kept: int, ranks: Ranks
+    x: Tensor, flow_index: Tensor | None, shard: Shard, n_kept: int, ranks: Ranks
 ) -> Tensor:
     """This rank's part of the kept particles, in the user's order.
 
-    x (d, n) is its `share` of all particles, in the flow's order or in class order;
-    `positions` lead from the user's order to that one.
+    x (d, n) is its `shard` of all particles, in the flow's order or in class order;
+    `flow_index` leads from the user's order to that one.
     """
-    kept_share = ranks.share(n_kept)
-    if positions is None and kept_share == share:
+    kept_shard = ranks.shard(n_kept)
+    if flow_index is None and kept_shard == shard:
         return x
-    if positions is None:
-        positions = torch.arange(share.total)
-    return ranks.gather_columns(x, positions[kept_share.slice].to(x.device))
+    if flow_index is None:
+        flow_index = torch.arange(shard.total)
+    return ranks.gather_columns(x, flow_index[kept_shard.slice].to(x.device))

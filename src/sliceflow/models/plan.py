@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
 from sliceflow.devices import require_memory, resolve_device
-from sliceflow.validation import is_bool, is_int, require
 from sliceflow.wording import format_bytes, format_duration
 
-_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_PRESETS = (None, "paper")
 # Fields of a plan that do not change the result of a fit.
 _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")
 
@@ -96,44 +93,3 @@ class Plan:
             ("time", time),
         ]
         return [(name, str(value)) for name, value in rows if value != ""]
-
-
-class Options(Protocol):
-    """Rarely changed settings of an estimator."""
-
-    def check(self) -> None:
-        """Raise a `ParameterError` for the first invalid one."""
-
-
-def check_shared(
-    parameters: Mapping[str, Any], flags: Sequence[str], options_type: type[Options]
-) -> None:
-    """Raise a `ParameterError` for the first invalid one of what all flows have.
-
-    `flags` are the names of parameters that must be True or False.
-    """
-    m = parameters["n_particles"]
-    require(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
-    verbose = parameters["verbose"]
-    is_verbosity = is_bool(verbose) or is_int(verbose, 0)
-    require(is_verbosity, "verbose", verbose, "a bool, or an int of at least 0")
-    for name in flags:
-        require(is_bool(parameters[name]), name, parameters[name], "True or False")
-
-    options = parameters["options"]
-    is_options = options is None or isinstance(options, options_type)
-    kind = f"None or a sliceflow.{options_type.__name__}"
-    require(is_options, "options", options, kind)
-    if options is not None:
-        options.check()
-
-    transport = parameters["transport"]
-    if isinstance(transport, str):
-        is_transport = transport in _TRANSPORTS
-    else:
-        is_transport = hasattr(transport, "fit") and hasattr(transport, "max_samples")
-    kind = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    require(is_transport, "transport", transport, kind)
-
-    preset = parameters["preset"]
-    require(preset in _PRESETS, "preset", preset, "None or 'paper'")

@@ -1,9 +1,9 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
-`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. Planning
-may take time: where an "auto" depends on the rows, it searches for neighbours or fits
-trial models.
+`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. The plan
+of a table takes time, because trial models choose its settings. That of a flow is
+quick: what takes a search among the rows waits until the flow draws its data.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
 that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
@@ -109,14 +109,9 @@ class FitResult(Generic[FittedT]):
     # Columns of equal length, for `history_`.
     history: dict[str, list[Any]] = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-
-
-@dataclass(frozen=True)
-class FlowResult(FitResult[FittedFlowT]):
-    """What the fit of a flow gives: also the batched samples."""
-
-    particles: Any = None  # in the form of the user's X,
-    y: Any = None  # and their conditions, if there are any
+    # Of a flow: the batched samples in the form of the user's X, and their conditions.
+    particles: Any = None
+    y: Any = None
 
 
 class RunningFlow(Protocol[FittedFlowT]):
@@ -142,7 +137,7 @@ class RunningFlow(Protocol[FittedFlowT]):
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedFlowT]:
+    ) -> FitResult[FittedFlowT]:
         """What the fit gives, still without its history."""
 
 
@@ -151,7 +146,7 @@ class PlannedFit(Protocol[FittedT]):
 
     @property
     def plan(self) -> Plan:
-        """What the fit will do, with every "auto" resolved."""
+        """What the fit will do. A fitted state has the plan of what it did."""
 
     def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT]:
         """Do it; listeners hear of every step."""
@@ -160,12 +155,9 @@ class PlannedFit(Protocol[FittedT]):
 class PlannedFlow(PlannedFit[FittedFlowT], Protocol[FittedFlowT]):
     """A planned fit of a flow, which may resume from a checkpoint."""
 
-    @property
-    def ranks(self) -> Ranks: ...
-
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedFlowT]: ...
+    ) -> FitResult[FittedFlowT]: ...
 
 
 class Adapter(Protocol[RowsT, FittedT]):

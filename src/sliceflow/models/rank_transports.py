@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_COLUMNS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Counts, FittedMap, Histogram, Transport
@@ -58,7 +58,7 @@ class SharedHistogram:
     ranks: Ranks
     max_samples: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_COLUMNS) -> FittedMap:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> FittedMap:
         """Fit to the columns of all ranks, or to those of every class.
 
         A rank may have no data, or none of a class.
@@ -123,7 +123,7 @@ class SharedHistogram:
         kernel = kernels.for_tensor(parts[0])
         h = len(parts[0])
         counts = [
-            kernel.count(z, part_lo, part_hi, self.histogram.n_bins, weights)
+            kernel.bin_counts(z, part_lo, part_hi, self.histogram.n_bins, weights)
             for z, part_lo, part_hi in zip(
                 parts, lo.view(-1, h), hi.view(-1, h), strict=True
             )

@@ -16,14 +16,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sliceflow.dataframes import as_frame, column_names
+from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import Listener, ProgressEvent, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
@@ -37,6 +37,8 @@ __all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torch
 EXACT_STEP_BINS = 4096
 # `Ranks.mean` adds up so many values at a time: 8 MB of float64.
 VALUES_PER_CHUNK = 1 << 20
+
+ValueT = TypeVar("ValueT")
 
 
 class LostRankError(HintedError, RuntimeError):
@@ -93,7 +95,7 @@ class Ranks:
         """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def share(self, total: int) -> Shard:
+    def shard(self, total: int) -> Shard:
         """This rank's part if `total` rows are divided equally among all ranks."""
         first = self.rank * total // self.size
         end = (self.rank + 1) * total // self.size
@@ -101,7 +103,7 @@ class Ranks:
 
     def local_share(self, rows: Any) -> Any:
         """This rank's equal part of rows that every rank has been given completely."""
-        return rows[self.share(len(rows)).slice]
+        return rows[self.shard(len(rows)).slice]
 
     def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows: ranks tell their numbers.
@@ -167,9 +169,10 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: ValueT) -> ValueT:
         """The value of rank 0, on all ranks."""
-        return self.all_gather(value if self.is_main else None)[0]
+        of_rank_0: ValueT = self.all_gather(value if self.is_main else None)[0]
+        return of_rank_0
 
     def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The columns (…, n) of every rank, in turn.
@@ -217,7 +220,7 @@ class Ranks:
         array = np.concatenate(self.all_gather(np.asarray(rows)))
         if names is None:
             return array
-        return as_frame(array, names)
+        return as_dataframe(array, names)
 
     def mean(
         self, rows: np.ndarray, n: int, about: np.ndarray | None = None

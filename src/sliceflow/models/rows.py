@@ -128,16 +128,16 @@ def _split_kind(
 
 def _check_classes(classes: Tensor, labels: LabelCondition) -> None:
     """Raise a ValueError if a file has class numbers without a label."""
-    if len(classes) and int(classes.max()) >= labels.width:
-        raise ValueError(f"a class number is not below {labels.width}")
+    if len(classes) and int(classes.max()) >= labels.condition_dim:
+        raise ValueError(f"a class number is not below {labels.condition_dim}")
 
 
 def _check_continuous(continuous: np.ndarray, columns: ContinuousCondition) -> None:
     """Raise a ValueError if a file has values that do not fit their columns."""
     n_columns = continuous.shape[1]
-    if n_columns != columns.width:
+    if n_columns != columns.condition_dim:
         raise ValueError(
-            f"there are {n_columns} continuous columns, not {columns.width}"
+            f"there are {n_columns} continuous columns, not {columns.condition_dim}"
         )
     standardised = np.abs(columns.encode(continuous).numpy())
     if not (standardised < _MAX_STANDARDISED).all():
@@ -153,7 +153,7 @@ def _check_mixed(condition: MixedCondition) -> None:
             raise ValueError(
                 "the labels and columns of a condition do not fit together"
             )
-    if len(condition.labelled) - n_labels != condition.columns.width:
+    if len(condition.labelled) - n_labels != condition.columns.condition_dim:
         raise ValueError("the labels and columns of a condition do not fit together")
 
 
@@ -177,11 +177,11 @@ class HasConditions:
         return self.conditions.codes
 
     @property
-    def n_conditions(self) -> int:
+    def condition_dim(self) -> int:
         """The number of classes, or of columns of y; 0 without y."""
         if self.conditions is None:
             return 0
-        return self.conditions.condition.width
+        return self.conditions.condition.condition_dim
 
 
 class ArrayRows(HasConditions):
@@ -261,7 +261,7 @@ class ArrayRows(HasConditions):
         return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
 
 
-def without(rows: RowsT, removed: RowsT) -> RowsT:
+def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
     """The rows without the removed ones; of equal rows, the last are removed first.
 
     Raises a `DataError` for rows that are not there.

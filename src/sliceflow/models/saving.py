@@ -26,7 +26,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Optional,
+    TypeVar,
+    get_type_hints,
+)
 
 import torch
 
@@ -80,34 +88,40 @@ class SavedHistory:
         }
 
 
-# By class of estimators: the dataclass that its files hold, and that of its parameters.
-_SAVED_TYPES: dict[type, tuple[type, type]] = {}
+class _SavedTypes(NamedTuple):
+    """The dataclasses that are made for a class of estimators."""
+
+    estimator: Any  # all that a file holds
+    parameters: Any  # the parameters of the constructor
 
 
-def _saved_type(
-    estimator_type: type[Estimator[RowsT, FittedT]],
-) -> tuple[Any, Any]:
-    """The dataclass that files of an estimator hold, and that of its parameters.
+# By class of estimators.
+_SAVED_TYPES: dict[type, _SavedTypes] = {}
 
-    The first has the estimator's name, which the file says.
-    """
+
+def _saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
+    """The dataclasses of a class of estimators, made once."""
     if estimator_type not in _SAVED_TYPES:
-        fitted_type, rows_type = estimator_type._saved_types
-        parameters_type = _parameters_type(estimator_type)
-        parts: list[tuple[str, Any]] = [
-            ("parameters", parameters_type),
-            ("seed", Seed),
-            ("fitted", fitted_type),
-            ("history", estimator_type._history_type),
-            ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
-            ("particles", Optional[rows_type]),  # noqa: UP045
-        ]
-        methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
-        saved_type = make_dataclass(
-            estimator_type.__name__, parts, frozen=True, namespace=methods
-        )
-        _SAVED_TYPES[estimator_type] = (saved_type, parameters_type)
+        _SAVED_TYPES[estimator_type] = _make_saved_types(estimator_type)
     return _SAVED_TYPES[estimator_type]
+
+
+def _make_saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
+    fitted_type, rows_type = estimator_type._saved_types
+    parameters_type = _parameters_type(estimator_type)
+    parts: list[tuple[str, Any]] = [
+        ("parameters", parameters_type),
+        ("seed", Seed),
+        ("fitted", fitted_type),
+        ("history", estimator_type._history_type),
+        ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
+        ("particles", Optional[rows_type]),  # noqa: UP045
+    ]
+    methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
+    saved_type = make_dataclass(
+        estimator_type.__name__, parts, frozen=True, namespace=methods
+    )
+    return _SavedTypes(saved_type, parameters_type)
 
 
 def _parameters_type(estimator_type: type) -> type:
@@ -128,7 +142,7 @@ def save(
     particles: RowsT | None = None,
 ) -> None:
     """Write a fitted estimator and, if they are given, its particles as rows."""
-    saved_type, parameters_type = _saved_type(type(estimator))
+    saved_types = _saved_types(type(estimator))
     parameters = estimator.get_params(deep=False)
     for name in UNSAVED_PARAMETERS:
         parameters.pop(name, None)
@@ -136,8 +150,8 @@ def save(
     history_type = estimator._history_type
     history_names = {field.name for field in fields(history_type)} - {"seconds"}
     history = {name: model.history[name] for name in history_names}
-    saved = saved_type(
-        parameters=parameters_type(**parameters),
+    saved = saved_types.estimator(
+        parameters=saved_types.parameters(**parameters),
         seed=model.seed,
         fitted=model.fitted,
         history=history_type(**history),
@@ -161,7 +175,7 @@ def load_estimator(
     """
 
     def find_saved_type(kind: str) -> type[Any]:
-        saved_type: type[Any] = _saved_type(type_of_kind(kind))[0]
+        saved_type: type[Any] = _saved_types(type_of_kind(kind)).estimator
         return saved_type
 
     saved: Any = file.load_any(path, find_saved_type, device, max_memory)

@@ -16,6 +16,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.neighbours.search import build_index, query_index
 
 # Draws are not nearer to rows than rows are to each other if the ratio of the distances
@@ -30,15 +31,14 @@ _LOG_OF_ZERO = -1e3
 _MAX_BANDWIDTH_BASE = 0.8
 _MAX_BANDWIDTH_PER_COLUMN = 0.2
 _MAX_BANDWIDTH = 2.0
-# Seven halvings find the bandwidth to 2 / 2⁷ or better.
+# Halvings of the interval of bandwidths. Seven leave an interval of at most 2 / 2⁷.
 _N_HALVINGS = 7
-# Rows of a set, about, whose distances to each other are measured; a sample suffices.
+# About this many rows of a set have their distances to each other measured: more would
+# hardly change the mean.
 _MAX_MEASURED_ROWS = 4_000
 
 
-def median_distance_ratio(
-    sample_distances: np.ndarray, row_distances: np.ndarray
-) -> float:
+def median_distance_ratio(sample_distances: Floats, row_distances: Floats) -> float:
     """The median distance of samples to rows, over the median distance between rows."""
     return float(np.median(sample_distances) / np.median(row_distances))
 
@@ -69,7 +69,7 @@ def _mean_log(distances: Tensor) -> Tensor:
 class _RowSet:
     """One of the sets of rows, with distances of its rows to their nearest others."""
 
-    number: int
+    set_index: int  # which of the sets it is
     index: NearestNeighbors
     row_distances: Tensor
 
@@ -99,7 +99,7 @@ def choose_bandwidth(
         total = 0.0
         n_draws = 0
         for row_set in measured:
-            points = draws[row_set.number]
+            points = draws[row_set.set_index]
             distances, _ = query_index(row_set.index, points, 1)
             ratio = log_distance_ratio(distances, row_set.row_distances)
             total += len(points) * ratio
@@ -125,13 +125,13 @@ def choose_bandwidth(
 def _measure_rows(row_sets: Sequence[Tensor]) -> list[_RowSet]:
     """The sets that have different rows, with the distances between these."""
     measured = []
-    for number, rows in enumerate(row_sets):
+    for set_index, rows in enumerate(row_sets):
         distinct = torch.unique(rows, dim=0)
         if len(distinct) < 2:
             continue
         index = build_index(distinct)
         step = math.ceil(len(distinct) / _MAX_MEASURED_ROWS)
-        # The nearest of two is the row itself.
+        # The nearest of the two rows is the row itself.
         distances, _ = query_index(index, distinct[::step], 2)
-        measured.append(_RowSet(number, index, distances[:, 1]))
+        measured.append(_RowSet(set_index, index, distances[:, 1]))
     return measured

@@ -16,6 +16,7 @@ import torch
 from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 
 # Quantiles of a heavy-tailed column; its scores are interpolated between them.
@@ -24,13 +25,14 @@ _N_QUANTILES = 257
 # many times the median distance. In a million rows, a normal column reaches about 7 and
 # an exponential one about 27, so these are not.
 _HEAVY_TAIL_RATIO = 40.0
-# Rows, about, that a ridge regression sees. It has a few hundred features, so more rows
-# would hardly change it.
+# A ridge regression uses about this many rows. It has a few hundred features, so more
+# rows would hardly change it.
 _MAX_RIDGE_ROWS = 60_000
-# Rows, about, whose leave-one-out errors choose its penalty: one number out of 19.
+# The leave-one-out errors of about this many rows choose its penalty, one of 19.
 _MAX_SCORED_ROWS = 2_000
-# Penalties that are tried, from almost none to almost all, two in a decade. They are in
-# units of the mean eigenvalue of the features' products.
+# Penalties that are tried, two in a decade: the least hardly shrinks coefficients, the
+# largest shrinks them to almost 0. They are in units of the mean eigenvalue of the Gram
+# matrix.
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)
 # Rows that the trees of `relevance` see: a sample suffices to rank columns.
 _MAX_TREE_ROWS = 4_000
@@ -50,10 +52,10 @@ _TINY = 1e-300
 _N_TREES = 50
 _MIN_ROWS_PER_LEAF = 5
 # Features in memory at a time: 128 MiB of float64.
-_MAX_NUMBERS = 1 << 24
+_MAX_VALUES = 1 << 24
 
 
-def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
+def heavy_tail(column: Floats) -> tuple[float, float] | None:
     """The median of a heavy-tailed column, and the median distance of others to it.
 
     Others are the values that differ from it. None if the column is not heavy-tailed.
@@ -80,11 +82,11 @@ def inverse_deviation(y: Tensor) -> Tensor:
 class NormalScores:
     """Distinct quantiles of a column, increasing, and the normal quantiles for them."""
 
-    quantiles: np.ndarray
-    scores: np.ndarray
+    quantiles: Floats
+    scores: Floats
 
     @classmethod
-    def fit(cls, column: np.ndarray) -> NormalScores:
+    def fit(cls, column: Floats) -> NormalScores:
         """The scores of a column (n,); equal quantiles have their mean level."""
         levels = np.linspace(0, 1, _N_QUANTILES)
         all_quantiles = np.quantile(column, levels, method="nearest")
@@ -96,7 +98,7 @@ class NormalScores:
         inner_levels = torch.from_numpy(mean_levels.clip(margin, 1 - margin))
         return cls(quantiles, torch.special.ndtri(inner_levels).numpy())
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
+    def __call__(self, values: Floats) -> Floats:
         """Scores of values (n,), linear between quantiles and constant beyond them."""
         return np.asarray(np.interp(values, self.quantiles, self.scores))
 
@@ -159,7 +161,7 @@ def standardized_moments(x: Tensor) -> Tensor:
 
 def project(feature_map: FeatureMap, y: Tensor, projection: Tensor) -> Tensor:
     """Features of y (n, l), times a projection (f, m): (n, m), in blocks of rows."""
-    block_size = max(1, _MAX_NUMBERS // len(projection))
+    block_size = max(1, _MAX_VALUES // len(projection))
     blocks = torch.split(y, block_size)
     return torch.cat([feature_map(block) @ projection for block in blocks])
 
@@ -167,8 +169,8 @@ def project(feature_map: FeatureMap, y: Tensor, projection: Tensor) -> Tensor:
 def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
 
-    Columns of both are centred, so there is no intercept. Of some penalties, the one
-    with the least leave-one-out error is taken.
+    Columns of both are centred, so there is no intercept. The penalty is the one of
+    `_PENALTIES` with the least leave-one-out error.
     """
     step = math.ceil(len(y) / _MAX_RIDGE_ROWS)
     y = y[::step]
@@ -219,7 +221,7 @@ def _products(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> _Products:
     total = y.new_zeros(n_features)
     gram = y.new_zeros(n_features, n_features)
     cross = y.new_zeros(n_features, targets.shape[1])
-    block_size = max(1, _MAX_NUMBERS // n_features)
+    block_size = max(1, _MAX_VALUES // n_features)
     y_blocks = torch.split(y, block_size)
     target_blocks = torch.split(targets, block_size)
     for y_block, target_block in zip(y_blocks, target_blocks, strict=True):

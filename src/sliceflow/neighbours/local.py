@@ -75,10 +75,10 @@ _DEFAULT_BANDWIDTH = 0.8
 # neighbour, which is measured on about this many rows.
 _N_REACH_NEIGHBOURS = 10
 _N_REACH_ROWS = 1_000
-# Numbers of a model are smaller than this, so that their fourth powers are finite.
-_MAX_NUMBER = 1e50
-# Numbers of one array in memory at a time: 16 MiB of float64.
-_MAX_NUMBERS = 1 << 21
+# Values of a model are smaller than this, so that their fourth powers are finite.
+_MAX_MAGNITUDE = 1e50
+# Values of one array in memory at a time: 16 MiB of float64.
+_MAX_VALUES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,9 @@ class LocalSampler:
     def fit(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
         """Rows with the settings that suit them.
 
-        Distances are those of a summary of y, or of its columns by relevance, and k
-        neighbours are looked at: whatever makes rows that are held out most likely.
+        Distances are those between summaries of y, or between its columns, weighted by
+        relevance. The kind of distance and k are those that make held-out rows most
+        likely.
         """
         x = _as_float64(x)
         y = _as_float64(y)
@@ -196,10 +197,10 @@ class LocalSampler:
                 f"local settings do not fit {n} rows with {n_columns} columns of y: "
                 f"{settings}"
             )
-        for numbers in (self.x, self.y, self._conditions.features):
-            if not bool((numbers.abs() < _MAX_NUMBER).all()):
+        for values in (self.x, self.y, self._conditions.features):
+            if not bool((values.abs() < _MAX_MAGNITUDE).all()):
                 raise ValueError(
-                    f"local has numbers beyond {_MAX_NUMBER:.0e}, or that are none"
+                    f"local has numbers beyond {_MAX_MAGNITUDE:.0e}, or that are none"
                 )
 
     @property
@@ -315,14 +316,14 @@ class LocalSampler:
         """n samples (q, n, d) for each condition of y0 (q, l).
 
         Also returns the row (q, n) around which each is drawn. The samples of a
-        condition follow from its index and the seed, not from the other conditions.
+        condition depend on its index and the seed, not on the other conditions.
         """
         y0 = _as_float64(y0)
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
-        n_conditions, n_samples = self._batch_sizes(n)
-        for first in range(0, len(y0), n_conditions):
-            conditions = slice(first, first + n_conditions)
+        condition_dim, n_samples = self._batch_sizes(n)
+        for first in range(0, len(y0), condition_dim):
+            conditions = slice(first, first + condition_dim)
             neighbourhoods = self.neighbourhoods(
                 y0[conditions], max_components=max_components
             )
@@ -348,15 +349,15 @@ class LocalSampler:
         """How many conditions, and how many of their n samples, fit into memory."""
         k = self.settings.k
         d = self.x.shape[1]
-        n_samples = min(n, max(1, _MAX_NUMBERS // (N_NOISE_ROWS * d)))
-        # Numbers of a condition: to fit its mixture, to compare its neighbours with
-        # its draws, and to hold the neighbours of its draws.
+        n_samples = min(n, max(1, _MAX_VALUES // (N_NOISE_ROWS * d)))
+        # Values of a condition: to fit its mixture, to compare its neighbours with its
+        # draws, and to hold the neighbours of its draws.
         n_projected = self.settings.projection.shape[1]
         mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
         distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
         noise = n_samples * N_NOISE_ROWS * d
-        n_conditions = max(1, _MAX_NUMBERS // max(mixture, distances, noise))
-        return n_conditions, n_samples
+        condition_dim = max(1, _MAX_VALUES // max(mixture, distances, noise))
+        return condition_dim, n_samples
 
 
 def _as_float64(values: Any) -> Tensor:
@@ -388,10 +389,10 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
 
 
 def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
-    """The least k under which rows held out are about most likely.
+    """The least k whose mean log likelihood of held-out rows is near the best.
 
-    Also returns the log likelihoods of these rows. k doubles until the mean has fallen
-    twice. About: within half a standard error of the best.
+    Near is within half a standard error. k doubles until the mean has fallen twice.
+    Also returns the log likelihoods of the held-out rows.
     """
     n = len(sampler.x)
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
@@ -419,8 +420,8 @@ def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
 def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     """Log likelihoods of some rows, each given its y and without itself."""
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
-    numbers_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
-    batch_size = max(1, _MAX_NUMBERS // numbers_per_row)
+    values_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
+    batch_size = max(1, _MAX_VALUES // values_per_row)
     batches = []
     for rows in torch.split(held_out, batch_size):
         neighbourhoods = sampler.neighbourhoods(

@@ -25,10 +25,12 @@ MAX_COMPONENTS = 4
 # Iterations of expectation maximisation: a fixed number, so that all conditions of a
 # batch take the same steps.
 _EM_ITERATIONS = 12
-# Random starts of k-means, of which the best begins expectation maximisation.
+# Random starts of k-means; the best one begins expectation maximisation. More starts
+# and iterations take longer, and expectation maximisation mends rough clusters.
 _N_STARTS = 3
 _LLOYD_ITERATIONS = 4
-# Neighbours, about, that expectation maximisation sees. All have a say at the end.
+# Expectation maximisation uses about this many of the neighbours, to save time. The
+# regressions are then fitted to all.
 _EM_ROWS = 500
 # Ridge penalty of the regressions, as a share of the squares of each column: enough to
 # keep nearly equal columns of y from opposite slopes.
@@ -37,11 +39,11 @@ _RIDGE = 1e-3
 _MIN_RIDGE = 1e-9
 # The intercept should not be penalised; this only keeps the matrix invertible.
 _INTERCEPT_RIDGE = 1e-12
-# Squares of residuals are at least this share of those of x, and at least this, so
-# that a perfect regression has a finite density.
+# Sums of squared residuals are at least this share of those of x, and at least
+# _MIN_RESIDUAL_SQUARES, so that a perfect regression has a finite density.
 _MIN_UNEXPLAINED_SHARE = 1e-9
 _MIN_RESIDUAL_SQUARES = 1e-100
-# Divisors are at least these: standard deviations and clusters may be 0 and empty.
+# Added to divisors that may be 0: variances, and the weights of empty clusters.
 _TINY = 1e-300
 _MIN_CLUSTER_MASS = 1e-9
 
@@ -81,8 +83,9 @@ def adjust_by_regression(
     adjusted = x.clone()
     components = torch.zeros(q, k, dtype=torch.int64)
     best_bic = torch.full((q,), math.inf, dtype=x.dtype)
-    n_densities = 0 if density_at is None else q
-    log_density = torch.zeros(n_densities, dtype=x.dtype)
+    log_density = torch.zeros(0, dtype=x.dtype)
+    if density_at is not None:
+        log_density = torch.zeros(q, dtype=x.dtype)
     # The conditions whose BIC got better with each component so far.
     remaining = torch.arange(q)
     for n in range(1, max_components + 1):
@@ -97,17 +100,28 @@ def adjust_by_regression(
             log_p = mixture.log_density_at_condition(density_at[remaining])
             log_density[improved] = log_p[better]
         labels = labels[better]
-        slopes = mixture.slopes[better]
-        moves = torch.zeros_like(x[improved])
-        for c in range(n):
-            in_component = (labels == c)[..., None]
-            moves += in_component * (offsets[improved] @ slopes[:, c, 1:])
-        adjusted[improved] = x[improved] - moves
+        explained = _explained_by_offsets(
+            mixture.slopes[better], offsets[improved], labels
+        )
+        adjusted[improved] = x[improved] - explained
         components[improved] = labels
         best_bic[improved] = bic[better]
         remaining = improved
     inflation = _inflation(weights, components, n_slopes=offsets.shape[2])
     return Neighbourhoods(adjusted, weights, components, rows, inflation, log_density)
+
+
+def _explained_by_offsets(slopes: Tensor, offsets: Tensor, labels: Tensor) -> Tensor:
+    """B(y − y₀) (q, k, d) of rows, each by the slopes of its component.
+
+    `slopes` (q, n, 1 + l, d) have the intercept first; `labels` (q, k) are components.
+    """
+    q, k, _ = offsets.shape
+    explained = offsets.new_zeros(q, k, slopes.shape[3])
+    for c in range(slopes.shape[1]):
+        in_component = (labels == c)[..., None]
+        explained += in_component * (offsets @ slopes[:, c, 1:])
+    return explained
 
 
 def _inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:

@@ -9,18 +9,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
+
+from sliceflow.arrays import Floats, Ints
 
 # Beyond both limits it is faster to compute all distances than to descend a tree, whose
 # cost grows quickly with the number of columns.
 _MAX_TREE_COLUMNS = 6
 _MAX_TREE_ROWS = 100_000
-# Numbers in a block of rows: 128 MiB of float64.
-_MAX_BLOCK_NUMBERS = 1 << 24
+# Values in a block of rows: 128 MiB of float64.
+_MAX_BLOCK_VALUES = 1 << 24
 # With this limit, two blocks have at most 16 million distances.
 _MAX_BLOCK_ROWS = 4096
 # Candidates beyond k whose distances are computed again in float64, because float32 may
@@ -29,7 +33,7 @@ _SPARE_CANDIDATES = 8
 
 
 def build_index(
-    rows: Tensor | np.ndarray, metric: str = "euclidean"
+    rows: Tensor | NDArray[Any], metric: str = "euclidean"
 ) -> NearestNeighbors:
     """An index of rows (n, d) for `query_index`.
 
@@ -45,7 +49,7 @@ def build_index(
 
 def query_index(
     index: NearestNeighbors,
-    points: Tensor | np.ndarray,
+    points: Tensor | NDArray[Any],
     k: int,
     exclude: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -70,13 +74,13 @@ def query_index(
 
 
 def nearest_rows(
-    points: np.ndarray,
-    rows: np.ndarray,
+    points: NDArray[Any],
+    rows: NDArray[Any],
     k: int,
     *,
     device: torch.device,
-    exclude: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+    exclude: Ints | None = None,
+) -> tuple[Floats, Ints]:
     """The k of the rows (n, d) that are nearest to each of the points (q, d).
 
     Returns distances (q, k) in ascending order, and the indices (q, k) of these rows;
@@ -106,26 +110,26 @@ def nearest_rows(
     return distances, indices
 
 
-def _blocks(rows: np.ndarray) -> Iterator[slice]:
+def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
     """Slices of rows (n, d) that keep both limits of a block."""
-    size = _MAX_BLOCK_NUMBERS // rows.shape[1]
+    size = _MAX_BLOCK_VALUES // rows.shape[1]
     size = min(max(size, 1), _MAX_BLOCK_ROWS)
     for first in range(0, len(rows), size):
         yield slice(first, min(first + size, len(rows)))
 
 
-def _centred(rows: np.ndarray, centre: np.ndarray, device: torch.device) -> Tensor:
+def _centred(rows: NDArray[Any], centre: Floats, device: torch.device) -> Tensor:
     """Rows minus a centre in float32; float64 subtracts, so that less is lost."""
     return torch.from_numpy(rows - centre).to(device, torch.float32)
 
 
 def _candidates(
     x: Tensor,
-    rows: np.ndarray,
-    centre: np.ndarray,
+    rows: NDArray[Any],
+    centre: Floats,
     n_candidates: int,
-    exclude: np.ndarray | None,
-) -> np.ndarray:
+    exclude: Ints | None,
+) -> Ints:
     """Indices (q, n_candidates), ascending, of rows nearest to x (q, d) in float32."""
     extended_x = torch.cat((-x, x.new_ones(len(x), 1)), 1)
     best_scores = x.new_empty(len(x), 0)
@@ -155,8 +159,8 @@ def _smallest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_candidates(
-    points: np.ndarray, rows: np.ndarray, candidates: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+    points: NDArray[Any], rows: NDArray[Any], candidates: Ints, k: int
+) -> tuple[Floats, Ints]:
     """Distances and indices (q, k) of the nearest of each point's candidates (q, c)."""
     distances = np.empty(candidates.shape)
     for c, indices in enumerate(candidates.T):

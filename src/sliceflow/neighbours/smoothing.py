@@ -1,8 +1,8 @@
 """Smoothing: new rows along the nearest rows.
 
-A flow that fits these fits the distribution, and copies no row. A draw is a row plus h
-times a Gaussian with the covariance of its k nearest rows of the same class. Draws of a
-class are moved linearly to the mean and covariance of its rows.
+A flow that is fitted to the new rows learns the distribution, and copies no row. A draw
+is a row plus h times a Gaussian with the covariance of its k nearest rows of the same
+class. Draws of a class are moved linearly to the mean and covariance of its rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 
-# Draws, about, whose distances choose h: their mean log distance is then known to a few
-# per cent.
+# The distances of about this many draws choose h: their mean logarithm is then known to
+# a few per cent.
 _N_TRIED_DRAWS = 2_000
-# Numbers in memory at a time: 32 MiB of float64.
-_MAX_NUMBERS = 1 << 22
+# Values in memory at a time: 32 MiB of float64.
+_MAX_VALUES = 1 << 22
 # Draws of more columns keep the variances of the rows instead of their covariance,
 # whose eigenvectors would take long.
 _MAX_COVARIANCE_COLUMNS = 256
@@ -66,7 +66,7 @@ class ClassNeighbours:
         n, d = x.shape
         k = neighbours.shape[1]
         draws = torch.empty(n, times, d, dtype=torch.float64)
-        block_size = max(1, _MAX_NUMBERS // (k * (times + d)))
+        block_size = max(1, _MAX_VALUES // (k * (times + d)))
         for first in range(0, n, block_size):
             block = slice(first, min(first + block_size, n))
             w = seed.normal(block.stop - first, times * k, start=first)

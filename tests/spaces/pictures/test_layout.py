@@ -91,7 +91,7 @@ def test_the_noise_of_a_picture_depends_on_its_index_only():
         pixels[:, [2, 3, 7]],
         Seed(0),
         n_total=1000,
-        column_slices=[slice(2, 4), slice(7, 8)],
+        index_slices=[slice(2, 4), slice(7, 8)],
     )
     assert torch.equal(part, x[:, [2, 3, 7]])
 

@@ -45,7 +45,7 @@ def test_stages_have_the_directions_of_their_level(patch_basis):
         assert isinstance(flow.stages[i].frame_kind, kind)
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
         for k in range(5):
-            frame = Step(flow, i, k, 0, cloud, Cloud(x)).frame()
+            frame = Step(flow, i, k, 0, cloud, Cloud(x)).make_frame()
             assert frame.n_directions == level_flow.count_directions(i, k)
             assert frame.n_directions <= level_flow.plan.directions_per_stage[i]
 
@@ -87,12 +87,12 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    conditional = dict(n_conditions=3, shrinkage=1.0)
+    conditional = dict(condition_dim=3, shrinkage=1.0)
     separate = levels(**conditional, amplifier=math.inf).flow((0.1,))
     assert separate.per_class
-    assert separate.n_shared == 0
-    assert separate.stages[0].transport.n_shared == 0
+    assert separate.shared_condition_dim == 0
+    assert separate.stages[0].transport.n_shared_classes == 0
     shared = levels(**conditional, amplifier=5.0).flow((0.1,))
     assert not shared.per_class
-    assert shared.n_shared == 3
-    assert shared.stages[0].transport.n_shared == 3
+    assert shared.shared_condition_dim == 3
+    assert shared.stages[0].transport.n_shared_classes == 3

@@ -13,8 +13,8 @@ from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.plan import (
     choose_amplifier,
     choose_clusters,
+    choose_picture_transport,
     choose_shrinkage,
-    choose_transport,
 )
 
 
@@ -98,7 +98,7 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
 
 def test_histograms_that_classes_share_have_more_bins():
     for amplifier, n_bins in ((0.0, 128), (10.0, 1024), (math.inf, 128)):
-        assert choose_transport("histogram", amplifier, 9).n_bins == n_bins
+        assert choose_picture_transport("histogram", amplifier, 9).n_bins == n_bins
 
 
 def test_there_are_as_many_clusters_as_pictures_allow():

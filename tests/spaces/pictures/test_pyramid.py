@@ -22,7 +22,7 @@ def sizes():
     pairs = set()
     for full in (28, 32, 64):
         for stage in schedules.from_string(schedules.paper(full, full), full, full):
-            pairs.add((full, stage.h))
+            pairs.add((full, stage.height))
     for full in ODD:
         for small in range(1, full + 1):
             pairs.add((full, small))

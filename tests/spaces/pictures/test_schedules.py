@@ -75,7 +75,7 @@ def test_text_is_read_as_it_is_written(schedule):
     stages = from_string(" ".join(words), 40, 40, steps=3)
     assert stages == expected
     written = [str(stage) for stage in stages]
-    assert written == [f"{stage.h}[{stage.patch}]×3" for stage in expected]
+    assert written == [f"{stage.height}[{stage.patch}]×3" for stage in expected]
     again = "\n\t ".join(text.removesuffix("×3") for text in written)
     assert from_string(again, 40, 40, steps=3) == stages
 
@@ -149,11 +149,11 @@ def test_auto_suits_pictures_of_any_size(height, width):
     colour = from_string(auto(height, width, channels=3), height, width)
     stages = from_string(auto(height, width), height, width)
     assert stages[: len(colour)] == colour
-    assert (stages[0].h, stages[0].w, stages[0].patch) == (1, 1, 1)
-    assert (stages[-1].h, stages[-1].w) == (height, width)
-    longer_sides = [max(stage.h, stage.w) for stage in stages]
+    assert (stages[0].height, stages[0].width, stages[0].patch) == (1, 1, 1)
+    assert (stages[-1].height, stages[-1].width) == (height, width)
+    longer_sides = [max(stage.height, stage.width) for stage in stages]
     assert longer_sides == sorted(longer_sides)
-    for r, group in groupby(stages, key=lambda stage: max(stage.h, stage.w)):
+    for r, group in groupby(stages, key=lambda stage: max(stage.height, stage.width)):
         check_auto_level(r, list(group), is_last=r == max(height, width))
     resolutions = sorted(set(longer_sides))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))

@@ -10,7 +10,7 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
-from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.chain import fit_column_model, uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -19,7 +19,7 @@ FINE = TreeSettings(min_samples_leaf=5, ccp_factor=2.0)
 
 
 def read(frame):
-    return Table.from_rows(read_frame(frame), {}, ())
+    return Table.from_rows(read_dataframe(frame), {}, ())
 
 
 def draw(frame, n=2000):
@@ -132,9 +132,9 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
 
 def test_a_regression_must_be_much_better_than_leaves(rng):
     x, e = rng.normal(size=(2, 2000))
-    for noise, strategy in ((0.15, "leaves"), (0.001, "numbers")):
+    for noise, strategy in ((0.15, "tree"), (0.001, "ridge")):
         table = read(pd.DataFrame({"x": x, "y": x + noise * e}))
-        assert strategies.choose_strategies(table) == ("leaves", strategy)
+        assert strategies.choose_strategies(table) == ("tree", strategy)
 
 
 def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_them(
@@ -148,20 +148,20 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     model = fit_column_model(
         table.columns, table.z, 1, np.array([0]), seed=Seed(0), settings=FINE
     )
-    numbers = table.columns[1].numbers
+    grid_values_at = table.columns[1].grid_values_at
 
     def is_known(column, rows, positions):
         assert column == 1
         return positions >= 0
 
     def is_far(column, rows, positions):
-        return np.abs(numbers(positions) - 10 * (x[rows] % 2)) > 2
+        return np.abs(grid_values_at(positions) - 10 * (x[rows] % 2)) > 2
 
     z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
     in_leaf = model.draw(z, rng, is_known)[:, 0]
-    assert (np.abs(numbers(in_leaf) - 10 * (x % 2)) < 1).all()
+    assert (np.abs(grid_values_at(in_leaf) - 10 * (x % 2)) < 1).all()
     above = model.draw(z, rng, is_far)[:, 0]
-    assert (np.abs(numbers(above) - 10 * (1 - x % 2)) < 1).all()
+    assert (np.abs(grid_values_at(above) - 10 * (1 - x % 2)) < 1).all()
 
 
 def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
@@ -207,15 +207,15 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     frame = labelled(rng)
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
     assert flow.plan_.order[0] == "kind"
-    assert flow.plan_.strategies == ("per_level", *["leaves"] * 5)
+    assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
     assert "each level of kind has trees of its own" in str(flow.plan_)
     _, *others = flow._fitted_state().chain
     z = flow._fitted_state().table.z
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
-            rows_of_level = z[:, step.label] == level
-            (column,) = step.drawn_columns
+            rows_of_level = z[:, step.label_index] == level
+            (column,) = step.drawn_indices
             assert np.array_equal(model.values, z[rows_of_level, column])
     asked = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.table import Table
 
 
@@ -266,21 +266,21 @@ def test_combinations_of_three_and_dependencies_are_exact(rng):
     frame = pd.DataFrame(
         {"a": [0, 0, 1] * 20, "b": [0, 1, 0] * 20, "c": [0, 1, 1] * 20}
     )
-    table = Table.from_rows(read_frame(frame), {}, ["combinations(a, b, c)"])
+    table = Table.from_rows(read_dataframe(frame), {}, ["combinations(a, b, c)"])
     every = np.array(list(product((0.0, 1.0), repeat=3)))
     occurs = every[~table.rules.broken(table.rules.rules[0], every)]
     assert set(map(tuple, occurs)) == set(map(tuple, table.z))
     frame = pd.DataFrame(rng.integers(0, 3, (60, 6)), columns=[*"abcdef"])
     assert (
-        Table.from_rows(read_frame(frame), {}, ()).rules.rules == ()
+        Table.from_rows(read_dataframe(frame), {}, ()).rules.rules == ()
     )  # nothing is by chance
     groups = np.arange(100) // 5
     frame = pd.DataFrame({"a": groups, "b": np.where(groups == 3, "x", "y")})
     assert (
-        Table.from_rows(read_frame(frame), {}, ()).rules.rules == ()
+        Table.from_rows(read_dataframe(frame), {}, ()).rules.rules == ()
     )  # 95 % are y: by chance
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
-    (rule,) = Table.from_rows(read_frame(frame), {}, ()).rules.rules
+    (rule,) = Table.from_rows(read_dataframe(frame), {}, ()).rules.rules
     assert rule.text == "combinations(a, b)"  # with cells missing in some groups
 
 
@@ -288,7 +288,7 @@ def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns(rng):
     frame = pd.DataFrame(rng.integers(0, 9, (60, 3)), columns=["a", "b", "c"])
     frame["ab"] = frame["a"] + frame["b"]
     frame["abc"] = frame["ab"] + frame["c"]
-    rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
+    rows = read_dataframe(frame[["ab", "c", "abc", "a", "b"]])
     table = Table.from_rows(rows, {}, ["abc = ab + c", "ab = a + b"])
     assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
 
@@ -300,7 +300,7 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
     for first, second in ("yz", "wx", "uv", "xy", "vw"):
         frame[f"{first}{second}"] = parts[first] + parts[second]
         constraints.append(f"{first}{second} = {first} + {second}")
-    table = Table.from_rows(read_frame(frame), {}, constraints)
+    table = Table.from_rows(read_dataframe(frame), {}, constraints)
     z = table.z.copy()
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
     is_free = np.isin(np.arange(table.z.shape[1]), range(1, 6))

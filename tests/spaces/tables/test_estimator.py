@@ -149,7 +149,7 @@ def test_trees_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
     )
-    assert {*seen} == {plan.strategies} == {("leaves", "numbers")}
+    assert {*seen} == {plan.strategies} == {("tree", "ridge")}
 
 
 def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
@@ -172,7 +172,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "strategies", [("logs",) * 7, ("per_level",) * 7, ("leaves",) * 6, ("leaves",) * 8]
+    "strategies", [("log_ridge",) * 7, ("per_level",) * 7, ("tree",) * 6, ("tree",) * 8]
 )
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._model

@@ -135,10 +135,10 @@ def test_words_among_numbers_of_a_spreadsheet_are_missing(tmp_path):
     cells = {"a": [1, "unknown", 3, "oops"], "b": ["x", "unknown", "y", "x"]}
     pd.DataFrame(cells).to_excel(path, index=False)
     file = read_file(path, missing=["Oops"])
-    assert file.frame["a"].tolist()[::2] == [1, 3]
-    assert file.frame["a"].isna().tolist() == [False, True, False, True]
-    assert file.frame["a"].dtype == "Int64"
-    assert file.frame["b"].tolist() == ["x", "unknown", "y", "x"]
+    assert file.df["a"].tolist()[::2] == [1, 3]
+    assert file.df["a"].isna().tolist() == [False, True, False, True]
+    assert file.df["a"].dtype == "Int64"
+    assert file.df["b"].tolist() == ["x", "unknown", "y", "x"]
     assert [note.column for note in file.notes] == ["a"]
 
 
@@ -151,8 +151,8 @@ def test_a_file_is_written_as_it_was_read(tmp_path, encoding, line_end):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.warns(match="1252") if encoding == "cp1252" else nullcontext():
         file = read_file(tmp_path / "t.csv")
-    write_table(file.frame, tmp_path / "again.csv", file.dialect)
+    write_table(file.df, tmp_path / "again.csv", file.dialect)
     assert (tmp_path / "again.csv").read_bytes() == content
-    write_table(file.frame, tmp_path / "again.tsv", file.dialect)
+    write_table(file.df, tmp_path / "again.tsv", file.dialect)
     tabs = (tmp_path / "again.tsv").read_bytes().decode(encoding)
     assert tabs.splitlines()[0] == "Straße\tPreis\tTag"

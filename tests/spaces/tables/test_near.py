@@ -52,7 +52,7 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
     table = flow._fitted_state().table
     x = np.hstack(
-        [table.columns[c].features(table.z[:, c]) for c in model.drawn_columns]
+        [table.columns[c].features(table.z[:, c]) for c in model.drawn_indices]
     )
     centred = x - x.mean(0)
     for j in range(x.shape[1]):
@@ -102,8 +102,8 @@ def test_what_is_exact_stays_exact(rng):
     frame.loc[:9, "total"] = np.nan
     flow, (together, *others) = fit(frame, tree_settings=NEAR)
     names = frame.columns
-    assert [names[c] for c in together.drawn_columns] == ["side", "a", "b", "c"]
-    drawn_later = [step.drawn_columns for step in others]
+    assert [names[c] for c in together.drawn_indices] == ["side", "a", "b", "c"]
+    drawn_later = [step.drawn_indices for step in others]
     assert [names[c] for (c,) in drawn_later] == ["total", "same", "none"]
     assert flow.n_iter_ == 4
     new = flow.sample(1000, random_state=0)

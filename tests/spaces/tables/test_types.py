@@ -10,7 +10,7 @@ from scipy.stats import norm
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.tables.cells import EncodedColumn, read_frame
+from sliceflow.spaces.tables.cells import EncodedColumn, read_dataframe
 
 
 def fit(frame, **parameters):
@@ -333,9 +333,13 @@ def test_free_text_and_odd_cells_are_named_by_row_and_column(values, row, messag
     assert caught.value.column == "c"
 
 
-def test_other_objects_names_and_kinds_are_refused():
+def test_a_table_of_polars_is_refused():
+    polars = pytest.importorskip("polars")
     with pytest.raises(TypeError, match="to_pandas"):
-        fit(__import__("polars").DataFrame({"a": [1]}))
+        fit(polars.DataFrame({"a": [1]}))
+
+
+def test_other_names_and_kinds_are_refused():
     with pytest.raises(ValueError, match="two columns are named 1;"):
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ParameterError, match="not a kind") as caught:
@@ -375,10 +379,12 @@ def test_the_last_year_of_the_calendar_is_a_year():
 
 def test_decimals_are_kept_as_written_and_new_rows_must_fit():
     frame = pd.DataFrame({"a": [Decimal("1.10"), Decimal("1.1"), Decimal("2")] * 10})
-    rows = read_frame(frame)
+    rows = read_dataframe(frame)
     assert (rows.in_users_form()[0]["a"].map(str) == frame["a"].map(str)).all()
     whole = pd.DataFrame({"a": range(40)})
-    assert read_frame(whole).digests(Ranks()) != read_frame(2 * whole).digests(Ranks())
+    assert read_dataframe(whole).digests(Ranks()) != read_dataframe(2 * whole).digests(
+        Ranks()
+    )
     with pytest.raises(DataError, match=r"0\.5\) does not fit in int64") as caught:
         fit(whole).partial_fit(whole + 0.5)
     assert caught.value.column == "a"

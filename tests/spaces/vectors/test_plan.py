@@ -23,7 +23,7 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
     assert plan.n_moved == max(m, 2000)
-    assert (plan.smoothing > 0) == (n >= 10)
+    assert (plan.smoothing is None) == (n >= 10)
     assert plan.dtype == str(x.dtype)
     assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
 
@@ -70,7 +70,7 @@ def test_the_stages_end_with_exact_axis_steps():
 
 def test_classes_of_their_own_are_planned_together():
     plan = vectors(amplifier=math.inf).plan(X, LABELS)
-    assert (plan.method, plan.condition, plan.n_conditions) == (
+    assert (plan.method, plan.condition, plan.condition_dim) == (
         "per class",
         "labels",
         3,

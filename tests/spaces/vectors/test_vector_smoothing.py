@@ -1,5 +1,6 @@
 """Smoothing of vectors: small data are not copied, atoms and columns stay exact."""
 
+import dataclasses
 import math
 import warnings
 
@@ -10,8 +11,7 @@ from sklearn.datasets import make_moons
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Shard
-from sliceflow.neighbours.smoothing import find_class_neighbours
+from sliceflow.models.ranks import SINGLE, Shard
 from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
@@ -21,12 +21,12 @@ def moons(n, noise=0.1, seed=0):
     return make_moons(n, noise=noise, random_state=seed)
 
 
-def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), shard=None):
-    exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
-    smoothing = Smoothing(h, x, find_class_neighbours(x, codes, k), exact)
-    if shard is None:
-        shard = Shard(0, len(x), len(x))
-    return smoothing.draws(times, Seed(0), shard)
+def smooth_rows(x, codes=None, h=0.8, times=50, exact=()):
+    """The draws of rows for the flow, and for its axis steps."""
+    is_exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
+    smoothing = Smoothing.fit(h, x, codes, 20, SINGLE)
+    for_flow = smoothing.draw_for_flow(times, Seed(0))
+    return for_flow, smoothing.draw_for_axes(times, Seed(0), is_exact)
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
@@ -135,10 +135,39 @@ def test_classes_keep_their_place():
 
 def test_a_flow_that_ignores_y_smooths_without_y():
     x, y = moons(100)
-    plain = smoothed(m=200, n_steps=4).plan(x)
+    plain = smoothed(m=200, n_steps=4).fit(x).plan_
     for given_y in (y, x[:, :1]):
-        other = smoothed(m=200, n_steps=4, amplifier=0).plan(x, given_y)
+        other = smoothed(m=200, n_steps=4, amplifier=0).fit(x, given_y).plan_
         assert other.smoothing == plain.smoothing > 0
+
+
+def test_a_plan_leaves_the_bandwidth_to_the_fit():
+    """Neighbours are searched once, when the fit draws its data."""
+    x, _ = moons(100)
+    flow = smoothed(m=200, n_steps=2)
+    planned = flow.plan(x)
+    assert planned.smoothing is None
+    assert "auto, along 20 neighbours: leave-one-out distances" in str(planned)
+    fitted = flow.fit(x).plan_
+    assert dataclasses.replace(fitted, smoothing=None) == planned
+    chosen = smoothed(fitted.smoothing, m=200, n_steps=2).fit(x)
+    assert np.array_equal(chosen.particles_, flow.particles_)
+
+
+@pytest.mark.parametrize("n_steps", [0, 2])
+def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
+    """A rank cannot see before the fit that the rows of all ranks are the same."""
+    x = torch.full((50, 2), 3.0, dtype=torch.float64)
+    smoothing = Smoothing.fit(None, x, None, 20, SINGLE)
+    assert smoothing.bandwidth == 0
+    no_column = torch.zeros(2, dtype=torch.bool)
+    for draws in (
+        smoothing.draw_for_flow(4, Seed(0)),
+        smoothing.draw_for_axes(4, Seed(0), no_column),
+    ):
+        assert torch.equal(draws, x.repeat_interleave(4, 0))
+    flow = smoothed(m=60, n_steps=n_steps).fit(x.numpy())
+    assert np.abs(flow.particles_ - 3).max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -167,10 +196,17 @@ def test_columns_of_a_condition_can_be_smoothed():
 def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbours and scale of all rows."""
     x, y = moons(100)
-    x = torch.from_numpy(x)
-    codes = torch.from_numpy(y)
-    whole, _ = smooth_rows(x, codes, times=3)
-    places = Shard(0, 30, 100), Shard(30, 70, 100)
-    parts = [smooth_rows(x, codes, times=3, shard=shard)[0] for shard in places]
-    assert [len(part) for part in parts] == [90, 210]
-    assert torch.equal(torch.cat(parts), whole)
+    flow = smoothed(m=300, n_steps=2)
+    whole = flow.prepare(x, y).planned.data
+    rows = whole.rows
+    clouds = []
+    for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
+        in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
+        part = dataclasses.replace(whole, rows=in_shard)
+        vars(part)["smoothing"] = whole.smoothing  # that of all ranks
+        clouds.append(part.for_flow())
+    of_all = whole.for_flow()
+    n_draws = whole.plan.n_draws
+    assert [cloud.x.shape[1] for cloud in clouds] == [30 * n_draws, 70 * n_draws]
+    assert torch.equal(torch.cat([cloud.x for cloud in clouds], 1), of_all.x)
+    assert torch.equal(torch.cat([cloud.y for cloud in clouds]), of_all.y)

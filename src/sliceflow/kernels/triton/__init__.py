@@ -3,9 +3,25 @@
 Importing this needs Triton, and a GPU or Triton's interpreter.
 """
 
-from sliceflow.kernels.triton.histograms import compose, count, histogram, shrink
+from sliceflow.kernels.reference import (
+    argsort_rows,
+    box_muller,
+    displace_knots,
+    flatten_tails,
+    lift_tiles,
+    match_sorted,
+    nearest_distance,
+    shrink_factor,
+    sort_rows,
+)
+from sliceflow.kernels.triton.compressed_maps import compress_grid, expand_grid
+from sliceflow.kernels.triton.histograms import (
+    bin_counts,
+    compose_histograms,
+    histogram,
+    shrink,
+)
 from sliceflow.kernels.triton.random import philox
-from sliceflow.kernels.triton.stored_maps import compress_map, expand_map
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
@@ -13,18 +29,27 @@ from sliceflow.kernels.triton.values import (
     value_range,
 )
 
-__all__ = [
+__all__ = [  # every kernel; some are those of the reference
     "add_class_offsets",
-    "compose",
-    "compress_map",
-    "count",
+    "argsort_rows",
+    "bin_counts",
+    "box_muller",
+    "compose_histograms",
+    "compress_grid",
     "displace_grid",
-    "expand_map",
+    "displace_knots",
+    "expand_grid",
+    "flatten_tails",
     "histogram",
+    "lift_tiles",
+    "match_sorted",
     "move_tiles",
+    "nearest_distance",
     "padded_size",
     "philox",
     "project_tiles",
     "shrink",
+    "shrink_factor",
+    "sort_rows",
     "value_range",
 ]

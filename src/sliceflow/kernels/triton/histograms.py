@@ -18,16 +18,16 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.triton.values import bin_at, bins_per_unit, larger, value_range
 
-# Values of one direction that are counted together: a quarter to an eighth of a slice,
-# within these bounds.
+# Values of one direction that are counted together: a quarter to an eighth of a class,
+# within these bounds. Larger blocks leave lanes idle at the end of a class.
 _MIN_BLOCK = 1024
 _MAX_BLOCK = 4096
-# A histogram of more bins does not fit into registers, and is added up in memory, in
-# blocks of so many values.
+# A histogram of more bins does not fit into registers. It is added up in memory, by
+# programs that each count `_BLOCK_IN_MEMORY` values.
 _MAX_BINS_IN_REGISTERS = 512
 _BLOCK_IN_MEMORY = 1024
 _MIN_BINS = 32  # that the kernels are made for
-_CACHE_BYTES = 1 << 24  # of tensors that say where slices start
+_CACHE_BYTES = 1 << 24  # of tensors that say where classes start
 
 
 @triton.jit
@@ -42,23 +42,21 @@ def _count_kernel(
     BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A slice of the columns of one direction: its range, unless given, and counts."""
+    """The points of a class along one direction: range, unless given, and counts."""
     row = tl.program_id(0).to(tl.int64)
-    slice_ = tl.program_id(1)
-    first = tl.load(starts + slice_)
-    n = tl.load(starts + slice_ + 1) - first
+    class_ = tl.program_id(1)
+    first = tl.load(starts + class_)
+    n = tl.load(starts + class_ + 1) - first
     z += row * stride + first
-    row += slice_.to(tl.int64) * tl.num_programs(0)  # of what is stored
+    row += class_.to(tl.int64) * tl.num_programs(0)  # of the histograms
     if FIND_RANGE:
         low = tl.full([BLOCK], float("inf"), tl.float32)
         high = tl.full([BLOCK], float("-inf"), tl.float32)
         for begin in range(0, n, BLOCK):
-            column = begin + tl.arange(0, BLOCK)
-            valid = column < n
-            low = tl.minimum(low, tl.load(z + column, mask=valid, other=float("inf")))
-            high = tl.maximum(
-                high, tl.load(z + column, mask=valid, other=float("-inf"))
-            )
+            point = begin + tl.arange(0, BLOCK)
+            valid = point < n
+            low = tl.minimum(low, tl.load(z + point, mask=valid, other=float("inf")))
+            high = tl.maximum(high, tl.load(z + point, mask=valid, other=float("-inf")))
         start = tl.where(n > 0, tl.min(low, 0), 0.0)
         end = tl.where(n > 0, tl.max(high, 0), 0.0)
         tl.store(lo + row, start)
@@ -69,12 +67,12 @@ def _count_kernel(
     rate = bins_per_unit(start, end, BINS)
     total = tl.zeros([BINS], tl.int32)
     for begin in range(0, n, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        v = tl.load(z + column, mask=column < n, other=start)
+        point = begin + tl.arange(0, BLOCK)
+        v = tl.load(z + point, mask=point < n, other=start)
         b = bin_at((v - start) * rate, BINS)
-        total += tl.histogram(tl.where(column < n, b, 0), BINS)
+        total += tl.histogram(tl.where(point < n, b, 0), BINS)
     bins = tl.arange(0, BINS)
-    n_beyond = (BLOCK - n % BLOCK) % BLOCK  # columns after the last one, in bin 0
+    n_beyond = (BLOCK - n % BLOCK) % BLOCK  # lanes after the last point, in bin 0
     tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, n_beyond, 0))
 
 
@@ -82,14 +80,14 @@ def _count_kernel(
 def _add_counts_kernel(
     z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A block of columns of one direction, added to its histogram in memory."""
+    """A block of points along one direction, added to its histogram in memory."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(lo + row).to(tl.float32)
     rate = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
-    v = tl.load(z + row * stride + column, mask=column < n, other=0.0)
+    v = tl.load(z + row * stride + point, mask=point < n, other=0.0)
     b = bin_at((v - start) * rate, BINS)
-    tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
+    tl.atomic_add(counts + row * BINS + b, 1, mask=point < n, sem="relaxed")
 
 
 def _counted(
@@ -100,10 +98,10 @@ def _counted(
     hi: Tensor,
     find_range: bool,
 ) -> Tensor:
-    """The histograms of slices of the columns, int32, over the ranges from lo to hi.
+    """The histograms of each class and direction, int32, over the ranges lo to hi.
 
     With `find_range`, lo and hi are written, otherwise they are read. Many bins are
-    counted for all columns together only.
+    counted for all points together only.
     """
     if z.stride(1) != 1:
         z = z.contiguous()
@@ -118,11 +116,11 @@ def _counted(
             z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=_BLOCK_IN_MEMORY
         )
         return counts
-    n_slices = len(starts) - 1
-    counts = torch.empty((n_slices * h, n_bins), dtype=torch.int32, device=z.device)
-    block = 1 << (n // n_slices).bit_length() >> 3  # 4 to 8 blocks a slice
+    n_classes = len(starts) - 1
+    counts = torch.empty((n_classes * h, n_bins), dtype=torch.int32, device=z.device)
+    block = 1 << (n // n_classes).bit_length() >> 3  # 4 to 8 blocks a class
     block = min(max(block, _MIN_BLOCK), _MAX_BLOCK)
-    grid = (h, n_slices)
+    grid = (h, n_classes)
     _count_kernel[grid](
         z,
         lo,
@@ -153,11 +151,11 @@ def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
     )
 
 
-def count(
+def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
     if not _countable(z, n_bins, weights):
-        return reference.count(z, lo, hi, n_bins, weights)
+        return reference.bin_counts(z, lo, hi, n_bins, weights)
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
 
@@ -169,8 +167,8 @@ def histogram(
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
-        counts, lo, hi = reference.histogram(
-            z, n_bins, None, starts, count, value_range
+        counts, lo, hi = reference.histogram_by(
+            bin_counts, value_range, z, n_bins, None, starts
         )
         return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
     n_rows = (len(starts) - 1) * len(z)
@@ -274,7 +272,7 @@ def _compose_kernel(
     tl.store(cost + row, tl.sum(moved * square, 0) / (3.0 * total_p))
 
 
-def compose(
+def compose_histograms(
     counts_p: Tensor,
     lo_p: Tensor,
     hi_p: Tensor,
@@ -283,7 +281,7 @@ def compose(
     hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
     if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
-        return reference.compose(
+        return reference.compose_histograms(
             counts_p.double(),
             lo_p.double(),
             hi_p.double(),

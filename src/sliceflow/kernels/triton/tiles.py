@@ -1,7 +1,7 @@
 """Tiles of pictures on NVIDIA GPUs, in Triton.
 
 They are projected, displaced and lifted without writing intermediate results. A program
-owns one tile and a block of columns, and its loads gather the pixels from x (d, n).
+owns one tile and a block of pictures, and its loads gather the pixels from x (d, n).
 Products take operands in the type of the rotation (16 bits: tensor cores) and add in
 float32; x stays float32. Rotations are padded with zeros to `padded_size`, so that no
 load of them needs a mask. With float32 rotations moves are not fused. CUDA allows
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.triton.values import (
     Packed,
     add_class_offsets,
@@ -40,7 +40,7 @@ from sliceflow.kernels.triton.values import (
 
 _MAX_LANES_ON_CHIP = 256  # of a tile for which a whole step stays on chip
 _TENSOR_CORE_LANES = 16  # the tensor cores multiply blocks of this size
-# Directions at a time, columns at a time and warps of a move, by the lanes of a tile.
+# Directions at a time, pictures at a time and warps of a move, by the lanes of a tile.
 _MOVE_BLOCKS = {
     16: (16, 128, 4),
     32: (32, 64, 4),
@@ -48,7 +48,7 @@ _MOVE_BLOCKS = {
     128: (64, 64, 4),
     256: (64, 32, 4),
 }
-_CUT_COLUMNS = 4096  # of a large tile that are cut out together
+_PICTURES_PER_CUT = 4096  # of which one pixel of a large tile is cut out together
 _CACHE_BYTES = 1 << 24  # of tensors that say where the pixels of a tile are
 # Arguments that change from step to step: the kernels are compiled for all of them.
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
@@ -99,7 +99,7 @@ def _place(pixels, pixel, down, across, height, width, s, t, top, left):
 def _displaced(
     z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.constexpr
 ):
-    """T(z) − z for directions first … first + BM (valid ones) and BN columns."""
+    """T(z) − z for directions first … first + BM (valid ones) and BN pictures."""
     row = rows + 4 * (first + tl.arange(0, BM))[:, None]
     start = tl.load(row, mask=valid, other=0.0)
     rate = tl.load(row + 1, mask=valid, other=0.0)
@@ -123,18 +123,18 @@ def _move_kernel(
     LABELS: tl.constexpr, PER_CLASS: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN columns."""
+    """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN pictures."""
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
     if PER_CLASS:
-        slice_, begin, end = block_of(blocks, tl.program_id(0))
+        class_, begin, end = block_of(blocks, tl.program_id(0))
         n_directions = tl.num_programs(1) * tl.num_programs(2) * k
-        skipped = slice_.to(tl.int64) * n_directions  # maps of the slices before
+        skipped = class_.to(tl.int64) * n_directions  # maps of the classes before
         rows += 4 * skipped
         words += skipped * n_bins
     else:
         begin = tl.program_id(0) * BN
         end = n
-    column = begin + tl.arange(0, BN)
+    point = begin + tl.arange(0, BN)
     pixel = tl.arange(0, K)
     row, inside = _place(
         pixels,
@@ -148,11 +148,11 @@ def _move_kernel(
         top,
         left,
     )
-    here = x + row[:, None] * stride + column[None, :]
-    use = inside[:, None] & (column < end)[None, :]
+    here = x + row[:, None] * stride + point[None, :]
+    use = inside[:, None] & (point < end)[None, :]
     cut = tl.load(here, mask=use, other=0.0).to(theta.dtype.element_ty)
     if LABELS:
-        code = tl.load(codes + column, mask=column < end, other=0)
+        code = tl.load(codes + point, mask=point < end, other=0)
     dx = tl.zeros([K, BN], tl.float32)
     for first in range(0, k, BM):
         i = first + tl.arange(0, BM)
@@ -171,18 +171,18 @@ def _move_kernel(
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _project_kernel(
-    x, theta, columns, out, offsets, codes, n, stride, n_classes,
+    x, theta, indices, out, offsets, codes, n, stride, n_classes,
     pixels, height, width, s, t, top, left, k, K,
     CHOSEN: tl.constexpr, LABELS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """z = Θx + ξθ_y for BM directions of one tile and BN columns."""
+    """z = Θx + ξθ_y for BM directions of one tile and BN pictures."""
     blocks = tl.cdiv(n, BN)
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-    column = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
-    picture = column
+    point = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
+    picture = point
     if CHOSEN:
-        picture = tl.load(columns + column, mask=column < n, other=0)
+        picture = tl.load(indices + point, mask=point < n, other=0)
     i = tl.program_id(0) // blocks * BM + tl.arange(0, BM)
     z = tl.zeros([BM, BN], tl.float32)
     for begin in range(0, k, BK):
@@ -200,25 +200,25 @@ def _project_kernel(
             left,
         )
         rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
-        use = inside[:, None] & (column < n)[None, :]
+        use = inside[:, None] & (point < n)[None, :]
         cut = tl.load(x + row[:, None] * stride + picture[None, :], mask=use, other=0.0)
         z = tl.dot(rotation, cut.to(rotation.dtype), z, input_precision=PRECISION)
     known = (i < k)[:, None]
     direction = (tile * k + i)[:, None]
     if LABELS:
-        code = tl.load(codes + picture, mask=column < n, other=0)
+        code = tl.load(codes + picture, mask=point < n, other=0)
         z += tl.load(
             offsets + direction * n_classes + code[None, :], mask=known, other=0.0
         )
     tl.store(
-        out + direction.to(tl.int64) * n + column[None, :],
+        out + direction.to(tl.int64) * n + point[None, :],
         z,
-        mask=known & (column < n)[None, :],
+        mask=known & (point < n)[None, :],
     )
 
 
 def _geometry_arguments(
-    geometry: Geometry, device: torch.device
+    geometry: TileGeometry, device: torch.device
 ) -> tuple[Tensor | int, ...]:
     """What the kernels need to know of a geometry, in the order of their arguments."""
     pixels = _pixels_of(geometry.shape, geometry.size, device)
@@ -228,23 +228,23 @@ def _geometry_arguments(
 def project_tiles(
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
+    geometry: TileGeometry,
+    indices: Tensor | None = None,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
 ) -> Tensor:
     if x.dtype != torch.float32 or x.stride(1) != 1:
-        return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
-    n = x.shape[1] if columns is None else len(columns)
+        return reference.project_tiles(x, theta, geometry, indices, offsets, codes)
+    n = x.shape[1] if indices is None else len(indices)
     side = len(theta)
     theta = theta.contiguous()
     if side > _MAX_LANES_ON_CHIP:
-        cut = _cut(x, theta, geometry, columns)  # in the type of theta
+        cut = _cut(x, theta, geometry, indices)  # in the type of theta
         z = _rotate(theta, cut, geometry.side, x.dtype)
         if offsets is None or codes is None:
             return z
-        if columns is not None:
-            codes = codes[columns]
+        if indices is not None:
+            codes = codes[indices]
         return add_class_offsets(z, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm = min(128, side)
@@ -258,7 +258,7 @@ def project_tiles(
     _project_kernel[grid](
         x,
         theta,
-        x if columns is None else columns,
+        x if indices is None else indices,
         z,
         offset,
         code,
@@ -267,7 +267,7 @@ def project_tiles(
         n_classes,
         *_geometry_arguments(geometry, x.device),
         side,
-        CHOSEN=columns is not None,
+        CHOSEN=indices is not None,
         LABELS=offsets is not None,
         PRECISION=precision,
         BM=bm,
@@ -281,7 +281,7 @@ def project_tiles(
 def move_tiles(
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
+    geometry: TileGeometry,
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
@@ -295,7 +295,7 @@ def move_tiles(
         reference.move_tiles(*arguments)
         return
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
-        reference.move_tiles(*arguments, project_tiles, displace_grid)
+        reference.move_tiles_by(project_tiles, displace_grid, *arguments)
         return
     n = x.shape[1]
     side = len(theta)
@@ -341,10 +341,10 @@ def move_tiles(
 
 @triton.jit(do_not_specialize=_GEOMETRY[:-1])
 def _cut_kernel(
-    x, columns, cut, n, stride, across, lanes, k, height, width, s, t, top, left,
+    x, indices, cut, n, stride, across, lanes, k, height, width, s, t, top, left,
     CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pixel of one tile, in all columns; zero outside the picture or the tile."""
+    """One pixel of one tile, in all pictures; zero outside the picture or the tile."""
     place = tl.program_id(0)
     tile = place // lanes
     lane = place % lanes
@@ -355,7 +355,7 @@ def _cut_kernel(
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     picture = i
     if CHOSEN:
-        picture = tl.load(columns + i, mask=i < n, other=0)
+        picture = tl.load(indices + i, mask=i < n, other=0)
     use = i < tl.where(inside, n, 0)
     value = tl.load(x + pixel.to(tl.int64) * stride + picture, mask=use, other=0.0)
     tl.store(
@@ -380,7 +380,7 @@ def _paste_kernel(
     left,
     BLOCK: tl.constexpr,
 ):
-    """x += size·cut for one pixel of the picture, in all columns."""
+    """x += size·cut for one pixel of the picture, in all pictures."""
     pixel = tl.program_id(0)
     row = pixel % (height * width) // width + top
     column = pixel % width + left
@@ -399,17 +399,17 @@ def _paste_kernel(
 
 
 def _cut(
-    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None
+    x: Tensor, theta: Tensor, geometry: TileGeometry, indices: Tensor | None
 ) -> Tensor:
     """The tiles, (tiles, lanes, n), in the type of theta."""
     down, across = geometry.grid
     lanes = len(theta)
-    n = x.shape[1] if columns is None else len(columns)
+    n = x.shape[1] if indices is None else len(indices)
     cut = torch.empty((down * across, lanes, n), dtype=theta.dtype, device=x.device)
-    grid: Any = (down * across * lanes, triton.cdiv(n, _CUT_COLUMNS))
+    grid: Any = (down * across * lanes, triton.cdiv(n, _PICTURES_PER_CUT))
     _cut_kernel[grid](
         x,
-        x if columns is None else columns,
+        x if indices is None else indices,
         cut,
         n,
         x.stride(0),
@@ -419,8 +419,8 @@ def _cut(
         *geometry.shape[1:],
         *geometry.size,
         *geometry.offset,
-        CHOSEN=columns is not None,
-        BLOCK=_CUT_COLUMNS,
+        CHOSEN=indices is not None,
+        BLOCK=_PICTURES_PER_CUT,
     )
     return cut
 
@@ -439,7 +439,7 @@ def _rotate(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
 def _move_large(
     x: Tensor,
     theta: Tensor,
-    geometry: Geometry,
+    geometry: TileGeometry,
     maps: Packed,
     size: float,
     offsets: Tensor | None,
@@ -454,7 +454,7 @@ def _move_large(
     displace_in_place(z, maps, offsets, codes, starts)
     back = theta[:k].T.expand(len(cut), -1, k)
     torch.bmm(back, z.view(len(cut), k, n), out=cut)
-    grid: Any = (d, triton.cdiv(n, _CUT_COLUMNS))
+    grid: Any = (d, triton.cdiv(n, _PICTURES_PER_CUT))
     _paste_kernel[grid](
         x,
         cut,
@@ -466,5 +466,5 @@ def _move_large(
         *geometry.shape[1:],
         *geometry.size,
         *geometry.offset,
-        BLOCK=_CUT_COLUMNS,
+        BLOCK=_PICTURES_PER_CUT,
     )

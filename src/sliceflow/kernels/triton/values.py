@@ -22,9 +22,9 @@ from sliceflow.kernels import reference
 # and largest position in bins; int32 (at least h, B), a word for each bin.
 Packed = tuple[Tensor, Tensor]
 
-_CACHE_BYTES = 1 << 24  # of tensors that say how columns are divided
-_DISPLACED_COLUMNS = 2048  # that one program displaces
-_COLUMNS = 4096  # that one program of a simpler kernel works on
+_CACHE_BYTES = 1 << 24  # of tensors that say how points are divided
+_DISPLACED_POINTS = 2048  # that one program displaces
+_POINTS = 4096  # that one program of a simpler kernel works on
 # Rows of packed maps that may be read, but not used, after the last one: tiles are
 # moved by blocks of up to this many directions.
 _ROWS_READ_BEYOND = 128
@@ -32,9 +32,9 @@ _ROWS_READ_BEYOND = 128
 
 @cached(_CACHE_BYTES)
 def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tensor:
-    """Blocks of at most `width` columns, each within one slice of the columns.
+    """Blocks of at most `width` points, each within one class.
 
-    They are int32 (blocks, 3): the slice, the first column and the end of each.
+    They are int32 (blocks, 3): the class, the first point and the end of each.
     """
     blocks = []
     for c, (first, end) in enumerate(pairwise(starts)):
@@ -45,11 +45,11 @@ def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tens
 
 @triton.jit
 def block_of(blocks, i):
-    """The slice, the first column and the end of block i of `blocks_of`."""
-    slice_ = tl.load(blocks + 3 * i)
+    """The class, the first point and the end of block i of `blocks_of`."""
+    class_ = tl.load(blocks + 3 * i)
     first = tl.load(blocks + 3 * i + 1)
     end = tl.load(blocks + 3 * i + 2)
-    return slice_, first, end
+    return class_, first, end
 
 
 @triton.jit
@@ -120,21 +120,21 @@ def _displace_kernel(
     z, rows, words, offsets, codes, blocks, n, n_bins, n_classes,
     LABELS: tl.constexpr, PER_CLASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block of columns of one direction, by `displace_in_place`."""
+    """A block of points along one direction, by `displace_in_place`."""
     row = tl.program_id(0).to(tl.int64)
     here = z + row * n
     if PER_CLASS:
-        slice_, first, end = block_of(blocks, tl.program_id(1))
-        row += slice_.to(tl.int64) * tl.num_programs(0)  # of the maps
+        class_, first, end = block_of(blocks, tl.program_id(1))
+        row += class_.to(tl.int64) * tl.num_programs(0)  # of the maps
     else:
         first = tl.program_id(1) * BLOCK
         end = n
-    column = first + tl.arange(0, BLOCK)
-    valid = column < end
-    here += column
+    point = first + tl.arange(0, BLOCK)
+    valid = point < end
+    here += point
     v = tl.load(here, mask=valid, other=0.0).to(tl.float32)
     if LABELS:
-        code = tl.load(codes + column, mask=valid, other=0)
+        code = tl.load(codes + point, mask=valid, other=0)
         v += tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
     position = (v - tl.load(rows + 4 * row)) * tl.load(rows + 4 * row + 1)
     position = tl.minimum(
@@ -168,17 +168,17 @@ def displace_in_place(
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    """z (h, n) becomes T(z + o) − z − o, where o is the offset of a column's class.
+    """z (h, n) becomes T(z + o) − z − o, where o is the offset of a point's class.
 
-    With `starts`, each slice of the columns has its own maps.
+    With `starts`, each class has its own maps.
     """
     h, n = z.shape
     rows, words = maps
     if starts is None:
         blocks = z  # not read
-        n_blocks = triton.cdiv(n, _DISPLACED_COLUMNS)
+        n_blocks = triton.cdiv(n, _DISPLACED_POINTS)
     else:
-        blocks = blocks_of(tuple(starts), _DISPLACED_COLUMNS, z.device)
+        blocks = blocks_of(tuple(starts), _DISPLACED_POINTS, z.device)
         n_blocks = len(blocks)
     offset, code, n_classes = class_arguments(offsets, codes, z)
     grid: Any = (h, n_blocks)
@@ -194,7 +194,7 @@ def displace_in_place(
         n_classes,
         LABELS=offsets is not None,
         PER_CLASS=starts is not None,
-        BLOCK=_DISPLACED_COLUMNS,
+        BLOCK=_DISPLACED_POINTS,
     )
 
 
@@ -213,12 +213,12 @@ def class_arguments(
 @triton.jit
 def _add_kernel(z, offsets, codes, out, n, stride, n_classes, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
-    code = tl.load(codes + column, mask=valid, other=0)
-    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
+    point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = point < n
+    code = tl.load(codes + point, mask=valid, other=0)
+    v = tl.load(z + row * stride + point, mask=valid, other=0.0)
     shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
-    tl.store(out + row * n + column, v + shift, mask=valid)
+    tl.store(out + row * n + point, v + shift, mask=valid)
 
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
         z = z.contiguous()
     dtype = torch.promote_types(z.dtype, offsets.dtype)
     out = torch.empty((h, n), dtype=dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, _COLUMNS))
+    grid: Any = (h, triton.cdiv(n, _POINTS))
     _add_kernel[grid](
         z,
         offsets.contiguous(),
@@ -236,7 +236,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
         n,
         z.stride(0),
         offsets.shape[1],
-        BLOCK=_COLUMNS,
+        BLOCK=_POINTS,
     )
     return out
 
@@ -246,15 +246,15 @@ def _displace_grid_kernel(
     z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
+    point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = point < n
     start = tl.load(lo + row).to(tl.float32)
     end = tl.load(hi + row).to(tl.float32)
     row_values = values + row * (n_bins + 1)
     low_end = tl.load(row_values)
     high_end = tl.load(row_values + n_bins)
     slope = tl.where((end > start) & (high_end > low_end), 1.0, 0.0)
-    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
+    v = tl.load(z + row * stride + point, mask=valid, other=0.0)
     position = (v - start) * bins_per_unit(start, end, n_bins)
     b = bin_at(position, n_bins)
     left = tl.load(row_values + b, mask=valid, other=0.0)
@@ -262,7 +262,7 @@ def _displace_grid_kernel(
     image = left + (position - b.to(tl.float32)) * (right - left)
     image = tl.where(position <= 0, low_end + slope * (v - start), image)
     image = tl.where(position >= n_bins, high_end + slope * (v - end), image)
-    tl.store(out + row * n + column, image - v, mask=valid)
+    tl.store(out + row * n + point, image - v, mask=valid)
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     if z.stride(1) != 1:
         z = z.contiguous()
     out = torch.empty((h, n), dtype=z.dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, _COLUMNS))
+    grid: Any = (h, triton.cdiv(n, _POINTS))
     _displace_grid_kernel[grid](
         z,
         lo,
@@ -282,6 +282,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
         n,
         z.stride(0),
         values.shape[1] - 1,
-        BLOCK=_COLUMNS,
+        BLOCK=_POINTS,
     )
     return out

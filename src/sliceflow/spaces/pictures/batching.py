@@ -1,15 +1,15 @@
 """Which particles and pictures a step of a fit uses.
 
-A step may fit its maps to a part of the particles and pictures, which are the columns
-of two clouds; the maps then move all particles. Several numbers limit these columns.
-They are decided in this order, and none is ever larger than the one before:
+A step may fit its maps to a part of the particles and pictures, the points of two
+clouds; the maps then move all particles. Several numbers limit these points. They are
+decided in this order, and none is ever larger than the one before:
 
 1. ``transport.max_samples`` is the limit that the user sets, for particles and for
-   pictures. The default is `plan.MAX_COLUMNS_PER_STEP`.
+   pictures. The default is `plan.MAX_POINTS_PER_STEP`.
 2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
-   can hold. From here on it alone counts. None is no limit: a step uses all columns. It
+   can hold. From here on it alone counts. None is no limit: a step uses all points. It
    is always None on several ranks.
-3. With a batch size, one of these two divides the columns:
+3. With a batch size, one of these two divides the points:
 
    - `divide_among_stages`, on a CPU, if only the pictures are more than a batch. Each
      stage uses the next part of the pictures, of about the batch size, so that only
@@ -27,9 +27,9 @@ from torch import Tensor
 from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
     Batches,
-    divide,
-    divide_per_class,
     even_parts,
+    make_batches,
+    make_batches_per_class,
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices
@@ -37,7 +37,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
 
-# However small the memory, it limits a step to no fewer columns than these.
+# A step uses at least this many particles and pictures, however small the memory is.
 MIN_BATCH = 4096
 # On a CPU, where a step takes long, it uses at most as many pictures as there are
 # particles, but this many if particles are fewer.
@@ -46,7 +46,7 @@ MIN_CPU_BATCH = 10_000
 # programs use too, or a quarter of that of a GPU.
 CPU_MEMORY_DIVISOR = 8
 GPU_MEMORY_DIVISOR = 4
-# Of a direction: the projections of a particle and of a picture, in float32.
+# For each direction, the projections of a particle and of a picture, in float32.
 BYTES_PER_DIRECTION = 8
 
 
@@ -65,8 +65,8 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
         divisor = GPU_MEMORY_DIVISOR
         if on_cpu:
             divisor = CPU_MEMORY_DIVISOR
-        bytes_per_column = BYTES_PER_DIRECTION * max(plan.directions_per_stage)
-        affordable = memory // divisor // bytes_per_column
+        bytes_per_point = BYTES_PER_DIRECTION * max(plan.directions_per_stage)
+        affordable = memory // divisor // bytes_per_point
         batch_size = min(batch_size, max(MIN_BATCH, affordable))
     if on_cpu and plan.options.dequantize_every == "stage":
         batch_size = min(batch_size, max(plan.n_moved, MIN_CPU_BATCH))
@@ -78,7 +78,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
 def divide_among_stages(
     plan: PicturePlan, data: PictureData, seed: Seed
 ) -> list[Tensor]:
-    """The columns of the pictures that the stages use, in turn.
+    """The indices of the pictures that each stage uses, in turn.
 
     The list is empty if every stage uses all pictures. Classes that share maps are not
     divided so: their particles need as many pictures of each class.
@@ -96,7 +96,7 @@ def divide_among_stages(
         order = order[torch.argsort(data.local_codes[order], stable=True)]
         class_slices = ClassSlices.from_codes(data.local_codes, n_classes)
     parts, _ = even_parts(class_slices, batch_size, data.device)
-    return [order[columns] for columns in parts]
+    return [order[positions] for positions in parts]
 
 
 def divide_among_steps(
@@ -106,7 +106,7 @@ def divide_among_steps(
     codes_q: Tensor | None,
     seed: Seed,
 ) -> Batches:
-    """The columns of particles and pictures that steps use, in turn, in one process.
+    """The particles and pictures that each step uses, in turn, in one process.
 
     Parameters
     ----------
@@ -115,22 +115,24 @@ def divide_among_steps(
     """
     n_classes = plan.n_separate_classes
     if n_classes and codes_p is not None and codes_q is not None:
-        return divide_per_class(plan.batch_size, codes_p, codes_q, n_classes, seed)
+        return make_batches_per_class(
+            plan.batch_size, codes_p, codes_q, n_classes, seed
+        )
     if plan.amplifier == 0:  # the flow ignores the labels
         codes_p = None
-    return divide(
+    return make_batches(
         plan.n_moved, data.n, plan.batch_size, codes_p, codes_q, seed, data.device
     )
 
 
-def use_all_columns(
+def use_all_points(
     plan: PicturePlan,
     data: PictureData,
     codes_p: Tensor | None,
     codes_q: Tensor | None,
     class_slices_p: ClassSlices | None,
 ) -> Batches:
-    """One batch of all columns of this rank, for a fit on several ranks.
+    """One batch of all points of this rank, for a fit on several ranks.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Clusters of pictures without labels, by k-means.
 
-A fit treats clusters as hidden classes with maps of their own. That makes far better
+A fit treats clusters as hidden classes with separate maps. That makes far better
 pictures than one set of maps for all.
 """
 

@@ -59,7 +59,7 @@ def cosine_basis(
 
 @cached(CACHE_BYTES)
 def _group_rotations(entropy: int, size: int, device: torch.device | str) -> Tensor:
-    """The rotations (256, size, size) that groups of so many cosines choose from.
+    """The rotations (256, size, size) from which groups of `size` cosines choose.
 
     All seeds with this entropy share them.
     """

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Array
 from sliceflow.models.flow_estimator import FlowEstimator
@@ -23,7 +24,7 @@ from sliceflow.spaces.pictures.inpainting import (
     complete_pictures,
     with_hidden_as_zero,
 )
-from sliceflow.spaces.pictures.layout import Layout, MaskName, as_mask
+from sliceflow.spaces.pictures.layout import Layout, MaskName, Pictures, as_mask
 from sliceflow.spaces.pictures.options import PictureOptions, Precision
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
@@ -121,7 +122,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
-        random_state: Any = None,
+        random_state: RandomState = None,
         observed: (
             MaskName | Annotated[np.ndarray, Array("h w", torch.bool)] | None
         ) = None,
@@ -157,8 +158,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         *,
         n: int = 1,
         y: Any = None,
-        random_state: Any = None,
-    ) -> Any:
+        random_state: RandomState = None,
+    ) -> Pictures:
         """Complete pictures from the part of them that is known.
 
         A model that was fitted with `observed` moves the hidden pixels by its flow. A
@@ -205,7 +206,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     def _inpaint_by_similar_pictures(
         self, fitted: FittedPictures, X: Any, mask: Any, n: int, y: Any, seed: Seed
-    ) -> Any:
+    ) -> Pictures:
         """Completions from the pictures that the model keeps, in the user's format.
 
         The parameters are those of `inpaint`.
@@ -234,7 +235,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             return torch.from_numpy(completed)
         return completed
 
-    def _kept_pictures(self, fitted: FittedPictures) -> np.ndarray:
+    def _kept_pictures(self, fitted: FittedPictures) -> NDArray[Any]:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
         rows = self._rows_for_file()  # as a loaded model would have them
         if rows is not None:
@@ -253,17 +254,17 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         n_frames: int = 20,
         X: Any = None,
-    ) -> Any:
+    ) -> Pictures:
         """The samples of `sample` for the same seed, on their way from the start.
 
         Parameters
         ----------
         n, y, random_state : as in `sample`
-        n_frames : pictures of each sample, at least 2; fewer if the model has fewer
-            steps
+        n_frames : how many pictures show each sample on its way, at least 2; there are
+            fewer if the model has fewer steps
         X : for a model with `observed`: pictures to complete, each n times, as by
             `inpaint`
 
@@ -295,10 +296,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
                 raise DataError("the model was fitted without observed=", "omit X")
             return fitted.completions(X, n, seed, n_frames)
         n, codes = self._codes_for(fitted, n, y, seed)
-        frames = fitted.evolution(n, codes, seed, n_frames)
+        snapshots = fitted.evolution(n, codes, seed, n_frames)
         if fitted.layout.tensor:
-            return torch.stack(frames)
-        return np.stack(frames)
+            return torch.stack([torch.as_tensor(x) for x in snapshots])
+        return np.stack(snapshots)
 
     def use_precision(self, precision: Precision) -> Self:
         """Change the precision for sampling on a GPU."""

@@ -1,8 +1,8 @@
 """The fit of pictures: plan it, then move the particles level by level.
 
-`PictureAdapter` reads the user's pictures and plans their fit, a `PlannedPictures`.
-This one runs a `RunningPictures`, which has the particles, the flow and the pictures
-that they move onto, for `engine.flow.simulate`.
+`PictureAdapter` reads the user's pictures and plans their fit: `PlannedPictures`. The
+planned fit runs as `RunningPictures`, which holds the particles, the flow and the
+pictures that the particles move onto, for `engine.flow.simulate`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow.arrays import Mask
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
@@ -33,7 +35,7 @@ from sliceflow.models.particles import (
     count_moved,
     select_particles,
 )
-from sliceflow.models.protocols import FlowResult
+from sliceflow.models.protocols import FitResult
 from sliceflow.models.rank_transports import across_ranks
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
@@ -43,7 +45,7 @@ from sliceflow.spaces.pictures.batching import (
     choose_batch_size,
     divide_among_stages,
     divide_among_steps,
-    use_all_columns,
+    use_all_points,
 )
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.layout import Layout, as_mask
@@ -113,7 +115,7 @@ class PictureAdapter:
             amplifier = math.inf  # clusters have separate maps
         data = clustered
         amplifier = plans.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.n_conditions
+            amplifier, parameters.transport, m, data.n, data.condition_dim
         )
 
         has_model = parameters.options.n_knots != 0
@@ -133,7 +135,7 @@ class PictureAdapter:
         known = None
         if parameters.observed is not None:
             known = as_mask(parameters.observed, data.layout).copy()
-        plan = self._resolve(data, m, n_moved, amplifier)
+        plan = self._plan_without_cost(data, m, n_moved, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         plan = self._with_cost(plan, data)
         return PlannedPictures(plan, data, particle_conditions, known, seed, self.ranks)
@@ -141,7 +143,7 @@ class PictureAdapter:
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
         m = plans.choose_particles(self.parameters, data.n, self.device)
-        least = max(self.ranks.size, data.n_conditions)
+        least = max(self.ranks.size, data.condition_dim)
         require(
             m >= least,
             "n_particles",
@@ -164,54 +166,52 @@ class PictureAdapter:
             return data
         return data.with_clusters(k, seed.child("data"), self.ranks)
 
-    def _resolve(
+    def _plan_without_cost(
         self, data: PictureData, m: int, n_moved: int, amplifier: float
     ) -> PicturePlan:
         """The plan of a fit that keeps m particles, without its batch size and cost."""
         parameters = self.parameters
         options = parameters.options
         layout = data.layout
-        n = data.n
-        n_classes = data.n_conditions
+        n_classes = data.condition_dim
         is_observed = parameters.observed is not None
         classes_share_maps = 0 < amplifier < math.inf
         per_class = math.isinf(amplifier)
         mosaic_size = plans.choose_mosaic_size(
             options.start, layout, classes_share_maps, is_observed
         )
-        joint = not per_class and mosaic_size == 0
-        n_steps = plans.steps_per_stage(parameters.quality, joint, self.device)
+        is_joint = not per_class and mosaic_size == 0
+        n_steps = plans.steps_per_stage(parameters.quality, is_joint, self.device)
 
-        n_different_per_map = float(n)
-        if parameters.mirror:
-            n_different_per_map /= 2
-        # Particles and pictures: their number decides whether they are sorted.
-        n_columns = n + n_moved
+        n_points = data.n + n_moved
+        n_distinct_per_map = float(data.n)
+        if data.mirrored:
+            n_distinct_per_map /= 2
         if per_class:
-            n_different_per_map /= n_classes
-            n_columns = n + m
+            n_points = data.n + m  # as `choose_amplifier` counted them
+            n_distinct_per_map /= n_classes
         return PicturePlan(
             device=str(self.device),
             n_ranks=self.ranks.size,
-            n_pictures=n,
+            n_pictures=data.n,
             layout=layout,
             mirror=data.mirrored,
             n_particles=m,
             n_moved=n_moved,
             condition=_condition_kind(data, is_observed),
-            n_conditions=n_classes,
+            condition_dim=n_classes,
             amplifier=amplifier,
             stages=self._stages(layout, n_steps),
             patch_basis=plans.choose_patch_basis(
                 parameters.patch_basis, data, self.ranks
             ),
-            transport=plans.choose_transport(
-                parameters.transport, amplifier, n_columns, self.ranks.size
+            transport=plans.choose_picture_transport(
+                parameters.transport, amplifier, n_points, self.ranks.size
             ),
             n_knots=plans.choose_knots(options.n_knots, m, amplifier, n_classes),
             mosaic_size=mosaic_size,
             shrinkage=plans.choose_shrinkage(
-                options.shrinkage, n_different_per_map, n_steps, mosaic_size > 0
+                options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
             ),
             options=options,
         )
@@ -231,7 +231,7 @@ class PictureAdapter:
     def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
         """The plan with its memory and time; an error if the memory is not there."""
         n_local = data.pixels.shape[1]
-        m_local = self.ranks.share(plan.n_moved).count
+        m_local = self.ranks.shard(plan.n_moved).count
         what = (
             f"n_particles={m_local}, {n_local} pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
@@ -241,7 +241,7 @@ class PictureAdapter:
         return plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
 
 
-def _warn_if_dark(pixels: np.ndarray, n_pixel_values: int) -> None:
+def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
     """Warn if integer pixels probably have fewer values than `n_pixel_values`."""
     brightest = int(pixels.max())
     if 0 < brightest < n_pixel_values // DARK_DIVISOR:
@@ -253,7 +253,7 @@ def _warn_if_dark(pixels: np.ndarray, n_pixel_values: int) -> None:
         warnings.warn(warning, stacklevel=6)  # where the user calls fit
 
 
-def _check_labels(y: Any, n: int) -> np.ndarray:
+def _check_labels(y: Any, n: int) -> NDArray[Any]:
     """The labels of n pictures as an array (n,)."""
     labels = np.atleast_1d(conditions.as_array(y, "labels"))
     if len(labels) != n:
@@ -288,15 +288,15 @@ class PlannedPictures:
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
     particle_conditions: ParticleConditions | None
-    observed: np.ndarray | None  # (h, w), True where a pixel is known
+    observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """Move the particles."""
-        return run_flow(RunningPictures(self), listeners, checkpoints)
+        return run_flow(RunningPictures(self), listeners, checkpoints, self.ranks)
 
 
 @dataclass(frozen=True)
@@ -306,16 +306,17 @@ class _Classes:
     If classes have separate maps, the particles are sorted by class.
     """
 
-    codes_p: Tensor | None = None  # class numbers of all particles,
-    codes_q: Tensor | None = None  # and of all pictures
-    # Where the flow has each particle, in the user's order; None: in this order.
+    codes_p: Tensor | None = None  # class numbers of all particles
+    codes_q: Tensor | None = None  # class numbers of all pictures
+    # For each particle in the user's order, its position in the flow. None if the flow
+    # has the particles in the user's order.
     positions: Tensor | None = None
     # This rank's particles of each class, if classes have separate maps.
     class_slices: ClassSlices | None = None
 
     @classmethod
-    def from_fit(cls, planned: PlannedPictures, share: Shard) -> _Classes:
-        """The classes of a planned fit; this rank has a `share` of the particles."""
+    def from_fit(cls, planned: PlannedPictures, shard: Shard) -> _Classes:
+        """The classes of a planned fit; this rank has a `shard` of the particles."""
         particles = planned.particle_conditions
         picture_codes = planned.data.codes
         if particles is None or picture_codes is None:
@@ -323,7 +324,7 @@ class _Classes:
         device = planned.data.device
         codes_q = picture_codes.to(device)
         codes_p = particles.codes.to(device)
-        positions = particles.positions
+        positions = particles.flow_index
         if positions is not None:
             positions = positions.to(device)
         n_classes = planned.plan.n_separate_classes
@@ -334,7 +335,7 @@ class _Classes:
         sorted_positions = by_class.inverse
         if positions is not None:
             sorted_positions = by_class.inverse[positions]
-        class_slices = by_class.class_slices.part(share.slice)
+        class_slices = by_class.class_slices.part(shard.slice)
         return cls(by_class.codes, codes_q, sorted_positions, class_slices)
 
 
@@ -345,47 +346,34 @@ class RunningPictures:
     """
 
     def __init__(self, planned: PlannedPictures) -> None:
+        plan = planned.plan
+        data = planned.data
         self.planned = planned
-        self.share = planned.ranks.share(planned.plan.n_moved)
-        self.noise = ParticleNoise(planned.seed.child("particles"), self.share.first)
-        self.classes = _Classes.from_fit(planned, self.share)
+        self.shard = planned.ranks.shard(plan.n_moved)  # this rank's particles
+        self.noise = ParticleNoise(planned.seed.child("particles"), self.shard.first)
+        self.classes = _Classes.from_fit(planned, self.shard)
 
-        # Columns of the pictures that the stages use, in turn; empty if all use all.
-        self.stage_columns = divide_among_stages(
-            planned.plan, planned.data, planned.seed.child("batches")
+        # The indices of the pictures that each stage uses, in turn. An empty list if
+        # every stage uses all pictures.
+        self.stage_indices = divide_among_stages(
+            plan, data, planned.seed.child("batches")
         )
-        self.batches = self._batches()
+        self.batches = Batches()  # a step uses all pictures of its stage
+        if not self.stage_indices:
+            self.batches = _batches_of_steps(planned, self.classes)
 
         # The pictures of which mosaics are made; None if particles start as noise.
         self.stored_pixels: Tensor | None = None
-        if planned.plan.mosaic_size:
-            self.stored_pixels = stored_pictures(planned.data, planned.ranks)
+        if plan.mosaic_size:
+            self.stored_pixels = stored_pictures(data, planned.ranks)
 
-        known_values = planned.data.layout.known_values(
-            planned.observed, planned.data.device
-        )
+        known_values = data.layout.known_values(planned.observed, data.device)
         self.particles = self._initial_particles(known_values)
-        levels = LevelFlow(
-            planned.plan, planned.seed, planned.data.device, known_values
-        )
-        self.flow = levels.flow(self._noise_rates())
+        levels = LevelFlow(plan, planned.seed, data.device, known_values)
+        self.flow = levels.flow(_noise_rates(planned, self.classes))
         if planned.ranks.size > 1:
             self.flow = across_ranks(self.flow, planned.ranks)
         self.n_stages = len(self.flow.stages)
-
-    def _batches(self) -> Batches:
-        """The columns that each step uses; `batching` explains which limit wins."""
-        plan = self.planned.plan
-        data = self.planned.data
-        classes = self.classes
-        if self.stage_columns:
-            return Batches()  # a step uses all columns of its stage
-        if self.planned.ranks.size > 1:
-            return use_all_columns(
-                plan, data, classes.codes_p, classes.codes_q, classes.class_slices
-            )
-        seed = self.planned.seed.child("batches")
-        return divide_among_steps(plan, data, classes.codes_p, classes.codes_q, seed)
 
     def _initial_particles(self, known_values: Tensor | None) -> Cloud:
         """This rank's particles at their start, with observed values where known."""
@@ -393,58 +381,15 @@ class RunningPictures:
         device = self.planned.data.device
         codes = None
         if self.classes.codes_p is not None:
-            codes = self.classes.codes_p[self.share.slice]
+            codes = self.classes.codes_p[self.shard.slice]
         mosaics = build_mosaics(plan, self.stored_pixels, self.classes.codes_q, device)
         x = initial_particles(
-            plan, mosaics, self.share.count, codes, self.noise, device
+            plan, mosaics, self.shard.count, codes, self.noise, device
         )
         if known_values is not None:
-            x = torch.where(known_values, self._encode_observed(), x)
+            observed = _encode_observed(self.planned, self.shard)
+            x = torch.where(known_values, observed, x)
         return Cloud(x, codes, self.classes.class_slices)
-
-    def _encode_observed(self) -> Tensor:
-        """The values (d, n) of the pictures whose known pixels particles have.
-
-        Kept particles use each picture equally often, and so do the others.
-        """
-        planned = self.planned
-        data = planned.data
-        share = self.share
-        n_kept = planned.plan.n_particles
-        seed = planned.seed.child("conditions")
-        pictures_of_kept = conditions.even_rows(data.n, n_kept, seed)
-        pictures_of_others = conditions.even_rows(
-            data.n, share.total - n_kept, seed.child("further")
-        )
-        indices = torch.cat((pictures_of_kept, pictures_of_others))[share.slice]
-        pixels = data.gather_columns(indices.to(data.device), planned.ranks)
-        return data.layout.encode(
-            pixels,
-            planned.seed.child("observed"),
-            n_total=share.total,
-            column_slices=[share.slice],
-        )
-
-    def _noise_rates(self) -> tuple[float, ...]:
-        """What the noise of the maps is proportional to, for their shrinkage."""
-        plan = self.planned.plan
-        codes_p = None
-        codes_q = None
-        if plan.amplifier > 0:
-            codes_p = self.classes.codes_p
-            codes_q = self.classes.codes_q
-        distinct = 1.0
-        if plan.mirror:
-            distinct = 0.5
-        return noise_rates(
-            plan.n_moved,
-            self.planned.data.n,
-            codes_p,
-            codes_q,
-            n_classes=plan.n_separate_classes,
-            max_samples=plan.batch_size,
-            distinct=distinct,
-        )
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
@@ -455,7 +400,7 @@ class RunningPictures:
             seed = planned.seed.child("data", stage_index)
             if every_step:
                 seed = seed.child(step_index)
-            if self.stage_columns:
+            if self.stage_indices:
                 return self._pictures_of_stage(stage_index, seed)
             return planned.data.cloud(seed).part(self.batches.order)
 
@@ -463,8 +408,8 @@ class RunningPictures:
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        columns = self.stage_columns[stage_index % len(self.stage_columns)]
-        cloud = self.planned.data.cloud(seed, columns)
+        indices = self.stage_indices[stage_index % len(self.stage_indices)]
+        cloud = self.planned.data.cloud(seed, indices)
         n_classes = self.planned.plan.n_separate_classes
         if n_classes == 0 or cloud.y is None:
             return cloud
@@ -473,13 +418,13 @@ class RunningPictures:
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FlowResult[FittedPictures]:
+    ) -> FitResult[FittedPictures]:
         """What the fit gives, without its history."""
         planned = self.planned
         data = planned.data
         m = planned.plan.n_particles
         x = select_particles(
-            self.particles.x, self.classes.positions, self.share, m, planned.ranks
+            self.particles.x, self.classes.positions, self.shard, m, planned.ranks
         )
         fitted = FittedPictures(
             plan=planned.plan,
@@ -493,32 +438,91 @@ class RunningPictures:
         y = None
         particles = planned.particle_conditions
         if particles is not None and particles.y is not None:
-            y = particles.y[planned.ranks.share(m).slice]
-        return FlowResult(
+            y = particles.y[planned.ranks.shard(m).slice]
+        return FitResult(
             fitted,
-            warning=self._copy_warning(x),
+            warning=_copy_warning(planned, x),
             particles=data.layout.write(x),
             y=y,
         )
 
-    def _copy_warning(self, x: Tensor) -> CopyWarning | None:
-        """A warning if the particles x (d, n) copy pictures, else None.
 
-        One rank of several does not have all pictures, and particles with observed
-        pixels are copies where these are known: both are not compared.
-        """
-        planned = self.planned
-        if planned.ranks.size > 1 or planned.observed is not None:
-            return None
-        layout = replace(planned.data.layout, tensor=False)
-        particles = layout.write(x).reshape(x.shape[1], -1)
-        n = planned.data.pixels.shape[1]
-        pixels = planned.data.pixels.view(*layout.shape, n)
-        rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-        evidence = copy_warning([(rows, particles)], planned.plan.device)
-        if not evidence:
-            return None
-        return CopyWarning(
-            f"the particles copy rows of X ({evidence}); more shrinkage than "
-            f"{planned.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+def _batches_of_steps(planned: PlannedPictures, classes: _Classes) -> Batches:
+    """The particles and pictures that each step uses, if a stage uses all pictures.
+
+    The module `batching` explains which limit decides.
+    """
+    plan = planned.plan
+    data = planned.data
+    if planned.ranks.size > 1:
+        return use_all_points(
+            plan, data, classes.codes_p, classes.codes_q, classes.class_slices
         )
+    seed = planned.seed.child("batches")
+    return divide_among_steps(plan, data, classes.codes_p, classes.codes_q, seed)
+
+
+def _encode_observed(planned: PlannedPictures, shard: Shard) -> Tensor:
+    """The values (d, n) of the pictures whose known pixels this rank's particles have.
+
+    Kept particles use each picture equally often, and so do the others.
+    """
+    data = planned.data
+    n_kept = planned.plan.n_particles
+    seed = planned.seed.child("conditions")
+    pictures_of_kept = conditions.even_indices(data.n, n_kept, seed)
+    pictures_of_others = conditions.even_indices(
+        data.n, shard.total - n_kept, seed.child("further")
+    )
+    indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
+    pixels = data.gather_pictures(indices.to(data.device), planned.ranks)
+    return data.layout.encode(
+        pixels,
+        planned.seed.child("observed"),
+        n_total=shard.total,
+        index_slices=[shard.slice],
+    )
+
+
+def _noise_rates(planned: PlannedPictures, classes: _Classes) -> tuple[float, ...]:
+    """What the noise of the maps is proportional to, for their shrinkage."""
+    plan = planned.plan
+    codes_p = None
+    codes_q = None
+    if plan.amplifier > 0:
+        codes_p = classes.codes_p
+        codes_q = classes.codes_q
+    distinct = 1.0
+    if plan.mirror:
+        distinct = 0.5
+    return noise_rates(
+        plan.n_moved,
+        planned.data.n,
+        codes_p,
+        codes_q,
+        n_classes=plan.n_separate_classes,
+        max_samples=plan.batch_size,
+        distinct=distinct,
+    )
+
+
+def _copy_warning(planned: PlannedPictures, x: Tensor) -> CopyWarning | None:
+    """A warning if the particles x (d, n) copy pictures, else None.
+
+    Two kinds of fits are not checked. On several ranks, none has all pictures. And
+    particles with observed pixels are copies where these are known.
+    """
+    if planned.ranks.size > 1 or planned.observed is not None:
+        return None
+    layout = replace(planned.data.layout, tensor=False)
+    particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)
+    n = planned.data.pixels.shape[1]
+    pixels = planned.data.pixels.view(*layout.shape, n)
+    rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
+    evidence = copy_warning([(rows, particles)], planned.plan.device)
+    if not evidence:
+        return None
+    return CopyWarning(
+        f"the particles copy rows of X ({evidence}); more shrinkage than "
+        f"{planned.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compact import CompactMap, ModelStep
+from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import Flow, ParticleNoise
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -20,8 +21,8 @@ from sliceflow.fields import Array
 from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
-from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow, replay_evolution
+from sliceflow.spaces.pictures.layout import Layout, Pictures
+from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_snapshots
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -31,10 +32,10 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
-# Offline samples of one pass over the steps of a model. On a GPU, where a small step
-# takes as long as a large one, there are more: as many as have so many values (256 MB
-# in float32), within limits.
+# Offline samples of one pass over the steps of a model, on a CPU.
 SAMPLES_PER_PASS = 1 << 13
+# On a GPU, where a small step takes as long as a large one, a pass has more samples:
+# as many as fit into MAX_VALUES_PER_PASS values (256 MB in float32), within limits.
 MAX_SAMPLES_PER_PASS = 1 << 16
 MAX_VALUES_PER_PASS = 1 << 26
 
@@ -66,10 +67,10 @@ class FittedPictures(HasConditions):
     def _check_conditions(self) -> None:
         plan = self.plan
         check_labels(self.conditions)
-        if self.n_conditions != plan.n_conditions:
+        if self.condition_dim != plan.condition_dim:
             raise ValueError(
-                f"the condition has width {self.n_conditions}, the plan "
-                f"{plan.n_conditions}"
+                f"the condition has width {self.condition_dim}, the plan "
+                f"{plan.condition_dim}"
             )
         if (self.observed is not None) != (plan.condition == "observed"):
             raise ValueError("observed pixels and condition do not fit")
@@ -114,7 +115,7 @@ class FittedPictures(HasConditions):
         )
         if any(step.theta is not None for step in self.steps):
             raise ValueError(
-                "a step has directions of its own, which those of pictures never have"
+                "a step stores directions, but the steps of pictures never do"
             )
 
     @property
@@ -138,7 +139,7 @@ class FittedPictures(HasConditions):
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
-            if isinstance(step.map, CompactMap):
+            if isinstance(step.map, CompressedMap):
                 n_values = step.map.n_maps * (step.map.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
         return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
@@ -157,7 +158,7 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
         """n samples of the classes with these codes (n,), in the user's layout."""
         return self.evolution(n, codes, seed)[0]
 
@@ -167,9 +168,9 @@ class FittedPictures(HasConditions):
         n: int,
         codes: Tensor | None,
         seed: Seed,
-        n_frames: int = 1,
+        n_snapshots: int = 1,
         known_pixels: Tensor | None = None,
-    ) -> list[Any]:
+    ) -> list[Pictures]:
         """n samples on their way from the start to the end, in the user's layout.
 
         Parameters
@@ -177,13 +178,13 @@ class FittedPictures(HasConditions):
         n : number of samples
         codes : their class numbers (n,), or None
         seed : of the samples
-        n_frames : pictures of each sample on its way; 1 is only the end
+        n_snapshots : how often each sample is recorded on its way; 1 is only the end
         known_pixels : for a model with observed pixels, pictures to complete as columns
             (d, k) of pixels; each is completed n/k times
 
         Returns
         -------
-        a list of frames, each with all n samples; the last frame has the samples
+        a list of snapshots, each with all n pictures; the last one has the samples
         """
         self._check_can_sample(known_pixels)
         known_values = self.layout.known_values(self.observed, self.device)
@@ -197,8 +198,8 @@ class FittedPictures(HasConditions):
             if known_values is not None and known_pixels is not None:
                 observed = self._encode_observed(known_pixels, part, n, seed)
                 particles.x = torch.where(known_values, observed, particles.x)
-            frames = self._replay(flow, particles, noise, n_frames)
-            passes.append([self.layout.write(x) for x in frames])
+            snapshots = self._replay(flow, particles, noise, n_snapshots)
+            passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
     def _check_can_sample(self, known_pixels: Tensor | None) -> None:
@@ -236,48 +237,52 @@ class FittedPictures(HasConditions):
             known_pixels[:, samples // n_per_picture],
             seed.child("observed", 0),
             n_total=n,
-            column_slices=[part],
+            index_slices=[part],
         )
 
     def _replay(
-        self, flow: Flow, particles: Cloud, noise: ParticleNoise, n_frames: int
+        self, flow: Flow, particles: Cloud, noise: ParticleNoise, n_snapshots: int
     ) -> list[Tensor]:
-        """Move particles by the steps of the model: frames (d, n), in their order."""
+        """Snapshots (d, n) of particles that move by the steps of the model."""
         n_classes = self.plan.n_separate_classes
         if n_classes == 0 or particles.y is None:
-            return replay_evolution(flow, self.steps, particles, noise, n_frames)
+            return replay_with_snapshots(
+                flow, self.steps, particles, noise, n_snapshots
+            )
         # Classes with separate maps must follow each other.
         by_class = ClassOrder.from_codes(particles.y, n_classes)
         particles = by_class.sort(particles.x)
-        frames = replay_evolution(flow, self.steps, particles, noise, n_frames)
-        return [by_class.unsort(x) for x in frames]
+        snapshots = replay_with_snapshots(
+            flow, self.steps, particles, noise, n_snapshots
+        )
+        return [by_class.unsort(x) for x in snapshots]
 
-    def _joined(self, parts: tuple[Any, ...]) -> Any:
+    def _joined(self, parts: Sequence[Pictures]) -> Pictures:
         """Pictures of several passes as one array or tensor."""
         if len(parts) == 1:
             return parts[0]
         if self.layout.tensor:
-            return torch.cat(parts)
+            return torch.cat([torch.as_tensor(part) for part in parts])
         return np.concatenate(parts)
 
-    def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
-        """n completions of each of k pictures, on their way.
+    def completions(self, X: Any, n: int, seed: Seed, n_snapshots: int = 1) -> Pictures:
+        """n completions of each of k pictures X, on their way.
 
         Returns
         -------
-        (frames, k, n, h, w[, c]); the last frame has the completions
+        (snapshots, k, n, h, w[, c]); the last snapshot has the completions
         """
         known = self.observed
         assert known is not None  # as the caller found
-        given = with_hidden_as_zero(pictures, known)
+        given = with_hidden_as_zero(X, known)
         known_pixels = self._pixel_columns(given).to(self.device)
         k = known_pixels.shape[1]
-        frames = self.evolution(k * n, None, seed, n_frames, known_pixels)
-        completed = np.stack([np.asarray(frame) for frame in frames])
+        snapshots = self.evolution(k * n, None, seed, n_snapshots, known_pixels)
+        completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]
         completed[:, :, known] = exact.repeat(n, 0)
-        completed = completed.reshape(len(frames), k, n, *completed.shape[2:])
+        completed = completed.reshape(len(snapshots), k, n, *completed.shape[2:])
         if self.layout.tensor:
             return torch.from_numpy(completed)
         return completed

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import SuperLU, splu
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.neighbours.features import FeatureMap, project, ridge
@@ -45,11 +47,11 @@ N_RANDOM_FEATURES = 1_000
 # more neighbours.
 N_CONDITION_COMPONENTS = 20
 
-# Training pictures that a completion is drawn from, and how far draws spread around
-# them, in units of their own spread. "Completions" in benchmarks/RESULTS.md were
-# measured with these two values; there is no record of others.
+# Training pictures that a completion is drawn from, and h of `sample_neighbourhoods`,
+# how far draws go from them. "Completions" in benchmarks/RESULTS.md were measured with
+# these two values; there is no record of others.
 N_NEIGHBOURS = 100
-SPREAD = 0.4
+BANDWIDTH = 0.4
 
 # Quantiles of the monotone map of pixels, and training pictures that it is fitted to:
 # each gives hundreds of pixels.
@@ -58,7 +60,8 @@ N_TONE_PICTURES = 200
 # Added from quantile to quantile, so that they increase, as `numpy.interp` wants them.
 TONE_INCREMENT = 1e-9
 
-# One of so many draws is taken, by how well it continues the known pixels.
+# A completion is one of this many draws, chosen by how well it continues the known
+# pixels.
 DRAWS_PER_COMPLETION = 8
 # t of this choice: about how many differences side by side say the same, so that their
 # squares count as one. With a larger t the choice is more random. There is no record of
@@ -74,20 +77,20 @@ MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
 class ClassCodes(NamedTuple):
     """Class numbers of the pictures to complete (m,), and of training pictures (N,)."""
 
-    given: np.ndarray
-    training: np.ndarray
+    given: Ints
+    training: Ints
 
 
 def complete_pictures(
     layout: Layout,
-    X: np.ndarray,
-    mask: np.ndarray,
-    training_pixels: np.ndarray,
+    X: NDArray[Any],
+    mask: Mask,
+    training_pixels: NDArray[Any],
     *,
     n: int,
     seed: Seed,
     codes: ClassCodes | None = None,
-) -> np.ndarray:
+) -> NDArray[Any]:
     """Complete pictures from the pixels that a mask marks as known.
 
     Parameters
@@ -135,14 +138,14 @@ def complete_pictures(
     return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])
 
 
-def _check_mask(mask: np.ndarray) -> None:
+def _check_mask(mask: Mask) -> None:
     if mask.all():
         raise DataError("every pixel is known in mask", "pass some of them, not all")
     if not mask.any():
         raise DataError("no pixel is known in mask", "pass some of them, not all")
 
 
-def with_hidden_as_zero(X: Any, known: np.ndarray) -> np.ndarray:
+def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
     """A copy of the user's pictures whose hidden pixels are 0.
 
     Whatever they were: NaN, masked, out of range. `known` (h, w) is True where a pixel
@@ -154,7 +157,7 @@ def with_hidden_as_zero(X: Any, known: np.ndarray) -> np.ndarray:
         known_is_masked = np.ma.getmaskarray(X)[:, known].any()
         if not known_is_masked:
             X = X.filled(0)
-    pictures: np.ndarray = np.array(as_array(X))
+    pictures: NDArray[Any] = np.array(as_array(X))
     if has_size_of_mask:
         pictures[:, ~known] = 0
     return pictures
@@ -172,8 +175,8 @@ class _Completer:
 
     def __init__(
         self,
-        rows: np.ndarray,
-        known: np.ndarray,
+        rows: NDArray[Any],
+        known: Mask,
         shape: tuple[int, int, int],
         seed: Seed,
     ) -> None:
@@ -192,14 +195,12 @@ class _Completer:
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
         self.y = project(self.view, known_scores, self.slopes)
 
-        self.detail: np.ndarray | None = None  # what components leave out
+        self.detail: NDArray[Any] | None = None  # what components leave out
         if not are_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tones = self._fit_tones(hidden, seed)
 
-    def draw(
-        self, rows: np.ndarray, n: int, training: np.ndarray, seed: Seed
-    ) -> np.ndarray:
+    def draw(self, rows: NDArray[Any], n: int, training: Ints, seed: Seed) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d).
 
         `training` are the indices of the training pictures to learn from.
@@ -217,21 +218,21 @@ class _Completer:
         neighbours = np.take_along_axis(neighbours, best, 1)
         return self.seam.blend(rows, self._pixels(draws, neighbours))
 
-    def _local_rows(self, training: np.ndarray) -> LocalSampler:
+    def _local_rows(self, training: Ints) -> LocalSampler:
         """Some training pictures, ready to be asked for x given y."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
-            bandwidth=SPREAD,
+            bandwidth=BANDWIDTH,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
         return LocalSampler(self.x[training], self.y[training], settings)
 
     def _pixels(
         self,
-        x: np.ndarray,
-        neighbours: np.ndarray,
-        selection: slice | np.ndarray = slice(None),
-    ) -> np.ndarray:
+        x: Floats,
+        neighbours: Ints,
+        selection: slice | Ints = slice(None),
+    ) -> Floats:
         """Hidden pixels (…, hidden) of draws x (…, components), or a selection of them.
 
         `neighbours` (…) are the training pictures around which x are drawn.
@@ -241,8 +242,8 @@ class _Completer:
         return np.asarray(np.interp(pixels, drawn, real))
 
     def _untoned_pixels(
-        self, x: np.ndarray, neighbours: np.ndarray, selection: slice | np.ndarray
-    ) -> np.ndarray:
+        self, x: Floats, neighbours: Ints, selection: slice | Ints
+    ) -> Floats:
         """As `_pixels`, before the monotone map."""
         pca = self.hidden_pca
         pixels = x @ pca.components_[:, selection] + pca.mean_[selection]
@@ -250,9 +251,7 @@ class _Completer:
             pixels += self.detail[:, selection][neighbours]
         return np.asarray(pixels)
 
-    def _fit_tones(
-        self, hidden: np.ndarray, seed: Seed
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _fit_tones(self, hidden: NDArray[Any], seed: Seed) -> tuple[Floats, Floats]:
         """The monotone map of hidden pixels: quantiles of drawn and of real ones.
 
         Some training pictures are completed from all others.
@@ -262,7 +261,7 @@ class _Completer:
         adjusted = local_rows.neighbourhoods(
             self.y[chosen], exclude=chosen, max_components=1
         )
-        x, picked = sample_neighbourhoods(adjusted, 1, SPREAD, seed)
+        x, picked = sample_neighbourhoods(adjusted, 1, BANDWIDTH, seed)
         neighbours = adjusted.rows.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
         levels = np.linspace(0, 1, N_TONE_QUANTILES)
@@ -281,8 +280,8 @@ class _Seam:
 
     def __init__(
         self,
-        rows: np.ndarray,
-        known: np.ndarray,
+        rows: NDArray[Any],
+        known: Mask,
         shape: tuple[int, int, int],
         smooth: bool,
     ) -> None:
@@ -308,7 +307,7 @@ class _Seam:
                 int((~known).sum()),
             )
 
-    def choose(self, rows: np.ndarray, at_seam: np.ndarray, seed: Seed) -> np.ndarray:
+    def choose(self, rows: NDArray[Any], at_seam: Floats, seed: Seed) -> Ints:
         """The indices (m, n) of draws that continue the known pixels of rows (m, d).
 
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
@@ -324,7 +323,7 @@ class _Seam:
         group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
         return np.asarray(group_starts + groups.argmax(2))
 
-    def blend(self, rows: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    def blend(self, rows: NDArray[Any], pixels: Floats) -> Floats:
         """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
 
         Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
@@ -340,7 +339,7 @@ class _Seam:
         return np.asarray(pixels + correction)
 
 
-def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
     """All pairs of pixels side by side, one above or left of the other, as indices."""
     index = np.arange(np.prod(shape)).reshape(shape)
     first = np.concatenate((index[:, :-1].ravel(), index[:, :, :-1].ravel()))
@@ -348,9 +347,7 @@ def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.nd
     return first, second
 
 
-def _laplace_solver(
-    i: np.ndarray, j: np.ndarray, at_seam: np.ndarray, n: int
-) -> SuperLU:
+def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
     Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
@@ -375,11 +372,11 @@ def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tens
     return slopes @ torch.from_numpy(main.T).double()
 
 
-def _fit_pca(rows: np.ndarray, max_components: int) -> PCA:
+def _fit_pca(rows: NDArray[Any], max_components: int) -> PCA:
     n_components = min(max_components, len(rows) - 1, rows.shape[1])
     with np.errstate(invalid="ignore"):  # rows that are all alike
         return PCA(n_components, random_state=0).fit(rows)
 
 
-def _scores(pca: PCA, rows: np.ndarray) -> Tensor:
+def _scores(pca: PCA, rows: NDArray[Any]) -> Tensor:
     return torch.from_numpy(pca.transform(rows)).double()

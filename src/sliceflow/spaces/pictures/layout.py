@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import Between
@@ -38,6 +39,10 @@ DTYPES = (
     "float32",
     "float64",
 )
+
+# Pictures as the user has them: (n, h, w) or (n, h, w, c), and with more axes before
+# these where there are several of each.
+Pictures = NDArray[Any] | Tensor
 
 # Limits on what a saved model may say, so that a damaged file is refused early.
 MAX_CHANNELS = 1 << 10
@@ -72,9 +77,9 @@ class Layout:
             )
 
     @classmethod
-    def infer(cls, images: Any, n_pixel_values: int) -> Layout:
+    def infer(cls, X: Any, n_pixel_values: int) -> Layout:
         """The layout of the user's pictures; a `DataError` if they are no pictures."""
-        array = as_array(images)
+        array = as_array(X)
         _check_shape(array)
         if array.dtype.kind not in "fiub":
             raise DataError(
@@ -93,7 +98,7 @@ class Layout:
             channels=channels,
             dtype=str(array.dtype),
             n_pixel_values=values,
-            tensor=isinstance(images, Tensor),
+            tensor=isinstance(X, Tensor),
         )
 
     @property
@@ -106,13 +111,13 @@ class Layout:
         """d = C·H·W, the number of values of a picture."""
         return math.prod(self.shape)
 
-    def read(self, images: Any) -> np.ndarray:
+    def read(self, X: Any) -> NDArray[Any]:
         """The user's pictures, checked, as pixels (n, C, H, W).
 
         Integers become bytes or int32. Floats stay as they are, but float16 becomes
         float32.
         """
-        array = as_array(images)
+        array = as_array(X)
         self._check_kind(array)
         self._check_range(array)
         channels_last = array.reshape(len(array), self.height, self.width, -1)
@@ -121,7 +126,7 @@ class Layout:
         # torch wants arrays in row-major order that can be written to.
         return np.require(pixels, requirements=["C", "W"])
 
-    def _check_kind(self, array: np.ndarray) -> None:
+    def _check_kind(self, array: NDArray[Any]) -> None:
         """Raise a `DataError` for pictures of another size or type than this layout."""
         expected: tuple[int, ...] = (self.height, self.width)
         if self.channels is not None:
@@ -145,7 +150,7 @@ class Layout:
                 "[0, 1]"
             )
 
-    def _check_range(self, array: np.ndarray) -> None:
+    def _check_range(self, array: NDArray[Any]) -> None:
         """Raise a `DataError` for pixels out of range, or NaN."""
         low = array.min()
         high = array.max()
@@ -181,7 +186,7 @@ class Layout:
         seed: Seed | None = None,
         *,
         n_total: int | None = None,
-        column_slices: Sequence[slice] | None = None,
+        index_slices: Sequence[slice] | None = None,
     ) -> Tensor:
         """Pixels as columns (d, n) to values in [-1, 1].
 
@@ -189,9 +194,9 @@ class Layout:
         ----------
         pixels : columns (d, n), as `to_columns` returns them
         seed : draws the fractions u of integer pixels; None takes u = ½
-        n_total : the number of all pictures, if the columns are only some of them
-        column_slices : which of these the columns are, as slices that follow each
-            other. A picture's fractions depend only on its index
+        n_total : the number of all pictures, if these are only some of them
+        index_slices : the indices of these pictures among all, as consecutive slices.
+            A picture's fractions depend only on its index
         """
         x = pixels.to(torch.float32)
         if self.n_pixel_values is None:
@@ -202,15 +207,15 @@ class Layout:
         d, n = pixels.shape
         if n_total is None:
             n_total = n
-        if column_slices is None:
-            column_slices = [slice(0, n_total)]
+        if index_slices is None:
+            index_slices = [slice(0, n_total)]
         # One row of random numbers per pixel, as the pictures are stored: so nothing
         # has to be transposed.
         fractions = [
             seed.uniform_part(
                 d, n_total, part, dtype=torch.float32, device=pixels.device
             )
-            for part in column_slices
+            for part in index_slices
         ]
         u = fractions[0]
         if len(fractions) > 1:
@@ -219,7 +224,7 @@ class Layout:
         x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
-    def write(self, x: Tensor) -> Any:
+    def write(self, x: Tensor) -> Pictures:
         """Columns (d, n) of values to pictures in the user's type and shape."""
         require_finite(x, "use an amplifier and start_noise closer to the defaults")
         values = self.n_pixel_values
@@ -235,7 +240,7 @@ class Layout:
         channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
         return self.to_user_format(channels_last.contiguous().cpu().numpy())
 
-    def to_user_format(self, array: np.ndarray) -> Any:
+    def to_user_format(self, array: NDArray[Any]) -> Pictures:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:
@@ -249,9 +254,7 @@ class Layout:
         mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
         return torch.cat((pixels, mirrored), dim=1)
 
-    def known_values(
-        self, mask: np.ndarray | None, device: torch.device
-    ) -> Tensor | None:
+    def known_values(self, mask: Mask | None, device: torch.device) -> Tensor | None:
         """A mask (H, W) of known pixels, repeated for every channel: (C·H·W, 1).
 
         It is True for the values of a column that belong to a known pixel. None if
@@ -263,11 +266,11 @@ class Layout:
         return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
-def as_array(images: Any) -> np.ndarray:
+def as_array(X: Any) -> NDArray[Any]:
     """The user's pictures of any type as an array, in native byte order."""
-    images = unmasked(from_tensor(images), "the pictures")
+    X = unmasked(from_tensor(X), "the pictures")
     try:
-        array: np.ndarray = np.asarray(images)
+        array: NDArray[Any] = np.asarray(X)
         dtype: DTypeLike = array.dtype.newbyteorder("=")
         if array.dtype == np.longdouble:
             dtype = np.float64
@@ -278,7 +281,7 @@ def as_array(images: Any) -> np.ndarray:
         ) from error
 
 
-def _check_shape(array: np.ndarray) -> None:
+def _check_shape(array: NDArray[Any]) -> None:
     """Raise a `DataError` for an array that does not have the shape of pictures."""
     fact = f"pictures have shape {array.shape}"
     if array.ndim not in (3, 4):
@@ -290,7 +293,7 @@ def _check_shape(array: np.ndarray) -> None:
         if second <= MAX_USUAL_CHANNELS < last:
             raise DataError(
                 f"{fact}, which looks like (n, c, h, w)",
-                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)",
+                "pass (n, h, w, c): X.transpose(0, 2, 3, 1)",
             )
 
 
@@ -306,25 +309,25 @@ def _n_values_of(dtype: np.dtype) -> int:
 MaskName = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
-def _top(h: int, w: int) -> np.ndarray:
+def _top(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[: h // 2] = True
     return mask
 
 
-def _left(h: int, w: int) -> np.ndarray:
+def _left(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[:, : w // 2] = True
     return mask
 
 
-def _center(h: int, w: int) -> np.ndarray:
+def _center(h: int, w: int) -> Mask:
     mask = np.zeros((h, w), bool)
     mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
     return mask
 
 
-MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
+MASKS: dict[str, Callable[[int, int], Mask]] = {
     "top": _top,
     "bottom": lambda h, w: ~_top(h, w),
     "left": _left,
@@ -334,7 +337,7 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 }
 
 
-def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarray:
+def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> Mask:
     """A mask (h, w) of booleans, True where a pixel is known, from a name or an array.
 
     `parameter` is what the user calls it, for errors.
@@ -347,7 +350,7 @@ def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> np.ndarra
                 parameter, mask, f"is not one of {sorted(MASKS)}, nor a mask"
             )
         return MASKS[mask](h, w)
-    array: np.ndarray = np.asarray(unmasked(mask, parameter))
+    array: NDArray[Any] = np.asarray(unmasked(mask, parameter))
     if array.shape != (h, w) or array.dtype != bool:
         raise DataError(
             f"{parameter} has shape {array.shape} and dtype {array.dtype}",

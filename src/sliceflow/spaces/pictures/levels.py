@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import Flow, ParticleNoise, Step, replay
 from sliceflow.engine.frames import FrameKind, FrameLike
 from sliceflow.engine.random import Seed
@@ -53,14 +53,14 @@ class LevelFlow:
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
-            n_shared = 0
+            n_shared_classes = 0
             if plan.classes_share_maps:
-                n_shared = plan.n_conditions
-            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared)
+                n_shared_classes = plan.condition_dim
+            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
         return Flow(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            condition_dim=plan.n_conditions,
+            condition_dim=plan.condition_dim,
             amplifier=plan.amplifier,
             budget=projection_budget(self.device),
         )
@@ -73,16 +73,16 @@ class LevelFlow:
         if plan.patch_basis == "random":
             return RandomPatches(
                 channels,
-                stage.h,
-                stage.w,
+                stage.height,
+                stage.width,
                 stage.patch,
                 n_directions=plan.options.n_directions,
                 full_size=(height, width),
             )
         return Tiles(
             channels,
-            stage.h,
-            stage.w,
+            stage.height,
+            stage.width,
             stage.patch,
             cosines=plan.patch_basis == "cosines",
             precision=self._precision(i),
@@ -105,11 +105,11 @@ class LevelFlow:
         return precision
 
     def _stage(self, i: int, transport: Transport) -> Stage:
-        """Stage i; single pixels have maps of their own kind, which are not shrunk."""
+        """Stage i. Single pixels have another transport, whose maps are not shrunk."""
         plan = self.plan
         stage = plan.stages[i]
         channels, height, width = plan.layout.shape
-        level = PyramidLevel(channels, height, width, stage.h, stage.w)
+        level = PyramidLevel(channels, height, width, stage.height, stage.width)
         n_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()
@@ -129,7 +129,7 @@ class LevelFlow:
         subspace = replace(level, clip=clip)
         if self.known_values is not None:
             frame = MaskedFrameKind(level, self.frame_kind(i), self.known_values)
-            subspace = replace(subspace, h=height, w=width)
+            subspace = replace(subspace, height=height, width=width)
         return Stage(
             name=stage.name,
             frame_kind=frame,
@@ -158,7 +158,7 @@ class LevelFlow:
         Pixels are in [−1, 1], and a direction covers one tile. Lanczos' kernel spreads
         the tile by about a coefficient on each side.
         """
-        covered = (stage.patch + 2) ** 2 / (stage.h * stage.w)
+        covered = (stage.patch + 2) ** 2 / (stage.height * stage.width)
         n_values = self.plan.layout.dimension * min(1.0, covered)
         return 2 * math.sqrt(n_values)
 
@@ -170,7 +170,8 @@ class LevelFlow:
         if i >= len(self.plan.stages) or self.plan.patch_basis == "random":
             return False
         stage = self.plan.stages[i]
-        return stage.patch == 1 and (1, stage.h, stage.w) == self.plan.layout.shape
+        coefficients = (1, stage.height, stage.width)
+        return stage.patch == 1 and coefficients == self.plan.layout.shape
 
     def _is_last_of_patches(self, i: int) -> bool:
         """Whether stage i is the last one that is not of single pixels."""
@@ -205,36 +206,37 @@ def _frame_seed_path(i: int) -> tuple[str | int, ...]:
     return "level", i, "frame", 0
 
 
-def replay_evolution(
+def replay_with_snapshots(
     flow: Flow,
     model: Sequence[ModelStep],
     particles: Cloud,
     noise: ParticleNoise,
-    n_frames: int,
+    n_snapshots: int,
 ) -> list[Tensor]:
-    """Move particles by the steps of a model, as `replay`, and return some frames.
+    """Move particles by the steps of a model, as `replay`, and record where they are.
 
     Returns
     -------
-    frames, each with all pictures (d, n): at the start, in between, and at the end;
-    with ``n_frames=1`` only at the end. Fewer than `n_frames` if there are fewer steps.
+    snapshots, each with all pictures (d, n): at the start, in between, and at the end;
+    with ``n_snapshots=1`` only at the end. If the model has fewer steps than
+    `n_snapshots`, there is one snapshot after each step
     """
     n_steps = len(model)
-    frames = []
-    if n_frames > 1:
-        frames.append(particles.x.clone())
+    snapshots = []
+    if n_snapshots > 1:
+        snapshots.append(particles.x.clone())
     recorded_steps = set()
-    for k in range(1, n_frames - 1):
-        recorded_steps.add(round(n_steps * k / (n_frames - 1)))
+    for k in range(1, n_snapshots - 1):
+        recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
 
     def record(step: Step) -> None:
         if step.steps_before + 1 in recorded_steps:
-            frames.append(step.positions())
+            snapshots.append(step.current_points())
 
     replay(flow, model, particles, noise, record)
-    frames.append(particles.x)
-    return frames
+    snapshots.append(particles.x)
+    return snapshots
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,11 @@ class MaskedFrameKind:
     level: PyramidLevel
     kind: Tiles | RandomPatches  # on the coefficients of the level
     known_values: Tensor  # (d, 1), True where a pixel never moves
+
+    @property
+    def n_directions(self) -> int | None:
+        """That of the kind of frame on the coefficients."""
+        return self.kind.n_directions
 
     def draw(
         self,
@@ -268,7 +275,7 @@ class MaskedFrame:
     level: PyramidLevel
     frame: FrameLike  # on the coefficients of the level
     known_values: Tensor  # (d, 1)
-    stored: None = None  # a model stores nothing of it
+    theta_to_store: None = None  # a model stores nothing of it
 
     @property
     def n_directions(self) -> int:
@@ -278,9 +285,9 @@ class MaskedFrame:
         """The same: what is observed is the only condition."""
         return self
 
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
-        cloud = cloud.part(columns)
+        cloud = cloud.part(indices)
         coefficients = self.level.restrict(cloud.x)
         return self.frame.project(replace(cloud, x=coefficients))
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
@@ -110,7 +112,7 @@ class Mosaics:
             x[:, part] += self._sum(pictures[part], codes[part], part_noise)
         return x
 
-    def decoded_pictures(self, layout: Layout) -> np.ndarray:
+    def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
         """The pictures, without mirror images, in another layout of the same shape."""
         indices = torch.arange(len(self.pixels), device=self._columns.device)
         parts = [

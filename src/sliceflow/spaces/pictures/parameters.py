@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-import numpy as np
-
+from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport
-from sliceflow.models.plan import check_shared
+from sliceflow.models.flow_estimator import check_shared_parameters
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require
@@ -36,7 +35,7 @@ class PictureParameters:
     amplifier: Literal["auto"] | float
     n_pixel_values: int
     mirror: bool
-    observed: MaskName | np.ndarray | None
+    observed: MaskName | Mask | None
     transport: str | Transport
     patch_basis: Literal["auto"] | PatchBasis
     n_clusters: Literal["auto"] | int
@@ -67,7 +66,7 @@ class PictureParameters:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter of an estimator."""
-    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions)
+    check_shared_parameters(parameters, ("mirror", "keep_rows"), PictureOptions)
 
     def check(name: str, ok: bool, what: str) -> None:
         require(ok, name, parameters[name], what)

@@ -9,13 +9,18 @@ from typing import Annotated, Literal
 
 import torch
 
-from sliceflow.engine import transports
-from sliceflow.engine.compact import map_bytes
-from sliceflow.engine.conditions import default_particles
+from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.transports import Auto, Histogram, SavedTransport, Transport
+from sliceflow.engine.transports import (
+    Auto,
+    Histogram,
+    SavedTransport,
+    Transport,
+    resolve_transport,
+)
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
+from sliceflow.models.particles import default_particles
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
@@ -34,14 +39,14 @@ from sliceflow.validation import require
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
 QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
-# So many times more if all pictures share maps and particles start as noise: maps of
-# all pictures, and from noise, have more to do.
+# Steps are multiplied by this if all pictures share maps and particles start as noise:
+# such maps have more to do.
 JOINT_STEPS_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
 
 # The most particles on a CPU, unless the user says how many: time is proportional to
-# them. The last one is also for numbers of steps.
+# them. A number of steps instead of a name counts as "best".
 CPU_MAX_PARTICLES: dict[Quality, int] = {
     "draft": 10_000,
     "standard": 20_000,
@@ -67,9 +72,9 @@ MAX_COLOUR_CLUSTERS = 25
 # copy: many of them copied the digits of 30 clusters of 2,000 each (MNIST).
 CLUSTER_VALUES_PER_ROOT_STEP = 470_000
 
-# The most columns of a step, particles or pictures. Smaller batches are slower on a
-# GPU, and worse: 16,384 columns took MNIST's FD from .20 to .70 with labels.
-MAX_COLUMNS_PER_STEP = 1 << 20
+# The most particles of a step, and the most pictures. Smaller batches are slower on a
+# GPU, and worse: 16,384 of each took MNIST's FD from .20 to .70 with labels.
+MAX_POINTS_PER_STEP = 1 << 20
 
 # Bins of histograms. Classes that share a histogram need more, because ξ spreads them
 # over a wide range.
@@ -78,11 +83,11 @@ N_BINS_OF_SHARED_MAPS = 1024
 # The most bins of single pixels: two for each of 256 pixel values.
 SINGLE_PIXEL_BINS = 512
 
-# Knots kept of a map. More follow the map better, but also its noise: so there is one
-# for so many particles, within limits.
+# Knots kept of a map: one for this many particles, between the two limits. More knots
+# follow the map better, but also its noise.
 PARTICLES_PER_KNOT = 750
-MIN_KNOTS = 16
-MAX_KNOTS = 64
+MIN_PICTURE_MAP_KNOTS = 16
+MAX_PICTURE_MAP_KNOTS = 64
 
 # Pictures of a mosaic. With fewer, parts of samples resemble training pictures more.
 MOSAIC_SIZE = 4
@@ -90,9 +95,9 @@ MOSAIC_SIZE = 4
 # where they are (FID-768 .016); with 4 they drift (.048). See "Fixed point" in
 # benchmarks/RESULTS.md.
 MOSAIC_SHRINKAGE = 8.0
-# κ over √(steps per stage/pictures per map) if particles start as noise, and the most.
-# Every step adds noise, and few pictures have more of it: digits would be copied with a
-# factor below 1.
+# If particles start as noise, κ is this factor times √(steps per stage/pictures per
+# map), and at most MAX_SHRINKAGE. Every step adds noise, and maps of few pictures have
+# more of it: with a factor below 1, digits would be copied.
 SHRINKAGE_FACTOR = 2.5
 MAX_SHRINKAGE = 2.0
 
@@ -100,7 +105,8 @@ MAX_SHRINKAGE = 2.0
 # fewer than a fifth of all pixels are grey count as drawings.
 GREY_RANGE = (0.1, 0.9)
 MAX_GREY_SHARE_OF_DRAWINGS = 0.2
-# About as many pictures are looked at to decide this: more would only take longer.
+# About this many pictures decide whether they are drawings: more would only take
+# longer.
 MAX_PICTURES_FOR_BASIS = 10_000
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
@@ -117,15 +123,16 @@ class PicturePlan(Plan):
     n_pictures: Count  # of all ranks, including mirror images
     layout: Layout
     mirror: bool
-    n_particles: Count  # particles kept
-    n_moved: Count  # particles moved; may be more than are kept, to improve the model
+    n_particles: Count  # that the estimator keeps
+    n_moved: Count  # that the fit moves; more than it keeps may improve the model
     condition: Literal["none", "labels", "clusters", "observed"]
-    n_conditions: Count  # number of classes or clusters
+    condition_dim: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     transport: SavedTransport
-    batch_size: int | None = None  # most particles, and pictures, of a step; None: all
+    # The most particles of a step, and the most pictures; None uses all.
+    batch_size: int | None = None
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
     mosaic_size: Annotated[int, Between(0, 1 << 10)]  # pictures of one; 0: noise
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
@@ -134,7 +141,7 @@ class PicturePlan(Plan):
     def check(self) -> None:
         """Raise a ValueError if a saved plan contradicts itself."""
         for stage in self.stages:
-            if stage.h > self.layout.height or stage.w > self.layout.width:
+            if stage.height > self.layout.height or stage.width > self.layout.width:
                 raise ValueError(
                     f"a stage is larger than pictures of {self.layout.shape}"
                 )
@@ -143,7 +150,7 @@ class PicturePlan(Plan):
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         if math.isinf(self.amplifier):
-            return self.n_conditions
+            return self.condition_dim
         return 0
 
     @property
@@ -190,7 +197,7 @@ class PicturePlan(Plan):
             return [self.options.n_directions] * len(self.stages)
         c = self.layout.shape[0]
         return [
-            Tiles(c, stage.h, stage.w, stage.patch).max_directions
+            Tiles(c, stage.height, stage.width, stage.patch).max_directions
             for stage in self.stages
         ]
 
@@ -209,7 +216,7 @@ class PicturePlan(Plan):
         if self.patch_basis == "random":
             return 16 * self.options.n_directions * self.layout.dimension
         largest_tile = max(
-            min(stage.patch, stage.h) * min(stage.patch, stage.w)
+            min(stage.patch, stage.height) * min(stage.patch, stage.width)
             for stage in self.stages
         )
         return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
@@ -245,9 +252,9 @@ class PicturePlan(Plan):
 
     def _condition_in_words(self) -> str:
         if self.condition == "labels":
-            return f"{self.n_conditions} classes"
+            return f"{self.condition_dim} classes"
         if self.condition == "clusters":
-            return f"{self.n_conditions} clusters"
+            return f"{self.condition_dim} clusters"
         if self.condition == "observed":
             return "observed pixels"
         return ""
@@ -298,8 +305,8 @@ class PicturePlan(Plan):
             step_bins = n_bins
             if layout.n_pixel_values is not None:
                 step_bins = max(n_bins, SINGLE_PIXEL_BINS)
-        n_columns = self._columns_of_step(m_local) + self._columns_of_step(n_local)
-        direction_bytes = 4 * n_columns + BYTES_PER_BIN * step_bins * n_classes
+        n_points = self._points_of_step(m_local) + self._points_of_step(n_local)
+        direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
         step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
 
         map_size = map_bytes(self.n_knots, n_bins, self.classes_share_maps)
@@ -311,14 +318,14 @@ class PicturePlan(Plan):
     def fit_seconds(self) -> float:
         """About how long a fit takes on its device."""
         # All particles are moved; those of the batch are also projected before.
-        n_columns = (
+        n_points = (
             self.n_moved
-            + self._columns_of_step(self.n_moved)
-            + self._columns_of_step(self.n_pictures)
+            + self._points_of_step(self.n_moved)
+            + self._points_of_step(self.n_pictures)
         )
-        return self.estimate(self.n_maps * n_columns, NANOSECONDS_PER_VALUE)
+        return self.estimate(self.n_maps * n_points, NANOSECONDS_PER_VALUE)
 
-    def _columns_of_step(self, n: int) -> int:
+    def _points_of_step(self, n: int) -> int:
         """How many of n particles or pictures a step uses to fit its maps."""
         if self.batch_size is None:
             return n
@@ -421,7 +428,7 @@ def choose_amplifier(
     """
     if n_classes == 0:
         return 0.0
-    histograms = isinstance(choose_transport(transport, math.inf, m + n), Histogram)
+    histograms = _uses_histograms(transport, m + n)
     if amplifier == "auto":
         if histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
             return math.inf
@@ -449,8 +456,7 @@ def choose_clusters(
     shape : (c, h, w) of a picture
     """
     requested = parameters.n_clusters
-    transport = choose_transport(parameters.transport, math.inf, m + n)
-    histograms = isinstance(transport, Histogram)
+    histograms = _uses_histograms(parameters.transport, m + n)
     if requested == "auto":
         if not histograms:
             return 1
@@ -498,20 +504,30 @@ def _needs_histograms(
     )
 
 
-def choose_transport(
-    transport: str | Transport, amplifier: float, n: int, n_ranks: int = 1
+def choose_picture_transport(
+    transport: str | Transport, amplifier: float, n_points: int, n_ranks: int = 1
 ) -> Transport:
-    """The transport for n particles and pictures; `amplifier` is 0 without labels."""
+    """The transport of a fit of `n_points` particles and pictures together.
+
+    It is what the user gives, or `engine.transports.resolve_transport` with the bins of
+    pictures. `amplifier` is 0 without labels.
+    """
     n_bins = N_BINS
     if 0 < amplifier < math.inf:
         n_bins = N_BINS_OF_SHARED_MAPS
-    return transports.choose_transport(
+    return resolve_transport(
         transport,
-        n,
+        n_points,
         n_ranks,
-        Histogram(n_bins, MAX_COLUMNS_PER_STEP),
-        Auto(n_bins=n_bins, max_samples=MAX_COLUMNS_PER_STEP),
+        Histogram(n_bins, MAX_POINTS_PER_STEP),
+        Auto(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
     )
+
+
+def _uses_histograms(transport: str | Transport, n_points: int) -> bool:
+    """Whether a fit of `n_points` particles and pictures would use histograms."""
+    chosen = choose_picture_transport(transport, math.inf, n_points)
+    return isinstance(chosen, Histogram)
 
 
 def choose_knots(
@@ -521,12 +537,12 @@ def choose_knots(
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return MIN_KNOTS
+        return MIN_PICTURE_MAP_KNOTS
     particles_per_map = float(m)
     if math.isinf(amplifier):
         particles_per_map = m / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
-    return min(MAX_KNOTS, max(MIN_KNOTS, wanted))
+    return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
 
 
 def choose_patch_basis(

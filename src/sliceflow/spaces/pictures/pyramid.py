@@ -22,7 +22,7 @@ LANCZOS_LOBES = 5
 CACHE_BYTES = 1 << 25
 
 # Values (about 1 GB) that are resampled at a time, to bound the memory between the
-# products with the two axes; but at least so many columns, for speed.
+# products with the two axes. But at least MIN_COLUMNS_PER_CHUNK, for speed.
 MAX_VALUES_PER_CHUNK = 1 << 28
 MIN_COLUMNS_PER_CHUNK = 256
 
@@ -82,22 +82,22 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PyramidLevel(Subspace):
-    """Level (h, w) of pictures of `channels` × (height, width), as columns (d, n)."""
+    """A level of h×w coefficients of pictures of H×W pixels, as columns (d, n)."""
 
     channels: int
-    height: int
-    width: int
-    h: int
-    w: int
+    full_height: int  # H, of the pictures
+    full_width: int  # W
+    height: int  # h, of the level
+    width: int  # w
     clip: bool = False  # clip pixels to [−1, 1] at the end of a stage
 
     @property
     def is_full_resolution(self) -> bool:
-        return (self.h, self.w) == (self.height, self.width)
+        return (self.height, self.width) == (self.full_height, self.full_width)
 
     @property
     def dimension(self) -> int:
-        return self.channels * self.h * self.w
+        return self.channels * self.height * self.width
 
     def restrict(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
@@ -121,8 +121,8 @@ class PyramidLevel(Subspace):
     def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """U of the vertical and of the horizontal axis, on the device of x."""
         return (
-            upsampling_basis(self.height, self.h, x.device, x.dtype),
-            upsampling_basis(self.width, self.w, x.device, x.dtype),
+            upsampling_basis(self.full_height, self.height, x.device, x.dtype),
+            upsampling_basis(self.full_width, self.width, x.device, x.dtype),
         )
 
     def _resample(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import conditions
@@ -24,13 +25,13 @@ from sliceflow.spaces.pictures.clusters import (
     kmeans_centers,
     nearest_center,
 )
-from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.layout import Layout, Pictures
 from sliceflow.spaces.pictures.pyramid import PyramidLevel
 
 PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
 
-# k-means is fitted to about as many pictures: more than 600 for each of the at most 30
-# clusters of "auto". All others are assigned to the nearest center.
+# k-means is fitted to about this many pictures, which are more than 600 for each of
+# the at most 30 clusters of "auto". All others are assigned to the nearest center.
 MAX_KMEANS_PICTURES = 20_000
 
 # Longer side, in pixels, of the grey pictures that k-means compares: half of that of
@@ -62,23 +63,23 @@ class PictureRows(ArrayRows):
         self.layout.read(self.pictures)
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[Any]:
         """This rank's pixels (n, c, h, w)."""
         return self.pixels
 
     def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
+        self, values: NDArray[Any], row_conditions: RowConditions | None
     ) -> Self:
         """Pictures of the same layout with other pixels and labels."""
         return replace(self, pixels=values, conditions=row_conditions)
 
     @property
-    def pictures(self) -> Any:
+    def pictures(self) -> Pictures:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         channels_last = self.pixels.transpose(0, 2, 3, 1)
         return self.layout.to_user_format(np.ascontiguousarray(channels_last))
 
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+    def in_users_form(self, device: torch.device) -> tuple[Pictures, Any]:
         """X and y as the user passed them."""
         return self.pictures, self.y
 
@@ -104,7 +105,7 @@ class PictureData(HasConditions):
     pixels: Tensor  # (d, n) of this rank, then its mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: RowConditions | None = None  # labels or clusters of all N pictures
-    local_codes: Tensor | None = None  # class numbers of the columns of `pixels`
+    local_codes: Tensor | None = None  # class numbers of this rank's pictures
     mirrored: bool = False  # whether there are mirror images
 
     @classmethod
@@ -137,7 +138,7 @@ class PictureData(HasConditions):
 
     @property
     def index_slices(self) -> list[slice]:
-        """The indices of this rank's columns among all N pictures, as slices."""
+        """The indices of this rank's pictures among all N, as slices."""
         pictures = self.shard.slice
         if not self.mirrored:
             return [pictures]
@@ -148,7 +149,7 @@ class PictureData(HasConditions):
 
     @property
     def indices(self) -> Tensor:
-        """The indices of this rank's columns among all N pictures."""
+        """The indices of this rank's pictures among all N."""
         ranges = [
             torch.arange(part.start, part.stop, device=self.device)
             for part in self.index_slices
@@ -159,7 +160,7 @@ class PictureData(HasConditions):
         """The pictures with k clusters as hidden labels, by k-means on all ranks."""
         stride = max(1, self.n // MAX_KMEANS_PICTURES)
         subset = torch.arange(0, self.n, stride, device=self.device)
-        features = self._cluster_features(self.gather_columns(subset, ranks))
+        features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
         local_codes = nearest_center(self._cluster_features(self.pixels), centers)
 
@@ -181,7 +182,8 @@ class PictureData(HasConditions):
         gradients, because similar colours say little of what a picture shows.
         """
         features_of = self._coarse_pixels
-        if self.layout.shape[0] > 1:
+        has_colours = self.layout.shape[0] > 1
+        if has_colours:
             features_of = self._gradients
         chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
         parts = torch.split(pixels, chunk, dim=1)
@@ -190,17 +192,20 @@ class PictureData(HasConditions):
         )
 
     def _coarse_pixels(self, x: Tensor) -> Tensor:
-        c, height, width = self.layout.shape
+        """Pictures (d, n) at the resolution that k-means compares."""
+        channels, height, width = self.layout.shape
         scale = KMEANS_SIDE / max(height, width)
-        h = max(1, min(height, round(height * scale)))
-        w = max(1, min(width, round(width * scale)))
-        return PyramidLevel(c, height, width, h, w).restrict(x)
+        coarse_height = max(1, min(height, round(height * scale)))
+        coarse_width = max(1, min(width, round(width * scale)))
+        level = PyramidLevel(channels, height, width, coarse_height, coarse_width)
+        return level.restrict(x)
 
     def _gradients(self, x: Tensor) -> Tensor:
+        """Histograms of the gradients of pictures (d, n)."""
         return gradient_histograms(x, self.layout.shape)
 
-    def gather_columns(self, indices: Tensor, ranks: Ranks) -> Tensor:
-        """The columns with these indices among all N pictures, from their ranks."""
+    def gather_pictures(self, indices: Tensor, ranks: Ranks) -> Tensor:
+        """The pictures (d, m) with these indices among all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
             return ranks.gather_columns(self.pixels, indices)
         n = self.shard.total
@@ -209,18 +214,18 @@ class PictureData(HasConditions):
         gathered_mirror_images = ranks.gather_columns(mirror_images, indices % n)
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
-    def cloud(self, seed: Seed, columns: Tensor | None = None) -> Cloud:
+    def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
         """The encoded pictures with their class numbers; `seed` dequantises.
 
-        `columns` chooses some of them, in a fit of a single process; their fractions
-        are drawn as if there were no others.
+        `indices` chooses some of them, in a fit of a single process. Their fractions
+        are drawn as if there were no other pictures.
         """
-        if columns is None:
+        if indices is None:
             x = self.layout.encode(
-                self.pixels, seed, n_total=self.n, column_slices=self.index_slices
+                self.pixels, seed, n_total=self.n, index_slices=self.index_slices
             )
             return Cloud(x, self.local_codes)
         codes = None
         if self.local_codes is not None:
-            codes = self.local_codes[columns]
-        return Cloud(self.layout.encode(self.pixels[:, columns], seed), codes)
+            codes = self.local_codes[indices]
+        return Cloud(self.layout.encode(self.pixels[:, indices], seed), codes)

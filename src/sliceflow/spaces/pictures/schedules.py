@@ -20,22 +20,22 @@ MAX_STEPS = 1 << 24
 
 @dataclass(frozen=True)
 class PictureStage:
-    """One stage: `n_steps` steps with S×S tiles at resolution h×w of the pyramid."""
+    """One stage: steps with S×S tiles at one resolution of the pyramid."""
 
-    h: Annotated[int, Between(1, MAX_SIDE)]
-    w: Annotated[int, Between(1, MAX_SIDE)]
+    height: Annotated[int, Between(1, MAX_SIDE)]  # in coefficients of the pyramid
+    width: Annotated[int, Between(1, MAX_SIDE)]
     patch: Annotated[int, Between(1, MAX_SIDE)]  # S
     n_steps: Annotated[int, Between(1, MAX_STEPS)]
 
     @property
     def name(self) -> str:
         """Its name in events, such as "8×8[5]"."""
-        return f"{self.h}×{self.w}[{self.patch}]"
+        return f"{self.height}×{self.width}[{self.patch}]"
 
     def __str__(self) -> str:
-        size = f"{self.h}x{self.w}"
-        if self.h == self.w:
-            size = f"{self.h}"
+        size = f"{self.height}x{self.width}"
+        if self.height == self.width:
+            size = f"{self.height}"
         return f"{size}[{self.patch}]×{self.n_steps}"
 
 
@@ -75,7 +75,7 @@ _ENTRY = re.compile(
 def from_string(
     text: str, height: int, width: int, steps: int = 100
 ) -> list[PictureStage]:
-    """The stages of a schedule, each of so many steps, for pictures of height × width.
+    """The stages of a schedule for pictures of height × width, each of `steps` steps.
 
     The text names resolutions (of the longer side), each with patch sizes in brackets.
     ``*3`` after a bracket triples the steps of its stages, ``*0.5`` halves them, ``=4``
@@ -129,8 +129,8 @@ def _read_entry(
     elif match["steps"] is not None:
         n_steps = int(match["steps"])
 
-    h = max(1, round(resolution * height / longer_side))
-    w = max(1, round(resolution * width / longer_side))
+    stage_height = max(1, round(resolution * height / longer_side))
+    stage_width = max(1, round(resolution * width / longer_side))
     stages = []
     for patch in map(int, match["patches"].split(",")):
         if not 1 <= patch <= resolution:
@@ -141,7 +141,7 @@ def _read_entry(
                 f"resolution of {resolution}",
                 f"use patches of 1 to {resolution}",
             )
-        stages.append(PictureStage(h, w, patch, n_steps))
+        stages.append(PictureStage(stage_height, stage_width, patch, n_steps))
     return stages
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridMap, TransportMap
-from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
 
@@ -36,23 +37,23 @@ class TileFrame(Frame):
     """
 
     theta: Tensor
-    geometry: Geometry = field(kw_only=True)
+    geometry: TileGeometry = field(kw_only=True)
 
     @property
     def n_directions(self) -> int:
         return self.geometry.n_directions
 
-    def project(self, cloud: Cloud, columns: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
-        if isinstance(columns, slice):
-            cloud = cloud.part(columns)
-            columns = None
+        if isinstance(indices, slice):
+            cloud = cloud.part(indices)
+            indices = None
         kernel = kernels.for_tensor(cloud.x)
         return kernel.project_tiles(
             cloud.x,
             self.theta,
             self.geometry,
-            columns,
+            indices,
             self._class_shifts(cloud),
             self._class_codes(cloud),
         )
@@ -105,6 +106,7 @@ class Tiles:
     patch: int  # S
     cosines: bool = False  # rotate groups of cosines, not pixels: for photographs
     precision: torch.dtype | None = None  # of the rotations; None: the particles'
+    n_directions: ClassVar[int | None] = None  # it differs from step to step
 
     @property
     def max_directions(self) -> int:
@@ -112,12 +114,12 @@ class Tiles:
         almost_one = 1 - 1e-9
         return self._geometry_at(almost_one, almost_one).n_directions
 
-    def geometry(self, seed: Seed, step: int) -> Geometry:
+    def geometry(self, seed: Seed, step: int) -> TileGeometry:
         """The tiles of a step."""
         down, right = step_uniform(seed.child("offset"), step, 2)
         return self._geometry_at(down, right)
 
-    def _geometry_at(self, down: float, right: float) -> Geometry:
+    def _geometry_at(self, down: float, right: float) -> TileGeometry:
         """The tiles at an offset, in fractions of a tile.
 
         An axis that one tile covers has offset 0.
@@ -131,7 +133,7 @@ class Tiles:
         if tile_width < self.width:
             left = int(right * tile_width)
         shape = (self.channels, self.height, self.width)
-        return Geometry(shape, (tile_height, tile_width), (top, left))
+        return TileGeometry(shape, (tile_height, tile_width), (top, left))
 
     def count_directions(self, seed: Seed, step: int) -> int:
         """The number of directions of a step."""

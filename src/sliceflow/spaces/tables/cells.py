@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from sliceflow.arrays import Ints, Mask
 from sliceflow.dataframes import column_kind
 from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
@@ -79,14 +78,14 @@ _PANDAS_ERRORS = (
     NotImplementedError,
     SyntaxError,
 )
-# Names that a message lists. A round number, with which most messages fit in a line.
+# Names that a message lists: with so few, most messages fit in a line.
 _MAX_NAMES_LISTED = 6
 
 
-def import_pandas() -> ModuleType:
-    """The module pandas; an ImportError says how to install it."""
+def require_pandas() -> None:
+    """Raise an ImportError that says how to install pandas, unless it is there."""
     try:
-        return import_module("pandas")
+        import pandas  # noqa: F401
     except ImportError as error:
         raise ImportError(
             "tables need pandas: pip install 'sliceflow[tables]'"
@@ -133,10 +132,14 @@ class EncodedColumn:
     @cached_property
     def levels(self) -> pd.Series:
         """(k,), the different values, as a Series."""
+        require_pandas()
+        import pandas as pd
+
+        dtype = pd.api.types.pandas_dtype(self.dtype)
         if len(self.values):
-            return import_pandas().Series(self.values).astype(self.dtype)
+            return pd.Series(self.values).astype(dtype)
         objects = [_value_of_label(label) for label in self.labels]
-        return import_pandas().Series(objects, dtype=object).astype(self.dtype)
+        return pd.Series(objects, dtype=object).astype(dtype)
 
     @cached_property
     def value_type(self) -> ValueType:
@@ -152,13 +155,19 @@ class EncodedColumn:
         return _OBJECT_TYPES[types.pop()]
 
     @property
-    def missing(self) -> np.ndarray:
+    def missing(self) -> Mask:
         """(n,), which cells are missing."""
         return np.asarray(self.codes < 0)
 
-    def to_series(self, codes: np.ndarray) -> pd.Series:
+    @property
+    def present_codes(self) -> Ints:
+        """(m,), the codes of the m cells that are not missing."""
+        return np.asarray(self.codes[self.codes >= 0])
+
+    def to_series(self, codes: Ints) -> pd.Series:
         """A column of the user's dtype, with cells of these codes (m,)."""
-        pd = import_pandas()
+        import pandas as pd
+
         if self.categorical:
             categories = pd.Categorical.from_codes(
                 codes, pd.Index(self.levels), ordered=self.categorical == "ordered"
@@ -170,9 +179,9 @@ class EncodedColumn:
             return pd.Series(values[codes], dtype=object)
         return self.levels.reindex(codes).reset_index(drop=True)
 
-    def take(self, indices: np.ndarray) -> EncodedColumn:
+    def take(self, row_indices: Ints) -> EncodedColumn:
         """The rows with these indices (m,). Levels that lose their last cell go."""
-        codes = self.codes[indices]
+        codes = self.codes[row_indices]
         stays = _has_cells(codes, len(self.levels))
         if self.categorical:  # categories that never had a cell stay
             stays |= ~_has_cells(self.codes, len(self.levels))
@@ -188,7 +197,7 @@ class EncodedColumn:
         return [values[code] for code in self.codes.tolist()]
 
 
-def _has_cells(codes: np.ndarray, n_levels: int) -> np.ndarray:
+def _has_cells(codes: Ints, n_levels: int) -> Mask:
     """(k,), whether each of k levels has a cell."""
     return np.bincount(codes[codes >= 0], minlength=n_levels) > 0
 
@@ -266,10 +275,10 @@ class TableRows:
         columns = tuple(by_name[name] for name in names)
         return replace(self, columns=columns, header=known.header)
 
-    def take(self, indices: np.ndarray) -> TableRows:
+    def take(self, row_indices: Ints) -> TableRows:
         """The rows with these indices (m,)."""
-        columns = tuple(column.take(indices) for column in self.columns)
-        return replace(self, columns=columns, n=len(indices))
+        columns = tuple(column.take(row_indices) for column in self.columns)
+        return replace(self, columns=columns, n=len(row_indices))
 
     def keys(self) -> Sequence[Hashable]:
         """Each row as a tuple of its values."""
@@ -280,7 +289,7 @@ class TableRows:
         columns = [
             (column.name, column.to_series(column.codes)) for column in self.columns
         ]
-        return make_frame(self, columns), None
+        return make_dataframe(self, columns), None
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
         """A hash of the rows, by which a model knows them again."""
@@ -293,18 +302,19 @@ class TableRows:
         return {"X": digest.hexdigest()}
 
 
-def make_frame(
+def make_dataframe(
     rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
 ) -> pd.DataFrame:
     """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
-    pd = import_pandas()
-    frame = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
+    import pandas as pd
+
+    df = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
     names = [name for name, _ in columns]
     if len(rows.header) > 1:
-        frame.columns = pd.MultiIndex.from_tuples(names, names=rows.header)
+        df.columns = pd.MultiIndex.from_tuples(names, names=rows.header)
     else:
-        frame.columns = pd.Index(names, name=rows.header[0], tupleize_cols=False)
-    return frame
+        df.columns = pd.Index(names, name=rows.header[0], tupleize_cols=False)
+    return df
 
 
 def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
@@ -321,7 +331,8 @@ def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
 
 def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
     """A column of a model, and new rows of it."""
-    pd = import_pandas()
+    import pandas as pd
+
     old_cells = above.to_series(above.codes)
     new_cells = below.to_series(below.codes)
     try:
@@ -345,7 +356,8 @@ def _with_new_categories(
     column: EncodedColumn, new_cells: pd.Series
 ) -> pd.CategoricalDtype:
     """The categories of a column, and behind them those that only new cells have."""
-    pd = import_pandas()
+    import pandas as pd
+
     values = convert_exactly(
         pd.Series(new_cells.dropna().unique()), column.levels.dtype
     )
@@ -362,20 +374,23 @@ def format_names(names: Sequence[Any]) -> str:
     return f"{text}, … ({len(names)})"
 
 
-def read_frame(frame: Any) -> TableRows:
+def read_dataframe(df: Any) -> TableRows:
     """The rows of a DataFrame. An error names what cannot be used, and what to do."""
-    if not isinstance(frame, import_pandas().DataFrame):
+    require_pandas()
+    import pandas as pd
+
+    if not isinstance(df, pd.DataFrame):
         advice = "pass pandas.DataFrame(array)"
-        if hasattr(frame, "to_pandas"):
+        if hasattr(df, "to_pandas"):
             advice = "pass frame.to_pandas()"
-        type_name = type(frame).__name__
+        type_name = type(df).__name__
         raise TypeError(
             f"a table is a pandas DataFrame or a path, not {type_name}; {advice}"
         )
-    names = [_to_python_type(name) for name in frame.columns.tolist()]
+    names = [_to_python_type(name) for name in df.columns.tolist()]
     if not names:
         raise DataError("the table has no columns")
-    if not len(frame):
+    if not len(df):
         raise DataError("the table has no rows")
     # Constraints and files name columns by texts, so 1 and "1" are the same name.
     repeated = duplicates([str(name) for name in names])
@@ -383,11 +398,9 @@ def read_frame(frame: Any) -> TableRows:
         raise DataError(
             f"two columns are named {repeated[0]}", "give each a name of its own"
         )
-    columns = tuple(
-        encode_column(frame.iloc[:, i], name) for i, name in enumerate(names)
-    )
-    header = tuple(_to_python_type(name) for name in frame.columns.names)
-    return TableRows(columns, header, len(frame))
+    columns = tuple(encode_column(df.iloc[:, i], name) for i, name in enumerate(names))
+    header = tuple(_to_python_type(name) for name in df.columns.names)
+    return TableRows(columns, header, len(df))
 
 
 def _to_python_type(value: Any) -> Any:
@@ -401,7 +414,8 @@ def _to_python_type(value: Any) -> Any:
 
 def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     """The levels and codes of a column of a DataFrame."""
-    pd = import_pandas()
+    import pandas as pd
+
     kind = column_kind(column)
     if kind == "object":
         codes, levels = _factorize_objects(column, name)
@@ -411,8 +425,8 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     try:
         if kind == "category":
             return _encode_categories(column, name)
-        codes, levels = pd.factorize(column, sort=True)
-        return _encode_levels(name, codes.astype(np.int64), pd.Series(levels))
+        codes, distinct = pd.factorize(column, sort=True)
+        return _encode_levels(name, codes.astype(np.int64), pd.Series(distinct))
     except _PANDAS_ERRORS as error:
         advice = "convert it by .astype(str), for example, or drop it"
         if str(column.dtype).startswith("period"):
@@ -424,10 +438,14 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
 
 def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
     """A column of pandas' categories. These are its levels, in their order."""
-    categories: _Categorical = "ordered" if column.dtype.ordered else "unordered"
-    levels = import_pandas().Series(column.dtype.categories)
-    codes = column.cat.codes.to_numpy(np.int64)
-    return _encode_levels(name, codes, levels, categories)
+    import pandas as pd
+
+    categorical: _Categorical = "unordered"
+    if column.cat.ordered:
+        categorical = "ordered"
+    levels = pd.Series(column.cat.categories)
+    codes = column.cat.codes.to_numpy().astype(np.int64)
+    return _encode_levels(name, codes, levels, categorical)
 
 
 def _refuse_infinities(column: pd.Series, name: Any) -> None:
@@ -444,7 +462,7 @@ def _refuse_infinities(column: pd.Series, name: Any) -> None:
 
 
 def _encode_levels(
-    name: Any, codes: np.ndarray, levels: pd.Series, categorical: _Categorical = ""
+    name: Any, codes: Ints, levels: pd.Series, categorical: _Categorical = ""
 ) -> EncodedColumn:
     """The column with these levels. An error of pandas if a file cannot hold them."""
     _check_levels(levels, categorical)
@@ -456,8 +474,10 @@ def _encode_levels(
 
 def _check_levels(levels: pd.Series, categorical: _Categorical) -> None:
     """Raise an error of pandas, or a ValueError, if a file cannot hold the levels."""
+    import pandas as pd
+
     dtype = str(levels.dtype)
-    dtype_of_name = str(import_pandas().Series([], dtype=dtype).dtype)
+    dtype_of_name = str(pd.Series([], dtype=dtype).dtype)
     if dtype_of_name != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
     kind = column_kind(levels)
@@ -505,34 +525,35 @@ def _check_years(times: pd.Series) -> None:
         raise ValueError("a year is not from 1 to 9999")
 
 
-def _factorize_objects(column: pd.Series, name: Any) -> tuple[np.ndarray, pd.Series]:
+def _factorize_objects(column: pd.Series, name: Any) -> tuple[Ints, pd.Series]:
     """Codes (n,) and levels (k,) of Python objects, which must be of one type."""
-    rows = np.flatnonzero(column.notna())
-    values = [_to_python_type(value) for value in column.to_numpy()[rows].tolist()]
-    _check_objects(values, rows, name)
+    import pandas as pd
+
+    present = np.flatnonzero(column.notna())  # the indices of rows that have a value
+    values = [_to_python_type(value) for value in column.to_numpy()[present].tolist()]
+    _check_objects(values, present, name)
     # Levels are told apart by their texts: the Decimals 1.10 and 1.1 are two of them.
     texts = [repr(value) for value in values]
     value_of_text = dict(zip(texts, values, strict=True))
     sorted_texts = sorted(value_of_text, key=lambda text: (value_of_text[text], text))
     code_of_text = {text: code for code, text in enumerate(sorted_texts)}
     codes = np.full(len(column), -1, dtype=np.int64)
-    codes[rows] = [code_of_text[text] for text in texts]
+    codes[present] = [code_of_text[text] for text in texts]
     levels = [value_of_text[text] for text in sorted_texts]
-    return codes, import_pandas().Series(levels, dtype=object)
+    return codes, pd.Series(levels, dtype=object)
 
 
-def _check_objects(values: list[Any], rows: np.ndarray, name: Any) -> None:
+def _check_objects(values: list[Any], row_indices: Ints, name: Any) -> None:
     """Raise a `DataError` for the first value that does not have the column's type.
 
-    The type is that of most values; integers and floats may stand together. `rows` are
-    the indices of the rows of the values.
+    The type is that of most values; integers and floats may stand together.
     """
     counts = Counter(type(value) for value in values)
     if set(counts) == {int, float}:
         allowed = {int, float}
     else:
         allowed = {value_type for value_type, _ in counts.most_common(1)}
-    for row, value in zip(rows.tolist(), values, strict=True):
+    for row, value in zip(row_indices.tolist(), values, strict=True):
         if type(value) not in allowed or type(value) not in _OBJECT_TYPES:
             most_common_type = counts.most_common(1)[0][0].__name__
             raise DataError(

@@ -15,24 +15,33 @@ in R", Journal of Statistical Software 74(11).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.ridge import RidgeRegression, numbers_on_scale
+from sliceflow.spaces.tables.columns import Column, Grid
+from sliceflow.spaces.tables.positions import (
+    MISSING,
+    UNDRAWN,
+    has_value,
+    is_missing,
+    is_undrawn,
+)
+from sliceflow.spaces.tables.ridge import RidgeRegression, Scale, values_on_scale
 from sliceflow.spaces.tables.trees import (
+    Features,
     Tree,
     TreeSettings,
-    sample_rows,
+    subsample_indices,
     tree_targets,
 )
 
 # The most columns that a model sees: of more, it sees those with the largest
-# correlations. This keeps the time of wide tables linear in their columns. A round
-# number.
+# correlations. So the time of a wide table grows with its columns and not with their
+# square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
 # About how many rows the correlations for that choice are computed from. It saves time.
@@ -42,47 +51,54 @@ N_CORRELATED_ROWS = 2_000
 MIN_DEVIATION = 1e-12
 
 # That a number equals an earlier column is modelled if it does so in at least this
-# share of rows. A round number: fewer are an accident, or too few to be missed.
+# share of rows. A smaller share would take accidents for a pattern, and a larger one
+# would lose patterns that users can see.
 MIN_EQUAL_SHARE = 0.001
 
-# A number with fewer levels is not predicted by a regression, because leaves draw it
-# well. A round number.
+# A number with fewer levels is not predicted by a regression, because leaves draw its
+# few levels well, and a regression would only add time.
 MIN_LEVELS_FOR_RIDGE = 12
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
-# of them draws are from the node above, which has more rows. Round numbers.
+# of them draws are from the node above, which has more rows. Six nodes are tried: more
+# draws would take longer where no draw is allowed, and fewer would give up more cells,
+# whose whole rows are then drawn again. A new node after fewer draws would leave the
+# leaf, which knows most about the row, too soon.
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
 
 # How a column is drawn: from the leaves of a tree; as a label of which each level has
-# trees of its own; or by a ridge regression of numbers or of logarithms, and a residual
-# from the leaves of a tree.
-Strategy = Literal["leaves", "per_level", "numbers", "logs"]
+# trees of its own; or by a ridge regression of grid values or of their logarithms, and
+# a residual from the leaves of a tree.
+Strategy = Literal["tree", "per_level", "ridge", "log_ridge"]
+RidgeStrategy = Literal["ridge", "log_ridge"]
 
-# The strategies with a regression. Each is also the scale of its regression.
-RidgeStrategy = Literal["numbers", "logs"]
-RIDGE_STRATEGIES: tuple[RidgeStrategy, ...] = ("numbers", "logs")
+# The strategies with a regression, and the scale of that.
+SCALE_OF_STRATEGY: dict[RidgeStrategy, Scale] = {
+    "ridge": "grid_value",
+    "log_ridge": "log",
+}
 
-# Called with the index of a column, rows (k,) of z and a position of the column for
-# each of these: which of the positions are allowed (k,).
-IsAllowed = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+# Called with the index of a column, the indices (k,) of rows that are being drawn, and
+# a position of the column for each of these: which of the positions are allowed (k,).
+IsAllowed = Callable[[int, Ints, Floats], Mask]
 
 
-def allow_all(column: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def allow_all(column_index: int, row_indices: Ints, positions: Floats) -> Mask:
     """An `IsAllowed` without constraints."""
-    return np.full(len(rows), True)
+    return np.full(len(row_indices), True)
 
 
 def uses_ridge(strategy: Strategy) -> TypeGuard[RidgeStrategy]:
     """Whether a column of this strategy is drawn by a ridge regression."""
-    return strategy in RIDGE_STRATEGIES
+    return strategy in SCALE_OF_STRATEGY
 
 
 class ChainStep(Protocol):
     """A step of a chain: it draws one column, or several together."""
 
     @property
-    def drawn_columns(self) -> list[int]:
+    def drawn_indices(self) -> list[int]:
         """The indices of the k columns that are drawn."""
         ...
 
@@ -97,50 +113,101 @@ class ChainStep(Protocol):
         ...
 
     def draw(
-        self, z: np.ndarray, rng: np.random.Generator, is_allowed: IsAllowed
-    ) -> np.ndarray:
+        self, z: Floats, rng: np.random.Generator, is_allowed: IsAllowed
+    ) -> Floats:
         """Positions (m, k) of new cells, given those of earlier columns in z (m, d).
 
-        NaN where no draw was allowed.
+        `UNDRAWN` where no draw was allowed.
         """
         ...
 
 
 def draw_chain(
     chain: Iterable[ChainStep],
-    z: np.ndarray,
+    z: Floats,
     rng: np.random.Generator,
     is_allowed: IsAllowed = allow_all,
 ) -> None:
     """Draw the columns of a chain into positions z (m, d), in place."""
     for step in chain:
-        z[:, step.drawn_columns] = step.draw(z, rng, is_allowed)
+        z[:, step.drawn_indices] = step.draw(z, rng, is_allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class CellSources:
+    """Where the cells of a column come from, row by row.
+
+    A cell is drawn from a tree, or it equals the cell of an earlier column in the same
+    row, or it is missing. The last is only for columns with a regression: in others, a
+    tree draws missing cells as one more level.
+
+    Another tree predicts the source of new cells, so each source has a code, which is
+    its class: 0 for the tree, i + 1 for a cell that equals that of the column
+    `equal_indices[i]`, and the next one for missing.
+    """
+
+    equal_indices: tuple[int, ...]
+    codes: Ints  # (n,)
+
+    @property
+    def from_tree(self) -> Mask:
+        """(n,), which cells are drawn from a tree."""
+        return np.asarray(self.codes == 0)
+
+    @property
+    def from_equal_column(self) -> Mask:
+        """(n,), which cells equal a cell of an earlier column."""
+        return (self.codes > 0) & ~self.missing
+
+    @property
+    def missing(self) -> Mask:
+        """(n,), which cells are missing without a draw from a tree."""
+        return np.asarray(self.codes == self._missing_code)
+
+    @property
+    def _missing_code(self) -> int:
+        return len(self.equal_indices) + 1
+
+    def equals(self, column_index: int) -> Mask:
+        """(n,), which cells equal the cell of this earlier column."""
+        return np.asarray(self.codes == self.equal_indices.index(column_index) + 1)
+
+    def with_missing(self, missing: Mask) -> CellSources:
+        """The same sources, but for cells (n,) that are missing without a draw."""
+        return replace(self, codes=np.where(missing, self._missing_code, self.codes))
+
+    def take(self, row_indices: Ints) -> CellSources:
+        """The sources of the cells of some rows (m,)."""
+        return replace(self, codes=self.codes[row_indices])
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnModel:
     """The conditional distribution of one column, given other columns.
 
-    A row's cell has one of several sources: 0 is a draw from the leaves of `tree`;
-    k ≥ 1 is a copy of the cell of the column `equal_columns[k − 1]`; one more than the
-    last k is a missing cell. `source_tree` draws the source.
+    `source_tree` draws where a new cell comes from (`CellSources`), and `tree` draws
+    the values of those that come from it.
     """
 
     columns: Sequence[Column]  # all columns of the table
-    column: int  # the index of the one that is drawn
-    predictors: np.ndarray  # and of those that its trees see
+    column_index: int  # the one that is drawn
+    predictors: Ints  # indices of the columns that its trees see
     regressions: tuple[RidgeRegression, ...]  # whose predictions its trees see, too
-    tree: Tree  # of the rows with source 0
-    values: np.ndarray  # (n,), their positions, or with `is_ridge` their residuals
+    tree: Tree  # of the rows whose cells come from the tree
+    values: Floats  # (n,), their positions, or with `is_ridge` their residuals
     is_ridge: bool  # whether draws are residuals of the last regression
-    equal_columns: tuple[int, ...]
-    source_tree: Tree | None  # of all rows; None if all have source 0
-    sources: np.ndarray  # (n,), of all rows
+    sources: CellSources  # of all rows
+    source_tree: Tree | None  # of all rows; None if all cells come from the tree
 
     @property
-    def drawn_columns(self) -> list[int]:
+    def column(self) -> Column:
+        """The column that is drawn."""
+        return self.columns[self.column_index]
+
+    @property
+    def drawn_indices(self) -> list[int]:
         """The index of the column, as a list."""
-        return [self.column]
+        return [self.column_index]
 
     @property
     def unexplained(self) -> float:
@@ -149,15 +216,15 @@ class ColumnModel:
 
     def draw(
         self,
-        z: np.ndarray,
+        z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
-    ) -> np.ndarray:
+    ) -> Floats:
         """Positions (m, 1) of new cells, given those of earlier columns in z (m, d).
 
-        NaN where no draw was allowed.
+        `UNDRAWN` where no draw was allowed.
         """
-        positions = np.full(len(z), np.nan)
+        positions = np.full(len(z), UNDRAWN)
         x, predicted = _features(z, self.predictors, self.regressions)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
@@ -167,79 +234,81 @@ class ColumnModel:
         return positions[:, None]
 
     def _draw_sources(
-        self, source_tree: Tree, x: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Sources (m,) of new cells, given features x (m, p)."""
+        self, source_tree: Tree, x: Features, rng: np.random.Generator
+    ) -> CellSources:
+        """Sources of m new cells, given features x (m, p)."""
         node = source_tree.nodes.apply(x)
         place = _stratified_uniforms(node, rng) * source_tree.node_size[node]
         index = source_tree.node_start[node] + place.astype(np.int64)
-        return np.asarray(self.sources[source_tree.row_order[index]])
+        return self.sources.take(source_tree.row_order[index])
 
     def _copy_equal_columns(
         self,
-        sources: np.ndarray,
-        z: np.ndarray,
-        positions: np.ndarray,
+        sources: CellSources,
+        z: Floats,
+        positions: Floats,
         is_allowed: IsAllowed,
     ) -> None:
         """Copy cells of earlier columns, in place, where these are the source."""
-        column = self.columns[self.column]
-        for source, index in enumerate(self.equal_columns, start=1):
-            rows = np.flatnonzero(sources == source)
-            numbers = _numbers_in_units_of(column, self.columns[index], z[rows, index])
-            copied = column.grid.grid_values_to_positions(numbers)
-            accepted = (copied >= 0) & is_allowed(self.column, rows, copied)
-            positions[rows[accepted]] = copied[accepted]
+        for c in sources.equal_indices:
+            row_indices = np.flatnonzero(sources.equals(c))
+            grid_values = _grid_values_on(
+                self.column.grid, self.columns[c].grid, z[row_indices, c]
+            )
+            copied = self.column.grid.grid_values_to_positions(grid_values)
+            accepted = has_value(copied)
+            accepted &= is_allowed(self.column_index, row_indices, copied)
+            positions[row_indices[accepted]] = copied[accepted]
 
     def _leave_missing(
-        self, sources: np.ndarray, positions: np.ndarray, is_allowed: IsAllowed
+        self, sources: CellSources, positions: Floats, is_allowed: IsAllowed
     ) -> None:
         """Set cells to missing, in place, where that is the source."""
-        rows = np.flatnonzero(sources > len(self.equal_columns))
-        accepted = is_allowed(self.column, rows, np.full(len(rows), -1.0))
-        positions[rows[accepted]] = -1
+        row_indices = np.flatnonzero(sources.missing)
+        missing = np.full(len(row_indices), MISSING)
+        accepted = is_allowed(self.column_index, row_indices, missing)
+        positions[row_indices[accepted]] = MISSING
 
     def _draw_from_tree(
         self,
-        x: np.ndarray,
-        predicted: np.ndarray,
-        positions: np.ndarray,
+        x: Features,
+        predicted: Floats,
+        positions: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed,
     ) -> None:
-        """Draw the positions that are still NaN, in place, until all are allowed.
+        """Draw the positions that are still undrawn, in place, until all are allowed.
 
         After a few draws that are not allowed, draws are from the node above the leaf.
         """
-        rows = np.flatnonzero(np.isnan(positions))
-        node = self.tree.nodes.apply(x[rows])
+        row_indices = np.flatnonzero(is_undrawn(positions))
+        node = self.tree.nodes.apply(x[row_indices])
         for attempt in range(MAX_DRAWS):
-            if not len(rows):
+            if not len(row_indices):
                 break
-            drawn = self._draw_from_nodes(node, predicted[rows], rng)
-            accepted = is_allowed(self.column, rows, drawn)
-            positions[rows[accepted]] = drawn[accepted]
-            rows = rows[~accepted]
+            drawn = self._draw_from_nodes(node, predicted[row_indices], rng)
+            accepted = is_allowed(self.column_index, row_indices, drawn)
+            positions[row_indices[accepted]] = drawn[accepted]
+            row_indices = row_indices[~accepted]
             node = node[~accepted]
             if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
                 node = self.tree.parent[node]
 
     def _draw_from_nodes(
-        self, node: np.ndarray, predicted: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+        self, node: Ints, predicted: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Positions (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
         regression predicts, `predicted` (m,).
         """
-        column = self.columns[self.column]
         tree = self.tree
         start = tree.node_start[node]
         size = tree.node_size[node]
         place = _stratified_uniforms(node, rng) * size
         drawn = self.values[tree.row_order[start + place.astype(np.int64)]]
-        if not self.is_ridge and not column.interpolable.any():
-            return np.asarray(drawn)
+        if not self.is_ridge and not self.column.interpolable.any():
+            return drawn
 
         # Rows of a leaf are sorted by value, so a draw may be between the two rows
         # around its place. Rows of a node above are not sorted, so a draw from there
@@ -247,14 +316,14 @@ class ColumnModel:
         place = np.clip(place - 0.5, 0, size - 1)
         below = place.astype(np.int64)
         above = np.minimum(below + 1, size - 1)
-        share = place - below
+        fraction = place - below
         low = self.values[tree.row_order[start + below]]
         high = self.values[tree.row_order[start + above]]
         is_sorted = tree.is_leaf(node)
         if self.is_ridge:
-            residual = np.where(is_sorted, low + share * (high - low), drawn)
-            return self.regressions[-1].to_positions(column, predicted + residual)
-        between = column.interpolate(low, high, share, drawn)
+            residual = np.where(is_sorted, low + fraction * (high - low), drawn)
+            return self.regressions[-1].to_positions(self.column, predicted + residual)
+        between = self.column.interpolate(low, high, fraction, drawn)
         return np.where(is_sorted, between, drawn)
 
 
@@ -262,14 +331,14 @@ class ColumnModel:
 class PerLevel:
     """One column with a model for each level of a label: no tree mixes levels."""
 
-    label: int  # index of the column of the label
+    label_index: int  # the column of the label
     models: Mapping[float, ColumnModel]  # by the label's positions
 
     @property
-    def drawn_columns(self) -> list[int]:
+    def drawn_indices(self) -> list[int]:
         """The index of the column, as a list; it is the same in all models."""
         first_model = next(iter(self.models.values()))
-        return first_model.drawn_columns
+        return first_model.drawn_indices
 
     @property
     def is_ridge(self) -> bool:
@@ -283,90 +352,93 @@ class PerLevel:
 
     def draw(
         self,
-        z: np.ndarray,
+        z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
-    ) -> np.ndarray:
+    ) -> Floats:
         """As `ColumnModel.draw`, each row by the model of its level."""
-        positions = np.full((len(z), 1), np.nan)
+        positions = np.full((len(z), 1), UNDRAWN)
         for level, model in self.models.items():
-            rows = np.flatnonzero(z[:, self.label] == level)
-            positions[rows] = model.draw(z[rows], rng, _for_rows(is_allowed, rows))
+            of_level = np.flatnonzero(z[:, self.label_index] == level)
+            is_allowed_here = _for_subset(is_allowed, of_level)
+            positions[of_level] = model.draw(z[of_level], rng, is_allowed_here)
         return positions
 
 
-def _for_rows(is_allowed: IsAllowed, subset: np.ndarray) -> IsAllowed:
+def _for_subset(is_allowed: IsAllowed, subset: Ints) -> IsAllowed:
     """An `IsAllowed` that takes indices within a subset of the rows."""
 
     def is_allowed_in_subset(
-        column: int, rows: np.ndarray, positions: np.ndarray
-    ) -> np.ndarray:
-        return is_allowed(column, subset[rows], positions)
+        column_index: int, row_indices: Ints, positions: Floats
+    ) -> Mask:
+        return is_allowed(column_index, subset[row_indices], positions)
 
     return is_allowed_in_subset
 
 
 def fit_column_model(
     columns: Sequence[Column],
-    z: np.ndarray,
-    column: int,
-    predictors: np.ndarray,
+    z: Floats,
+    column_index: int,
+    predictors: Ints,
     *,
     seed: Seed,
     settings: TreeSettings,
-    strategy: Strategy = "leaves",
+    strategy: Strategy = "tree",
 ) -> ColumnModel:
     """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
     rng = np.random.default_rng(seed.key)
-    predictors = find_predictors(z, column, predictors)
+    positions = z[:, column_index]
+    predictors = find_predictors(z, column_index, predictors)
     regressions = []
-    score_regression = _fit_score_regression(columns, z, column, predictors, rng)
+    score_regression = _fit_score_regression(columns, z, column_index, predictors, rng)
     if score_regression is not None:
         regressions.append(score_regression)
 
-    equal_columns, sources = find_equal_columns(columns, z, column, predictors)
-    is_missing = z[:, column] < 0
+    sources = find_equal_columns(columns, z, column_index, predictors)
     ridge = None
     if uses_ridge(strategy):
-        rows = sample_rows(np.flatnonzero((sources == 0) & ~is_missing), rng)
-        ridge = RidgeRegression.fit(strategy, columns, z[rows], column, predictors)
+        to_regress = np.flatnonzero(sources.from_tree & ~is_missing(positions))
+        sample = z[subsample_indices(to_regress, rng)]
+        scale = SCALE_OF_STRATEGY[strategy]
+        ridge = RidgeRegression.fit(scale, columns, sample, column_index, predictors)
     if ridge is not None:
         regressions.append(ridge)
-        # A missing cell has no residual, so it has a source of its own.
-        sources[is_missing] = len(equal_columns) + 1
+        # A missing cell has no residual that the tree could draw.
+        sources = sources.with_missing(is_missing(positions))
 
     x, predicted = _features(z, predictors, regressions)
     source_tree = None
-    if sources.any():
-        source_tree = Tree.fit(x, sources, sources.astype(np.float64), settings, rng)
-    in_tree = sources == 0
+    if not sources.from_tree.all():
+        codes = sources.codes
+        source_tree = Tree.fit(x, codes, codes.astype(np.float64), settings, rng)
+    in_tree = sources.from_tree
     if not in_tree.any():  # constraints may forbid all other sources in a new row
         in_tree = np.full(len(z), True)
-    values = z[in_tree, column]
+    values = positions[in_tree]
     if ridge is not None:
-        actual = numbers_on_scale(ridge.scale, columns, z[in_tree], [column])[:, 0]
-        values = actual - predicted[in_tree]
-    targets = tree_targets(columns[column], values)
+        actual = values_on_scale(ridge.scale, columns, z[in_tree], [column_index])
+        values = actual[:, 0] - predicted[in_tree]
+    targets = tree_targets(columns[column_index], values)
     tree = Tree.fit(x[in_tree], targets, values, settings, rng)
     return ColumnModel(
         columns=columns,
-        column=column,
+        column_index=column_index,
         predictors=predictors,
         regressions=tuple(regressions),
         tree=tree,
         values=values,
         is_ridge=ridge is not None,
-        equal_columns=equal_columns,
-        source_tree=source_tree,
         sources=sources,
+        source_tree=source_tree,
     )
 
 
 def _fit_score_regression(
     columns: Sequence[Column],
-    z: np.ndarray,
-    column: int,
-    predictors: np.ndarray,
+    z: Floats,
+    column_index: int,
+    predictors: Ints,
     rng: np.random.Generator,
 ) -> RidgeRegression | None:
     """A regression of normal scores, whose predictions are a feature of the trees.
@@ -374,46 +446,46 @@ def _fit_score_regression(
     A tree needs many splits to find a sum of several columns; of this feature it needs
     few. None for categories, numbers of few levels, and fewer than two predictors.
     """
-    target = columns[column]
-    has_many_levels = target.is_number and target.n_levels >= MIN_LEVELS_FOR_RIDGE
+    column = columns[column_index]
+    has_many_levels = column.is_number and column.n_levels >= MIN_LEVELS_FOR_RIDGE
     if not has_many_levels or len(predictors) <= 1:
         return None
-    rows = sample_rows(np.arange(len(z)), rng)
-    return RidgeRegression.fit("scores", columns, z[rows], column, predictors)
+    sample = z[subsample_indices(np.arange(len(z)), rng)]
+    return RidgeRegression.fit("score", columns, sample, column_index, predictors)
 
 
 def find_equal_columns(
-    columns: Sequence[Column], z: np.ndarray, column: int, predictors: np.ndarray
-) -> tuple[tuple[int, ...], np.ndarray]:
+    columns: Sequence[Column], z: Floats, column_index: int, predictors: Ints
+) -> CellSources:
     """Earlier columns that a smooth number equals in some rows of z (n, d).
 
-    Returns the indices of these columns, and for each row (n,) which of them its cell
-    equals: 0 is none, k the k-th of them.
+    Of the sources of its cells, none is `missing`.
     """
-    target = columns[column]
-    sources = np.zeros(len(z), dtype=np.int64)
-    is_free = target.is_interpolable(z[:, column])
+    column = columns[column_index]
+    positions = z[:, column_index]
+    codes = np.zeros(len(z), dtype=np.int64)
+    is_free = column.is_interpolable(positions)
     if not is_free.any():
-        return (), sources
-    numbers = target.numbers(z[:, column])
-    equal_rows = dict[int, np.ndarray]()
-    for index in predictors.tolist():
-        other = columns[index]
-        same_units = (other.unit is None) == (target.unit is None)
-        if other.kind == target.kind and same_units:
-            others = _numbers_in_units_of(target, other, z[:, index])
-            equal_rows[index] = is_free & (numbers == others)
+        return CellSources((), codes)
+    grid_values = column.grid_values_at(positions)
+    is_equal = dict[int, Mask]()
+    for c in predictors.tolist():
+        other = columns[c]
+        same_units = (other.unit is None) == (column.unit is None)
+        if other.kind == column.kind and same_units:
+            other_values = _grid_values_on(column.grid, other.grid, z[:, c])
+            is_equal[c] = is_free & (grid_values == other_values)
 
-    equal_columns = list[int]()
-    for index in sorted(equal_rows, key=lambda index: -equal_rows[index].mean()):
-        rows = equal_rows[index] & (sources == 0)
-        if rows.mean() >= MIN_EQUAL_SHARE:
-            equal_columns.append(index)
-            sources[rows] = len(equal_columns)
-    return tuple(equal_columns), sources
+    equal_indices = list[int]()
+    for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
+        newly_equal = is_equal[c] & (codes == 0)
+        if newly_equal.mean() >= MIN_EQUAL_SHARE:
+            equal_indices.append(c)
+            codes[newly_equal] = len(equal_indices)
+    return CellSources(tuple(equal_indices), codes)
 
 
-def find_predictors(z: np.ndarray, column: int, predictors: np.ndarray) -> np.ndarray:
+def find_predictors(z: Floats, column_index: int, predictors: Ints) -> Ints:
     """The predictors, or the `MAX_PREDICTORS` that correlate most with the column.
 
     Correlations are Pearson's, of the positions z (n, d): those are the ranks of values
@@ -423,7 +495,7 @@ def find_predictors(z: np.ndarray, column: int, predictors: np.ndarray) -> np.nd
         return predictors
     sample = z[:: max(1, len(z) // N_CORRELATED_ROWS)]
     x = sample[:, predictors]
-    y = sample[:, column]
+    y = sample[:, column_index]
     covariance = (x - x.mean(0)).T @ (y - y.mean())
     # The deviation of y is left out: it is the same for all.
     correlation = np.abs(covariance) / (x.std(0) * len(x) + MIN_DEVIATION)
@@ -432,8 +504,8 @@ def find_predictors(z: np.ndarray, column: int, predictors: np.ndarray) -> np.nd
 
 
 def _features(
-    z: np.ndarray, predictors: np.ndarray, regressions: Sequence[RidgeRegression]
-) -> tuple[np.ndarray, np.ndarray]:
+    z: Floats, predictors: Ints, regressions: Sequence[RidgeRegression]
+) -> tuple[Features, Floats]:
     """What trees see of rows with positions z (m, d), and the last prediction.
 
     Features (m, p) are the positions of the predictors and the predictions of all
@@ -450,8 +522,8 @@ def _features(
     return features, predictions[-1]
 
 
-def _stratified_uniforms(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Uniform numbers in [0, 1) for nodes (m,), stratified within equal nodes.
+def _stratified_uniforms(node: Ints, rng: np.random.Generator) -> Floats:
+    """Uniform random numbers in [0, 1) for nodes (m,), stratified within equal nodes.
 
     Of k equal nodes, one has a number in each of [0, 1/k), [1/k, 2/k), …: so no row of
     a leaf is drawn more often than its share.
@@ -467,14 +539,12 @@ def _stratified_uniforms(node: np.ndarray, rng: np.random.Generator) -> np.ndarr
     return uniforms
 
 
-def _numbers_in_units_of(
-    column: Column, other: Column, positions: np.ndarray
-) -> np.ndarray:
-    """The numbers at positions (m,) of another column, in the units of `column`."""
-    numbers = other.numbers(positions)
-    if column.unit is None or other.unit is None:
-        return numbers
-    ratio = other.unit / column.unit
-    scale = float(other.grid.step * ratio)
-    shift = float(other.grid.origin * ratio - column.grid.origin)
-    return (numbers * scale + shift) / column.grid.step
+def _grid_values_on(grid: Grid, other: Grid, positions: Floats) -> Floats:
+    """The values at positions (m,) of another grid, as grid values of `grid`."""
+    grid_values = other.positions_to_grid_values(positions)
+    if grid.unit is None or other.unit is None:
+        return grid_values
+    ratio = other.unit / grid.unit
+    scale = float(other.step * ratio)
+    shift = float(other.origin * ratio - grid.origin)
+    return (grid_values * scale + shift) / grid.step

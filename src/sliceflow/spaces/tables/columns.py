@@ -9,21 +9,39 @@ Each cell has several coordinates. Take a column of five prices:
 | position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
 | scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
+| feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
 The *levels* of a column are its different values. The **position** of a cell is the
 rank of its level, from 0: levels of numbers and times ascend, those of categories
 descend by frequency. A missing cell is at −1. A position between two levels is a new
 value between them: 0.5 has the grid value 125, which is $3.75. New values are drawn
-only where they are plausible (`Column.interpolable`).
+only where they are plausible (`Column.interpolable`). `positions` names the positions
+of cells that have no value.
 
 **Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
 `step` units from the smallest value, `origin`. The step is more than one unit if all
 differences are multiples of it, as in a column of whole hours in seconds. So grid
 values are whole numbers, and rounding one gives a value that the column can have.
 Floats with many decimals have no unit: their scaled and grid values are the floats.
+The **features** of a cell are the normal score of a number, or one axis for each
+frequent level of a category.
 
 `Column.encode` and `Column.decode` convert between values and positions. The `Grid` of
 a column converts between positions, scaled values and grid values.
+
+Names mean the same in all modules of tables:
+
+| name                                   | what it is                                  |
+|----------------------------------------|---------------------------------------------|
+| `column`, `columns`                    | a `Column`, all columns of the table        |
+| `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
+| `predictors`, `order`, `fixed`         | are called `row_indices`                    |
+| `z`, `…_z`                             | (n, d), positions of rows, all columns      |
+| `positions`                            | (n,), positions of one column               |
+| `codes`, `scaled_values`, `grid_values`| (n,), as above, of one column               |
+| `x`                                    | (n, p), what trees see of rows              |
+| `rows`                                 | `TableRows`: all cells, as the user has them|
+| `df`                                   | a DataFrame of pandas                       |
 """
 
 from __future__ import annotations
@@ -38,6 +56,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.dataframes import DATE_PATTERN
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.number_formats import NumberFormat, infer_number_format
@@ -47,15 +66,21 @@ from sliceflow.spaces.tables.cells import (
     EncodedColumn,
     convert_exactly,
     format_names,
-    import_pandas,
 )
 from sliceflow.spaces.tables.formats import (
     MAX_EXACT_FLOAT,
     TIME_UNITS,
     DateFormat,
+    ScaledValues,
     TextFormat,
     infer_date_formats,
     to_scaled_values,
+)
+from sliceflow.spaces.tables.positions import (
+    IMPOSSIBLE,
+    MISSING,
+    has_value,
+    is_missing,
 )
 
 if TYPE_CHECKING:
@@ -74,15 +99,15 @@ UserKind = Literal[
 ]
 Kind = UserKind | Literal["constant"]
 Quantity = Literal["number", "time", "duration"]
-NUMBERS = ("continuous", "integer", "datetime")
-CATEGORIES = ("boolean", "category", "ordered")
+NUMERIC_KINDS = ("continuous", "integer", "datetime")
+CATEGORY_KINDS = ("boolean", "category", "ordered")
 KINDS: tuple[str, ...] = get_args(UserKind)
 
 # New values are drawn between levels if there are more levels than this share of the
 # rows; else the values are few, such as grades, and there is nothing between them.
 _MIN_LEVELS_PER_ROW = 0.05
-# There must also be at least this many levels, a round number. With fewer, neither are
-# new values drawn, nor does a common divisor of the differences count as a step.
+# There must also be at least this many levels. Fewer may have a common divisor of their
+# differences by chance, so it does not count as a step, and no new values are drawn.
 _MIN_LEVELS = 10
 # A level with more rows than the first, and with a larger share of them than the
 # second, is an atom, such as an income of 0: no new values are drawn next to it.
@@ -111,8 +136,8 @@ _DATE_AND_TIME = re.compile(rf"{DATE_PATTERN}([ T]\d{{1,2}}:\d{{2}}.*)?")
 class Located(NamedTuple):
     """Where values are in a column."""
 
-    positions: np.ndarray  # (m,); that of the nearest end for values outside the range
-    grid_values: np.ndarray  # (m,); those of categories are their positions
+    positions: Floats  # (m,); that of the nearest end for values outside the range
+    grid_values: Floats  # (m,); those of categories are their positions
     new_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
@@ -126,7 +151,7 @@ class Grid:
 
     # (k,), of the levels, ascending: integers that count the unit, which are Python's
     # own if they are large, or floats if there is no unit.
-    scaled_values: np.ndarray
+    scaled_values: ScaledValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
     step: int = 1  # how many units are between neighbours on the grid
 
@@ -138,43 +163,47 @@ class Grid:
         return int(self.scaled_values[0])
 
     @cached_property
-    def grid_values(self) -> np.ndarray:
+    def grid_values(self) -> Floats:
         """(k,), the grid values of the levels, ascending."""
         if self.unit is None:
             return self.scaled_values
         steps = (self.scaled_values - self.origin) // self.step
         return np.asarray(steps.astype(np.float64))
 
-    def positions_to_grid_values(self, positions: np.ndarray) -> np.ndarray:
+    def positions_to_grid_values(self, positions: Floats) -> Floats:
         """The grid values (m,) at positions (m,); NaN where cells are missing."""
         if len(self.grid_values) == 0:
             return np.full(len(positions), np.nan)
         grid_values = _values_at(self.grid_values, positions)
-        return np.where(positions < 0, np.nan, grid_values)
+        return np.where(is_missing(positions), np.nan, grid_values)
 
-    def grid_values_to_positions(self, grid_values: np.ndarray) -> np.ndarray:
-        """The positions (m,) of grid values (m,): NaN outside the range, −1 for NaN."""
+    def grid_values_to_positions(self, grid_values: Floats) -> Floats:
+        """The positions (m,) of grid values (m,), as `MISSING` for NaN.
+
+        They are `IMPOSSIBLE` outside the range of the levels.
+        """
         level_positions = np.arange(len(self.grid_values))
-        positions = np.interp(
-            grid_values, self.grid_values, level_positions, np.nan, np.nan
-        )
+        positions = np.interp(grid_values, self.grid_values, level_positions)
         # np.interp may miss a level by a rounding error, and only levels are exact.
         nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
         is_level = self.grid_values[nearest] == grid_values
         positions = np.where(is_level, nearest, positions)
-        return np.where(np.isnan(grid_values), -1.0, positions)
+        is_outside = grid_values < self.grid_values[0]
+        is_outside |= grid_values > self.grid_values[-1]
+        positions = np.where(is_outside, IMPOSSIBLE, positions)
+        return np.where(np.isnan(grid_values), MISSING, positions)
 
-    def grid_values_to_scaled_values(self, grid_values: np.ndarray) -> np.ndarray:
+    def grid_values_to_scaled_values(self, grid_values: Floats) -> ScaledValues:
         """The scaled values (m,) of grid values (m,), rounded to the grid."""
         if self.unit is None:
             return grid_values
         steps = np.rint(grid_values).astype(np.int64)
         steps = steps.astype(self.scaled_values.dtype)
-        return np.asarray(self.origin + self.step * steps)
+        return self.origin + self.step * steps
 
     def scaled_values_to_grid_values(
-        self, scaled_values: np.ndarray, unit: Fraction | None
-    ) -> np.ndarray:
+        self, scaled_values: ScaledValues, unit: Fraction | None
+    ) -> Floats:
         """The grid values (m,) of values (m,) that count any unit; None for floats.
 
         Grid values of what is not on the grid are not whole.
@@ -192,29 +221,29 @@ class Grid:
         grid_values = [difference / divisor for difference in differences.tolist()]
         return np.array(grid_values, dtype=np.float64)
 
-    def positions_to_scaled_values(self, positions: np.ndarray) -> np.ndarray:
+    def positions_to_scaled_values(self, positions: Floats) -> ScaledValues:
         """The exact scaled values (m,) at positions (m,) of no missing cells."""
         level = np.floor(positions).astype(np.int64)
         scaled_values = self.scaled_values[level]
         is_new = positions != level
         new_values = self.positions_to_grid_values(positions[is_new])
         scaled_values[is_new] = self.grid_values_to_scaled_values(new_values)
-        return np.asarray(scaled_values)
+        return scaled_values
 
-    def round(self, grid_values: np.ndarray) -> np.ndarray:
+    def round(self, grid_values: Floats) -> Floats:
         """The nearest grid values (m,) that the column can have."""
         if self.unit is None:
             return grid_values
-        return np.asarray(np.rint(grid_values))
+        return np.rint(grid_values)
 
 
-def _values_at(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def _values_at(values: Floats, positions: Floats) -> Floats:
     """Values (k,) at positions (m,), or on a line between two of them."""
     with np.errstate(invalid="ignore"):
         whole = positions.astype(np.int64)
     if (whole == positions).all():  # as most are, and this is quick
         return np.asarray(values[whole], dtype=np.float64)
-    return np.asarray(np.interp(positions, np.arange(len(values)), values))
+    return np.interp(positions, np.arange(len(values)), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +255,7 @@ class Column:
 
     encoded: EncodedColumn  # the user's cells
     kind: Kind
-    level_codes: np.ndarray  # (k,), the code of the level at each position
+    level_codes: Ints  # (k,), the code of the level at each position
     grid: Grid  # of the levels; empty if the column is left out, or of identifiers
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
@@ -246,7 +275,7 @@ class Column:
     @property
     def is_category(self) -> bool:
         """Whether it is a category, ordered or not, or boolean."""
-        return self.kind in CATEGORIES
+        return self.kind in CATEGORY_KINDS
 
     @property
     def is_binary(self) -> bool:
@@ -256,7 +285,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether it has numbers or times, so that others may be between them."""
-        return self.kind in NUMBERS
+        return self.kind in NUMERIC_KINDS
 
     @property
     def is_modelled(self) -> bool:
@@ -274,13 +303,15 @@ class Column:
         return self.encoded.levels.iloc[self.level_codes]
 
     @cached_property
-    def positions(self) -> np.ndarray:
+    def positions(self) -> Floats:
         """(n,), the positions of the column's own cells."""
         # All identifiers are at the position 0.
-        other_levels = 0.0 if self.n_levels else -1.0
+        other_levels = MISSING
+        if self.n_levels:
+            other_levels = 0.0
         position_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
         position_of_code[self.level_codes] = np.arange(self.n_levels)
-        position_of_code[-1] = -1.0  # the code −1 of a missing cell is this last one
+        position_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
         return np.asarray(position_of_code[self.encoded.codes])
 
     @property
@@ -289,11 +320,11 @@ class Column:
         return self.grid.unit
 
     @property
-    def level_numbers(self) -> np.ndarray:
+    def level_grid_values(self) -> Floats:
         """(k,), the grid values of the levels, ascending."""
         return self.grid.grid_values
 
-    def numbers(self, positions: np.ndarray) -> np.ndarray:
+    def grid_values_at(self, positions: Floats) -> Floats:
         """The grid values (m,) at positions (m,); NaN where cells are missing."""
         return self.grid.positions_to_grid_values(positions)
 
@@ -310,15 +341,17 @@ class Column:
         if np.abs(self.grid.grid_values).max(initial=0) >= MAX_EXACT_FLOAT:
             return False
         every = max(1, self.n_levels // _MAX_CELLS_READ)
-        positions = np.arange(0, self.n_levels, every)
-        pairs = zip(
-            self._write_values(positions), self.levels.iloc[positions], strict=True
-        )
-        is_alike = [str(written) == str(level) for written, level in pairs]
+        level_indices = np.arange(0, self.n_levels, every)
+        levels = self.levels.iloc[level_indices]
+        written_levels = self._write_values(level_indices.astype(np.float64))
+        is_alike = [
+            str(written) == str(level)
+            for written, level in zip(written_levels, levels, strict=True)
+        ]
         return float(np.mean(is_alike)) >= _MIN_SHARE_ALIKE
 
     @cached_property
-    def interpolable(self) -> np.ndarray:
+    def interpolable(self) -> Mask:
         """(k,), whether new values may be next to each level: those of few rows.
 
         No level is, if the column has few different values, or allows no new ones.
@@ -328,22 +361,22 @@ class Column:
         few_levels = k < _MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
         if few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
-        present = self.positions[self.positions >= 0].astype(np.int64)
+        present = self.positions[has_value(self.positions)].astype(np.int64)
         counts = np.bincount(present, minlength=k)
-        return np.asarray(counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n))
+        return counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
-    def is_interpolable(self, positions: np.ndarray) -> np.ndarray:
+    def is_interpolable(self, positions: Floats) -> Mask:
         """Which positions (m,) are at or above an interpolable level."""
         levels = np.maximum(positions, 0).astype(np.int64)
-        return np.asarray((positions >= 0) & self.interpolable[levels])
+        return has_value(positions) & self.interpolable[levels]
 
     def interpolate(
         self,
-        low: np.ndarray,
-        high: np.ndarray,
-        fraction: np.ndarray,
-        fallback: np.ndarray,
-    ) -> np.ndarray:
+        low: Floats,
+        high: Floats,
+        fraction: Floats,
+        fallback: Floats,
+    ) -> Floats:
         """Positions of new values between two, all (m,).
 
         A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
@@ -353,12 +386,10 @@ class Column:
         high_values = self.grid.positions_to_grid_values(np.maximum(high, 0))
         grid_values = low_values + fraction * (high_values - low_values)
         new = self.grid.grid_values_to_positions(self.grid.round(grid_values))
-        allowed = self.is_interpolable(low) & self.is_interpolable(high) & (new >= 0)
-        return np.where(allowed, new, fallback)
+        allowed = self.is_interpolable(low) & self.is_interpolable(high)
+        return np.where(allowed & has_value(new), new, fallback)
 
-    def quantile_positions(
-        self, sorted_positions: np.ndarray, ranks: np.ndarray
-    ) -> np.ndarray:
+    def quantile_positions(self, sorted_positions: Floats, ranks: Floats) -> Floats:
         """Quantiles (m,) of sorted positions (n,) at ranks (m,) from 0 to n.
 
         They are between two of the positions where new values may be.
@@ -366,7 +397,7 @@ class Column:
         n = len(sorted_positions)
         drawn = sorted_positions[np.minimum(ranks.astype(np.int64), n - 1)]
         if not self.interpolable.any():
-            return np.asarray(drawn)
+            return drawn
         # The i-th of n values is in the middle of the ranks from i to i + 1.
         centred = np.clip(ranks - 0.5, 0, n - 1)
         below = centred.astype(np.int64)
@@ -389,18 +420,17 @@ class Column:
         return self.is_number and bool(most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n)
 
     @cached_property
-    def _normal_scores(self) -> np.ndarray:
+    def _normal_scores(self) -> Floats:
         """(k + 1,), the normal score of a missing cell and of each level."""
         counts = np.bincount(
             self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
         middle_ranks = np.cumsum(counts) - counts / 2
         probabilities = middle_ranks / counts.sum()
-        return np.asarray(
-            ndtri(np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
-        )
+        probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+        return np.asarray(ndtri(probabilities))
 
-    def features(self, positions: np.ndarray) -> np.ndarray:
+    def features(self, positions: Floats) -> Floats:
         """Positions (m,) as coordinates (m, a) of a comparable scale.
 
         A number has one, its normal score. A category has one for each of its frequent
@@ -413,13 +443,13 @@ class Column:
 
     # The user's values
 
-    def decode(self, positions: np.ndarray, rng: np.random.Generator) -> pd.Series:
+    def decode(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
         Identifiers are new ones, drawn at random.
         """
         if self.kind == "identifier":
-            return self._new_identifiers(positions < 0, rng)
+            return self._new_identifiers(is_missing(positions), rng)
         level = np.floor(positions).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
@@ -429,17 +459,19 @@ class Column:
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(
-        self, missing: np.ndarray, rng: np.random.Generator
-    ) -> pd.Series:
+    def _new_identifiers(self, missing: Mask, rng: np.random.Generator) -> pd.Series:
         """Identifiers (m,) that are not in the column, but where cells are missing."""
+        import pandas as pd
+
         values = np.full(len(missing), None, dtype=object)
         n = int((~missing).sum())
         values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
-        return import_pandas().Series(values, dtype=object).astype(self.encoded.dtype)
+        return pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
 
-    def _write_values(self, positions: np.ndarray) -> pd.Series:
+    def _write_values(self, positions: Floats) -> pd.Series:
         """The values at positions, written anew even if they are levels."""
+        import pandas as pd
+
         value_type = self.encoded.value_type
         unit = self.grid.unit or Fraction(1)
         scaled_values = self.grid.positions_to_scaled_values(positions)
@@ -459,8 +491,8 @@ class Column:
             if self.text_format is not None:
                 values = self.text_format.write(values)
         if self.encoded.dtype == "object":
-            return import_pandas().Series(values, dtype=object)
-        return import_pandas().Series(values).astype(self.encoded.dtype)
+            return pd.Series(values, dtype=object)
+        return pd.Series(values).astype(self.encoded.levels.dtype)
 
     def locate(self, values: pd.Series) -> Located:
         """Where values (m,) are. They may be texts, but none is missing.
@@ -474,10 +506,11 @@ class Column:
             levels = [str(level) for level in levels]
         position_of = {level: position for position, level in enumerate(levels)}
         positions = np.array(
-            [position_of.get(value, -1) for value in values.tolist()], dtype=np.float64
+            [position_of.get(value, MISSING) for value in values.tolist()],
+            dtype=np.float64,
         )
         grid_values = self.grid.positions_to_grid_values(positions)
-        new = np.flatnonzero(positions < 0)
+        new = np.flatnonzero(is_missing(positions))
         new_values = values.iloc[new]
         if not len(new):
             return Located(positions, grid_values, new_values)
@@ -504,6 +537,8 @@ class Column:
 
     def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
+        import pandas as pd
+
         if not self.is_number:
             raise ValueError(f"it has {format_names(self.levels.tolist())}")
         dtype = self.encoded.levels.dtype
@@ -516,18 +551,18 @@ class Column:
             return converted
         make = OBJECT_OF_TEXT[value_type]
         objects = [make(str(value)) for value in converted]
-        return import_pandas().Series(objects, dtype=object)
+        return pd.Series(objects, dtype=object)
 
-    def encode(self, cells: EncodedColumn) -> np.ndarray:
+    def encode(self, cells: EncodedColumn) -> Floats:
         """The positions (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have.
         """
         if not self.is_category and not self.is_number:
-            return np.where(cells.missing, -1.0, 0.0)
+            return np.where(cells.missing, MISSING, 0.0)
         present = ~cells.missing
         used_codes, which = np.unique(cells.codes[present], return_inverse=True)
-        positions = np.full(len(cells.codes), -1.0)
+        positions = np.full(len(cells.codes), MISSING)
         positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
         return positions
 
@@ -540,7 +575,7 @@ class Column:
             "column": str(self.name),
             "kind": self.kind,
             "missing": round(float(missing.mean()), 4),
-            "distinct": len(np.unique(self.encoded.codes[~missing])),
+            "distinct": len(np.unique(self.encoded.present_codes)),
             "note": self._note(),
         }
 
@@ -562,7 +597,7 @@ class Column:
     @property
     def discloses_rows(self) -> bool:
         """Whether samples hold real values, most of which belong to one row."""
-        counts = np.bincount(self.encoded.codes[~self.encoded.missing])
+        counts = np.bincount(self.encoded.present_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
@@ -570,28 +605,28 @@ class Column:
 
 
 def infer_column(
-    encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None = None
+    encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None = None
 ) -> Column:
     """Infer the kind, the levels and the grid of a column from its cells.
 
     Parameters
     ----------
     encoded : the cells of the column
-    distinct_rows : indices of the table's rows without repetitions of whole rows
+    distinct_row_indices : indices of the table's rows without repetitions of whole rows
     wanted : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
     """
     kind, date_format = _parse_wanted_kind(encoded.name, wanted)
-    counts = np.bincount(encoded.codes[encoded.codes >= 0])
+    counts = np.bincount(encoded.present_codes)
     present = np.flatnonzero(counts)  # codes of the levels that have a cell
     if kind == "drop":
         return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
 
-    reason = _identifier_reason(encoded, distinct_rows, wanted)
+    reason = _identifier_reason(encoded, distinct_row_indices, wanted)
     if reason and reason != identifiers.NEARLY_UNIQUE:
         return _identifier(encoded, present, reason)
     if _is_constant(encoded, present):
         return _constant(encoded, present)
-    if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORIES:
+    if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
         return _category(encoded, counts, kind)
 
     column = _infer_numeric(encoded, present, kind, date_format)
@@ -624,30 +659,30 @@ def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, 
 
 
 def _identifier_reason(
-    encoded: EncodedColumn, distinct_rows: np.ndarray, wanted: str | None
+    encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None
 ) -> str:
     """Why a column is an identifier; empty if it is none, or if the user says so."""
     if wanted == "identifier":
         return "as asked"
     if wanted:
         return ""
-    return identifiers.why_identifier(encoded, distinct_rows)
+    return identifiers.why_identifier(encoded, distinct_row_indices)
 
 
-def _identifier(encoded: EncodedColumn, present: np.ndarray, reason: str) -> Column:
+def _identifier(encoded: EncodedColumn, present: Ints, reason: str) -> Column:
     """A column of identifiers. All values are at the position 0."""
     grid = Grid(np.empty(0))
     return Column(encoded, "identifier", present[:1], grid, identifier_reason=reason)
 
 
-def _is_constant(encoded: EncodedColumn, present: np.ndarray) -> bool:
+def _is_constant(encoded: EncodedColumn, present: Ints) -> bool:
     """Whether all cells are alike. One value and missing cells are two."""
     if len(present) == 0:
         return True
     return len(present) == 1 and not encoded.missing.any()
 
 
-def _constant(encoded: EncodedColumn, present: np.ndarray) -> Column:
+def _constant(encoded: EncodedColumn, present: Ints) -> Column:
     """A column with one value or none. Constraints may compare with a number."""
     is_number = encoded.value_type not in ("str", "bool") and not encoded.categorical
     if len(present) and is_number:
@@ -655,7 +690,7 @@ def _constant(encoded: EncodedColumn, present: np.ndarray) -> Column:
     return Column(encoded, "constant", present, Grid(np.zeros(len(present))))
 
 
-def _category(encoded: EncodedColumn, counts: np.ndarray, kind: Kind | None) -> Column:
+def _category(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
     """A column of categories, of which `counts` says how many cells each code has.
 
     A `kind` of None is chosen.
@@ -675,7 +710,7 @@ def _category(encoded: EncodedColumn, counts: np.ndarray, kind: Kind | None) -> 
 
 
 def _infer_numeric(
-    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None, date_format: str
+    encoded: EncodedColumn, present: Ints, kind: Kind | None, date_format: str
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
@@ -701,7 +736,7 @@ def _infer_numeric(
 
 def _numeric_column(
     encoded: EncodedColumn,
-    present: np.ndarray,
+    present: Ints,
     kind: Kind | None,
     text_format: TextFormat | None,
 ) -> Column:
@@ -733,7 +768,7 @@ def _numeric_column(
     return column
 
 
-def _infer_grid(scaled_values: np.ndarray, unit: Fraction | None) -> Grid:
+def _infer_grid(scaled_values: ScaledValues, unit: Fraction | None) -> Grid:
     """The grid of ascending levels (k,), with the largest step that fits all."""
     if unit is None:
         return Grid(scaled_values)
@@ -771,6 +806,8 @@ def _is_on_calendar(column: Column) -> bool:
     These are first days of months, and times on a grid of the clock on the wall, which
     jumps twice a year. New times between them would not be on the grid.
     """
+    import pandas as pd
+
     if column.encoded.value_type == "datetime":
         times = column.levels
         if len(times) >= _MIN_LEVELS:
@@ -782,15 +819,13 @@ def _is_on_calendar(column: Column) -> bool:
         grid = column.grid
         assert grid.unit is not None, "times are integers of a unit"
         unit_name = TIME_UNITS[grid.unit]
-        times = import_pandas().Series(
-            grid.scaled_values.astype(f"datetime64[{unit_name}]")
-        )
+        times = pd.Series(grid.scaled_values.astype(f"datetime64[{unit_name}]"))
     is_midnight = times == times.dt.normalize()
     return bool(((times.dt.day == 1) & is_midnight).all())
 
 
 def _infer_text_format(
-    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None, date_format: str
+    encoded: EncodedColumn, present: Ints, kind: Kind | None, date_format: str
 ) -> TextFormat | None:
     """How texts write numbers or times, or integers dates; None for other texts.
 
@@ -816,14 +851,14 @@ def _infer_text_format(
 
 def _infer_number_format(encoded: EncodedColumn) -> NumberFormat | None:
     """How the texts of a column write numbers; None if they are other texts."""
-    codes = encoded.codes[encoded.codes >= 0]
+    codes = encoded.present_codes
     every = max(1, len(codes) // _MAX_CELLS_READ)
     cells = encoded.levels.iloc[codes[::every]]
     return infer_number_format(cells.to_numpy(dtype=object))
 
 
 def _infer_one_date_format(
-    encoded: EncodedColumn, present: np.ndarray, texts: list[str]
+    encoded: EncodedColumn, present: Ints, texts: list[str]
 ) -> DateFormat | None:
     """The format of dates of all texts; None if most do not look like dates.
 
@@ -865,9 +900,7 @@ def _odd_cell(
     )
 
 
-def _refuse_free_text(
-    encoded: EncodedColumn, present: np.ndarray, kind: Kind | None
-) -> None:
+def _refuse_free_text(encoded: EncodedColumn, present: Ints, kind: Kind | None) -> None:
     """Raise a `DataError` for texts that cannot be categories.
 
     These are texts where the user wants numbers, and many long, different texts.

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import format_names, import_pandas
+from sliceflow.spaces.tables.cells import format_names
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.formats import to_scaled_values
+from sliceflow.spaces.tables.positions import MISSING, has_value
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table
 
@@ -28,17 +30,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # An answer with fewer rows behind it gets a warning, and a number that fewer rows have
-# takes the nearest rows, too. A round number.
+# takes the nearest rows, too. With fewer rows, samples would repeat their values.
 MIN_ROWS = 20
 
-# How many rows are moved to a number: an eighth of all, within these limits. Round
-# numbers: more rows are farther away, fewer give a noisier answer.
+# How many rows are moved to a number: an eighth of all, within these limits. More rows
+# are farther away, fewer give a noisier answer.
 SHARE_OF_NEAREST_ROWS = 1 / 8
 MIN_NEAREST_ROWS = 100
 MAX_NEAREST_ROWS = 2_000
 
 # Rows within this many standard deviations count as near, for the warning that few are.
-# A round number.
+# With more, users would not hear that all rows are far from what they asked for.
 NEAR_DISTANCE = 0.5
 
 # Numbers are equal if they differ by at most this much, relative to their size: more
@@ -71,8 +73,8 @@ class Bounds:
 class FoundValue(NamedTuple):
     """A value that a column can have."""
 
-    position: float  # −1 for a missing cell
-    number: float  # NaN for a missing cell and for categories
+    position: float
+    grid_value: float  # NaN for a missing cell
     series: pd.Series  # of one cell, in the dtype of the column
 
 
@@ -81,7 +83,7 @@ class Conditional:
     """Rows that have what is given, for a chain of the other columns."""
 
     table: Table  # ranges and lists are more rules of it
-    z: np.ndarray  # (n, d), positions of the rows, moved to given numbers
+    z: Floats  # (n, d), positions of the rows, moved to given numbers
     fixed: dict[int, float]  # the position of each column with one given value,
     values: dict[int, pd.Series]  # and of numbers the value itself, as one cell
 
@@ -91,28 +93,29 @@ class _Request:
     """What is asked for, column by column."""
 
     table: Table
-    matches: np.ndarray  # (n,), which rows have all given, except rare numbers
+    matches: Mask  # (n,), which rows have all that is given, except rare values
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed: dict[int, float] = field(default_factory=dict)  # positions of values
     values: dict[int, pd.Series] = field(default_factory=dict)  # as in `Conditional`
-    rare_numbers: dict[int, float] = field(default_factory=dict)  # that few rows have
+    # The grid values that few rows have: nearest rows are moved to them.
+    rare_grid_values: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what is doubtful
 
     def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
         """Ask for cells of column c from a lower to an upper bound."""
         self.rules.extend(_range_rules(self.table.columns[c], c, bounds))
-        self.matches &= self.table.z[:, c] >= 0
+        self.matches &= has_value(self.table.z[:, c])
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
         column = self.table.columns[c]
         positions = set[float]()
         for value in values:
-            cell = find_value(column, value)
-            is_missing = cell.position < 0
-            number = column.numbers(np.array([cell.position]))[0]
-            if is_missing or number == cell.number:
-                positions.add(cell.position)
+            found = find_value(column, value)
+            is_missing = found.position == MISSING
+            grid_value = column.grid_values_at(np.array([found.position]))[0]
+            if is_missing or grid_value == found.grid_value:
+                positions.add(found.position)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
@@ -121,18 +124,20 @@ class _Request:
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
         column = self.table.columns[c]
-        cell = find_value(column, value)
-        self.fixed[c] = cell.position
-        has_value = self.table.z[:, c] == cell.position
-        if column.is_number and not np.isnan(cell.number):
-            self.values[c] = cell.series
-            if not column.level_numbers[0] <= cell.number <= column.level_numbers[-1]:
+        found = find_value(column, value)
+        self.fixed[c] = found.position
+        has_same_value = self.table.z[:, c] == found.position
+        if column.is_number and found.position != MISSING:
+            self.values[c] = found.series
+            lowest = column.level_grid_values[0]
+            highest = column.level_grid_values[-1]
+            if not lowest <= found.grid_value <= highest:
                 text = f"{column.name}={value} is outside the table's values"
                 self.notes.append(text)
-            if int((has_value & self.matches).sum()) < MIN_ROWS:
-                self.rare_numbers[c] = cell.number
+            if int((has_same_value & self.matches).sum()) < MIN_ROWS:
+                self.rare_grid_values[c] = found.grid_value
                 return
-        self.matches &= has_value
+        self.matches &= has_same_value
 
 
 def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
@@ -153,8 +158,10 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
         raise DataError(fact, "leave out what never occurs together")
     z = table.z[request.matches]
     notes = request.notes
-    if request.rare_numbers:
-        z, n_near = _move_to_numbers(table, z, request.rare_numbers, request.fixed)
+    if request.rare_grid_values:
+        z, n_near = _move_to_grid_values(
+            table, z, request.rare_grid_values, request.fixed
+        )
         if n_near < MIN_ROWS:
             notes.append(f"only {n_near} rows of the table are near it")
     if n_matches < MIN_ROWS:
@@ -202,23 +209,25 @@ def find_value(column: Column, value: Any) -> FoundValue:
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
-    pd = import_pandas()
+    import pandas as pd
+
     encoded = column.encoded
     series = pd.Series([value], dtype=object)
     if series.isna().all():
         if not encoded.missing.any():
             fact = "it is given as missing, but no cell of this column is"
             raise DataError(fact, column=column.name)
-        return FoundValue(-1.0, np.nan, series.astype(encoded.dtype))
+        return FoundValue(MISSING, np.nan, series.astype(encoded.levels.dtype))
     if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
-    positions, numbers, new = column.locate(series)
-    position = positions[0]
-    if not len(new):  # a known level
-        new = column.levels.iloc[[int(position)]].reset_index(drop=True)
+    located = column.locate(series)
+    position = float(located.positions[0])
+    found = located.new_values
+    if not len(found):  # a known level
+        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     if column.observed_only:
-        position = np.rint(position)
-    return FoundValue(float(position), float(numbers[0]), new)
+        position = float(np.rint(position))
+    return FoundValue(position, float(located.grid_values[0]), found)
 
 
 def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> list[Rule]:
@@ -239,13 +248,15 @@ def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> lis
 
 def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
     """The range that is given; an error if it is none of numbers or times."""
+    import pandas as pd
+
     if isinstance(given, Bounds):
         ends: tuple[Any, ...] = (given.low, given.high)
     else:
         ends = given
     known_ends = [end for end in ends if end is not None]
     is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_number
-    if not is_range or import_pandas().isna(known_ends).any():
+    if not is_range or pd.Series(known_ends, dtype=object).isna().any():
         fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
     if isinstance(given, Bounds):
@@ -278,34 +289,33 @@ def _bound_in_units(
     unit.
     """
     series = find_value(column, value).series
-    integer_values, unit = to_scaled_values(
+    scaled_values, unit = to_scaled_values(
         series, column.encoded.value_type, column.text_format
     )
-    number = Fraction(integer_values[0]) * (unit or 1)
+    bound = Fraction(scaled_values[0]) * (unit or 1)
     if column.unit is None:
-        return float(number)
-    return to_integer(number / column.unit)
+        return float(bound)
+    return to_integer(bound / column.unit)
 
 
-def _move_to_numbers(
+def _move_to_grid_values(
     table: Table,
-    z: np.ndarray,
-    numbers: Mapping[int, float],
+    z: Floats,
+    grid_values: Mapping[int, float],
     fixed: Mapping[int, float],
-) -> tuple[np.ndarray, int]:
-    """Move the rows nearest to given `numbers`, by column, to these.
+) -> tuple[Floats, int]:
+    """Move the rows nearest to given grid values, by column, to these.
 
-    `fixed` has the positions of the numbers. Of rows with positions z (n, d), returns
-    the positions (k, d) of the nearest after they moved; and how many rows were near.
+    `fixed` has the positions of the same values. Returns the positions (k, d) of the
+    nearest of the rows z (n, d) after they moved; and how many rows were near.
     """
-    for c, number in numbers.items():
-        _require_exact(table, c, number, fixed[c])
-    given = list(numbers)
-    has_numbers = (z[:, given] >= 0).all(axis=1)
-    z = z[has_numbers]
+    for c, grid_value in grid_values.items():
+        _require_exact(table, c, grid_value, fixed[c])
+    given = list(grid_values)
+    z = z[has_value(z[:, given]).all(axis=1)]
     if not len(z):
         raise DataError("no row has a value of all given columns at once")
-    distance = _distances_to_numbers(table, z, numbers)
+    distance = _distances_to(table, z, grid_values)
     nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(z))]
     given_positions = [fixed[c] for c in given]
     moved = _move_rows(table, z[nearest], given, given_positions)
@@ -319,8 +329,8 @@ def _n_rows_to_move(n: int) -> int:
 
 
 def _move_rows(
-    table: Table, z: np.ndarray, given: Sequence[int], given_positions: Sequence[float]
-) -> np.ndarray:
+    table: Table, z: Floats, given: Sequence[int], given_positions: Sequence[float]
+) -> Floats:
     """Rows z (k, d) with other positions in the `given` columns.
 
     The other smooth numbers change by as much as their regression on the given columns
@@ -332,31 +342,31 @@ def _move_rows(
         is_moved = column.is_interpolable(z[:, c])
         before = z[is_moved]
         regression = RidgeRegression.fit(
-            "numbers", table.columns, before, c, np.array(given)
+            "grid_value", table.columns, before, c, np.array(given)
         )
         if regression is None:
             continue
         after = before.copy()
         after[:, given] = given_positions
-        numbers = column.numbers(before[:, c]) + regression.predict(after)
-        numbers = numbers - regression.predict(before)
-        moved[is_moved, c] = regression.to_positions(column, numbers)
+        grid_values = column.grid_values_at(before[:, c]) + regression.predict(after)
+        grid_values = grid_values - regression.predict(before)
+        moved[is_moved, c] = regression.to_positions(column, grid_values)
     moved[:, given] = given_positions
     return moved
 
 
-def _require_exact(table: Table, c: int, number: float, position: float) -> None:
-    """Raise an error if a constraint needs a given number that has no exact position.
+def _require_exact(table: Table, c: int, grid_value: float, position: float) -> None:
+    """Raise an error if a constraint needs a given value that has no exact position.
 
-    `position` is the nearest. Without constraints, samples have the given number itself
+    `position` is the nearest. Without constraints, samples have the given value itself
     instead of what is at this position.
     """
     column = table.columns[c]
-    stored = column.grid.round(column.numbers(np.array([position])))[0]
-    if abs(stored - number) <= EQUAL_TOLERANCE * abs(number):
+    stored = column.grid.round(column.grid_values_at(np.array([position])))[0]
+    if abs(stored - grid_value) <= EQUAL_TOLERANCE * abs(grid_value):
         return
     for rule in table.rules.rules:
-        if c in rule.columns and not rule.implied:
+        if c in rule.column_indices and not rule.implied:
             fact = (
                 "the given number is outside the table's values, or finer than they "
                 f"are, and the constraint {rule.text!r} needs them"
@@ -364,13 +374,13 @@ def _require_exact(table: Table, c: int, number: float, position: float) -> None
             raise DataError(fact, "leave one out", column=column.name)
 
 
-def _distances_to_numbers(
-    table: Table, z: np.ndarray, numbers: Mapping[int, float]
-) -> np.ndarray:
-    """Distances (n,) of rows z (n, d) to numbers, in standard deviations of each."""
-    x = np.column_stack([table.columns[c].numbers(z[:, c]) for c in numbers])
-    deviations = x.std(axis=0)
+def _distances_to(table: Table, z: Floats, grid_values: Mapping[int, float]) -> Floats:
+    """Distances (n,) of rows z (n, d) to given values, in standard deviations."""
+    of_rows = np.column_stack(
+        [table.columns[c].grid_values_at(z[:, c]) for c in grid_values]
+    )
+    deviations = of_rows.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)
-    target = np.array(list(numbers.values()))
-    differences = (target - x) / deviations
+    given = np.array(list(grid_values.values()))
+    differences = (given - of_rows) / deviations
     return np.asarray(np.sqrt((differences**2).sum(axis=1)))

@@ -8,14 +8,14 @@
 
 A comparison or sum with a missing cell holds. Functional dependencies, as of a country
 on its town, are found in the table and hold without being asked for
-(`find_dependencies`). Names that are not words stand in backquotes:
+(`dependency_rules`). Names that are not words stand in backquotes:
 ``"`unit price` >= 0"``.
 
 Rules are about the positions z (n, d) of rows (`columns` explains positions). While
-rows are drawn column by column, NaN is a cell that is not drawn yet, and ∞ a cell of a
-sum that cannot be computed. The model draws only what the rules allow given the columns
-before (`Rules.allowed`), computes totals, and draws a row anew if it breaks a rule
-(`Rules.complete`).
+rows are drawn column by column, some cells are `UNDRAWN`, and cells of a sum that
+cannot be computed are `IMPOSSIBLE` (`positions`). The model draws only what the rules
+allow given the columns before (`Rules.allowed`), computes totals, and draws a row anew
+if it breaks a rule (`Rules.complete`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ from typing import Any, ClassVar, Literal, TypeGuard
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.dependencies import find_dependencies
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import import_pandas
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT, ScaledValues
+from sliceflow.spaces.tables.positions import (
+    IMPOSSIBLE,
+    has_value,
+    is_impossible,
+    is_missing,
+    is_undrawn,
+)
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _NUMBER = r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -64,14 +72,6 @@ _FLOAT_TOLERANCE = 1e-9
 # If some columns of a sum are floats, rounding errors move what is computed for one
 # with a unit off its grid. It is rounded if it is off by no more steps than this.
 _STEP_TOLERANCE = 1e-6
-# Rows per level that a determinant must have on average. With fewer it would be hard
-# to tell a dependency from chance. A round number.
-_MIN_ROWS_PER_LEVEL = 5
-# A dependency must be less probable than this in columns that are independent. There
-# are at most 300² pairs of columns, so that hardly any table has one by chance.
-_MAX_CHANCE = 1e-9
-# These first rows refute most pairs of columns, before all rows are compared.
-_ROWS_COMPARED_FIRST = 500
 # The first columns, among which dependencies are searched: every pair is compared.
 _MAX_COLUMNS_COMPARED = 300
 
@@ -85,7 +85,7 @@ class LinearRule:
     """
 
     text: str  # as the user wrote it
-    columns: tuple[int, ...]
+    column_indices: tuple[int, ...]
     weights: tuple[float, ...]
     relation: Relation
     bound: float = 0
@@ -100,7 +100,7 @@ class CombinationRule:
     """Only combinations of values that occur in the table."""
 
     text: str
-    columns: tuple[int, ...]
+    column_indices: tuple[int, ...]
     implied: bool = False  # whether it was found in the table, and nobody asked for it
 
     needs_observed_values: ClassVar[bool] = True
@@ -108,10 +108,10 @@ class CombinationRule:
 
 @dataclass(frozen=True)
 class MembershipRule:
-    """A column has one of the listed positions, −1 for a missing cell."""
+    """A column has one of the listed positions, which may be `MISSING`."""
 
     text: str
-    columns: tuple[int]
+    column_indices: tuple[int]
     positions: tuple[float, ...]
 
     implied: ClassVar[bool] = False
@@ -133,17 +133,17 @@ class Rules:
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    z: np.ndarray  # (n, d), which keep the rules
+    z: Floats  # (n, d), which keep the rules
     # Combinations that occur, by their columns; each is looked up many times.
-    _combinations: dict[tuple[int, ...], np.ndarray] = field(
+    _combinations: dict[tuple[int, ...], Floats] = field(
         default_factory=dict, init=False
     )
 
     def check(self) -> None:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
         for sum_rule in self.sums:
-            total = self.columns[sum_rule.columns[0]]
-            largest = np.abs(total.level_numbers).max(initial=0)
+            total = self.columns[sum_rule.column_indices[0]]
+            largest = np.abs(total.level_grid_values).max(initial=0)
             if total.unit is not None and largest >= MAX_EXACT_FLOAT:
                 raise DataError(
                     "it spans more than 2^53 steps, too many for the constraint "
@@ -165,7 +165,7 @@ class Rules:
     def _cells(self, rule: Rule, row: int) -> str:
         """The cells of a row of the table that a rule is about, as text."""
         cells = []
-        for c in rule.columns:
+        for c in rule.column_indices:
             column = self.columns[c]
             value = column.levels.iloc[int(self.z[row, c])]
             cells.append(f"{column.name}={value}")
@@ -180,7 +180,7 @@ class Rules:
         by_total = dict[int, LinearRule]()
         for rule in self.rules:
             if _is_sum(rule):
-                total = rule.columns[0]
+                total = rule.column_indices[0]
                 if total in by_total:
                     raise ParameterError(
                         "constraints",
@@ -189,7 +189,7 @@ class Rules:
                         "leave one of them out",
                     )
                 by_total[total] = rule
-        parts = {total: rule.columns[1:] for total, rule in by_total.items()}
+        parts = {total: rule.column_indices[1:] for total, rule in by_total.items()}
         try:
             order = list(TopologicalSorter(parts).static_order())
         except CycleError as error:
@@ -206,7 +206,7 @@ class Rules:
         """The columns in the order of drawing: totals behind their parts."""
         order = list(columns)
         for rule in self.sums:
-            total, *parts = rule.columns
+            total, *parts = rule.column_indices
             if total in order:
                 order.remove(total)
                 places = [order.index(part) for part in parts if part in order]
@@ -215,7 +215,7 @@ class Rules:
 
     # Which rows keep the rules
 
-    def complete(self, z: np.ndarray, computable: np.ndarray) -> np.ndarray:
+    def complete(self, z: Floats, computable: Mask) -> Mask:
         """Compute cells of sums in z (m, d), in place; which rows keep all rules (m,).
 
         Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
@@ -223,96 +223,96 @@ class Rules:
         not count as one that keeps the rules.
         """
         keeps_rules = self._keep(self.rules, z, computable)
-        return np.asarray(keeps_rules & np.isfinite(z).all(1))
+        return keeps_rules & ~is_undrawn(z).any(axis=1)
 
     def allowed(
         self,
         c: int,
-        z: np.ndarray,
+        z: Floats,
         missing: bool,
-        rows: np.ndarray,
-        positions: np.ndarray,
-    ) -> np.ndarray:
+        row_indices: Ints,
+        positions: Floats,
+    ) -> Mask:
         """Whether a column may have certain positions, given what is drawn so far.
 
         Parameters
         ----------
         c : the index of the column
-        z : (m, d), all rows that are being drawn, with NaN for what is not drawn yet
+        z : (m, d), all rows that are being drawn, with cells that are `UNDRAWN`
         missing : whether cells may be missing
-        rows : (k,), the indices of the rows in question
-        positions : (k,), what the column may have there
+        row_indices : (k,), the rows in question
+        positions : (k,), what the column would have in these rows
         """
-        allowed = missing | (positions >= 0)
+        allowed = missing | ~is_missing(positions)
         changing = {c}  # columns that may be computed from this one
         for rule in self.sums:
-            if changing & set(rule.columns):
-                changing |= set(rule.columns)
+            if changing & set(rule.column_indices):
+                changing |= set(rule.column_indices)
         rules = [
             rule
             for rule in self.rules
-            if not _is_sum(rule) and changing & set(rule.columns)
+            if not _is_sum(rule) and changing & set(rule.column_indices)
         ]
         if not rules and len(changing) == 1:
             return allowed
-        trial = z[rows]
+        trial = z[row_indices]
         trial[:, c] = positions
-        computable = np.isnan(trial)
-        computable[:, c] = any(c == rule.columns[0] for rule in self.sums)
-        return np.asarray(allowed & self._keep(rules, trial, computable))
+        computable = is_undrawn(trial)
+        computable[:, c] = any(c == rule.column_indices[0] for rule in self.sums)
+        return allowed & self._keep(rules, trial, computable)
 
-    def _keep(
-        self, rules: Sequence[Rule], z: np.ndarray, computable: np.ndarray
-    ) -> np.ndarray:
+    def _keep(self, rules: Sequence[Rule], z: Floats, computable: Mask) -> Mask:
         """Compute sums in place; which rows (m,) have all sums and keep the rules.
 
         z is (m, d), and `computable` (m, d) or (d,).
         """
         self._compute_sums(z, computable)
-        keeps_rules = ~np.isinf(z).any(1)
+        keeps_rules = np.asarray(~is_impossible(z).any(axis=1))
         for rule in rules:
             keeps_rules[keeps_rules] = ~self.broken(rule, z[keeps_rules])
-        return np.asarray(keeps_rules)
+        return keeps_rules
 
-    def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+    def broken(self, rule: Rule, z: Floats) -> Mask:
         """Which rows (m,) of z (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
-            positions = z[:, rule.columns[0]]
+            positions = z[:, rule.column_indices[0]]
             is_listed = np.isin(positions, rule.positions)
-            return np.asarray(~np.isnan(positions) & ~is_listed)
+            return ~is_undrawn(positions) & ~is_listed
         if isinstance(rule, CombinationRule):
             return self._broken_combinations(rule, z)
-        return self._broken_sums(rule, z)
+        return self._broken_linear(rule, z)
 
-    def _broken_combinations(self, rule: CombinationRule, z: np.ndarray) -> np.ndarray:
+    def _broken_combinations(self, rule: CombinationRule, z: Floats) -> Mask:
         """Which rows have a combination that does not occur, of what is drawn."""
-        positions = z[:, rule.columns]
-        drawn = ~np.isnan(positions)
+        combinations = z[:, rule.column_indices]
+        is_drawn = ~is_undrawn(combinations)
         broken = np.zeros(len(z), dtype=bool)
-        for pattern in np.unique(drawn[drawn.any(1)], axis=0):
-            rows = (drawn == pattern).all(1)
-            columns = tuple(compress(rule.columns, pattern))
-            broken[rows] = ~self._occurs(positions[rows][:, pattern], columns)
+        for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
+            has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
+            drawn_indices = tuple(compress(rule.column_indices, pattern))
+            drawn = combinations[has_pattern][:, pattern]
+            broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
         return broken
 
-    def _occurs(self, positions: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+    def _occurs(self, combinations: Floats, column_indices: tuple[int, ...]) -> Mask:
         """Which combinations of positions (m, k) of some columns are in the table."""
-        pd = import_pandas()
-        if columns not in self._combinations:
-            all_rows = pd.DataFrame(self.z[:, columns])
-            self._combinations[columns] = all_rows.drop_duplicates().to_numpy()
-        known = self._combinations[columns]
-        frame = pd.DataFrame(np.concatenate((known, positions)))
+        import pandas as pd
+
+        if column_indices not in self._combinations:
+            in_table = pd.DataFrame(self.z[:, column_indices])
+            self._combinations[column_indices] = in_table.drop_duplicates().to_numpy()
+        known = self._combinations[column_indices]
+        df = pd.DataFrame(np.concatenate((known, combinations)))
         # Groups are numbered as they appear, so those of known combinations come first.
-        group = frame.groupby([*frame], sort=False).ngroup().to_numpy()
+        group = df.groupby([*df], sort=False).ngroup().to_numpy()
         return np.asarray(group[len(known) :] < len(known))
 
-    def _broken_sums(self, rule: LinearRule, z: np.ndarray) -> np.ndarray:
+    def _broken_linear(self, rule: LinearRule, z: Floats) -> Mask:
         """Which rows break a comparison or sum; those with a cell missing do not."""
-        positions = z[:, rule.columns]
-        known = (positions >= 0) & np.isfinite(positions)
-        rows = np.flatnonzero(known.all(1))
-        difference = self._difference(rule, z[rows])
+        is_complete = has_value(z[:, rule.column_indices]).all(axis=1)
+        row_indices = np.flatnonzero(is_complete)
+        complete_z = z[row_indices]
+        difference = self._difference(rule, complete_z)
         if rule.relation == "<":
             breaks = difference >= 0
         elif rule.relation == "<=":
@@ -320,40 +320,42 @@ class Rules:
         elif rule.unit is not None:
             breaks = difference != 0
         else:
-            sizes = [np.abs(self._term(rule, c, z[rows])) for c in rule.columns]
+            sizes = [
+                np.abs(self._term(rule, c, complete_z)) for c in rule.column_indices
+            ]
             breaks = np.abs(difference) > _FLOAT_TOLERANCE * np.max(sizes, axis=0)
         broken = np.zeros(len(z), dtype=bool)
-        broken[rows] = breaks
+        broken[row_indices] = breaks
         return broken
 
     # Sums
 
-    def _term(self, rule: LinearRule, c: int, z: np.ndarray) -> np.ndarray:
+    def _term(self, rule: LinearRule, c: int, z: Floats) -> ScaledValues:
         """weight·column of rows (m,)."""
         column = self.columns[c]
-        weight = rule.weights[rule.columns.index(c)]
-        values = column.grid.positions_to_scaled_values(z[:, c])
+        weight = rule.weights[rule.column_indices.index(c)]
+        scaled_values = column.grid.positions_to_scaled_values(z[:, c])
         if rule.unit is None:
-            values = values.astype(np.float64)
+            scaled_values = scaled_values.astype(np.float64)
         else:
             lowest = int(column.grid.scaled_values[0])
             highest = int(column.grid.scaled_values[-1])
             if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
-                values = values.astype(object)
-        return np.asarray(weight * values)
+                scaled_values = scaled_values.astype(object)
+        return weight * scaled_values
 
     def _difference(
-        self, rule: LinearRule, z: np.ndarray, without: int | None = None
-    ) -> np.ndarray:
+        self, rule: LinearRule, z: Floats, without: int | None = None
+    ) -> ScaledValues:
         """Σ weight·column − bound of rows (m,), of all columns but one."""
         difference = np.full(len(z), -rule.bound)
-        for c in rule.columns:
+        for c in rule.column_indices:
             if c != without:
                 difference = difference + self._term(rule, c, z)
         return difference
 
-    def _compute_sums(self, z: np.ndarray, computable: np.ndarray) -> None:
-        """Compute cells of sums in z (m, d), in place, ∞ for those that cannot be.
+    def _compute_sums(self, z: Floats, computable: Mask) -> None:
+        """Compute cells of sums in z (m, d), in place; `IMPOSSIBLE` if they cannot be.
 
         First come cells that are determined: no other cell of their sum may change.
         Where several may, the total is computed, or else the last part, and the others
@@ -363,13 +365,13 @@ class Rules:
         and b = 2 drawn. Of abc = ab + c only ab may change, so it is 6. Now a and b may
         change in ab = a + b. It is b that does, and is 5.
         """
-        computable = computable & (z != -1)  # a cell that was drawn as missing stays
+        computable = computable & ~is_missing(z)  # what was drawn as missing stays so
         self._compute_determined_cells(z, computable)
         for rule in [*self.sums, *reversed(self.sums)]:
             self._compute_sum(rule, z, computable, only_determined=False)
         self._compute_determined_cells(z, computable)
 
-    def _compute_determined_cells(self, z: np.ndarray, computable: np.ndarray) -> None:
+    def _compute_determined_cells(self, z: Floats, computable: Mask) -> None:
         """Compute cells of sums of which no other cell may change, in place.
 
         Each computed cell may determine one of another sum, so this goes on until
@@ -385,8 +387,8 @@ class Rules:
     def _compute_sum(
         self,
         rule: LinearRule,
-        z: np.ndarray,
-        computable: np.ndarray,
+        z: Floats,
+        computable: Mask,
         only_determined: bool,
     ) -> bool:
         """Compute a cell of one sum in each row where all others are known, in place.
@@ -399,38 +401,34 @@ class Rules:
         whether a cell was computed
         """
         is_changed = False
-        total, *parts = rule.columns
+        total, *parts = rule.column_indices
         for c in (total, *reversed(parts)):
-            others = [other for other in rule.columns if other != c]
-            known = (z[:, others] >= 0) & np.isfinite(z[:, others])
-            may_compute = computable[:, c] & known.all(1)
+            others = [other for other in rule.column_indices if other != c]
+            may_compute = computable[:, c] & has_value(z[:, others]).all(axis=1)
             if only_determined:
-                may_compute &= ~computable[:, others].any(1)
+                may_compute &= ~computable[:, others].any(axis=1)
             if may_compute.any():
-                rows = np.flatnonzero(may_compute)
-                z[rows, c] = self._position_in_sum(rule, c, z[rows])
-                computable[np.ix_(may_compute, rule.columns)] = False
+                z[may_compute, c] = self._position_in_sum(rule, c, z[may_compute])
+                computable[np.ix_(may_compute, np.array(rule.column_indices))] = False
                 is_changed = True
         return is_changed
 
-    def _position_in_sum(self, rule: LinearRule, c: int, z: np.ndarray) -> np.ndarray:
+    def _position_in_sum(self, rule: LinearRule, c: int, z: Floats) -> Floats:
         """The positions (m,) of a column that follow from the other columns of a sum.
 
-        They are ∞ where the column cannot have the value.
+        They are `IMPOSSIBLE` where the column cannot have the value.
         """
         column = self.columns[c]
-        sign = int(np.sign(rule.weights[rule.columns.index(c)]))
-        value = -sign * self._difference(rule, z, without=c)
-        grid_values = column.grid.scaled_values_to_grid_values(value, rule.unit)
+        sign = int(np.sign(rule.weights[rule.column_indices.index(c)]))
+        scaled_values = -sign * self._difference(rule, z, without=c)
+        grid_values = column.grid.scaled_values_to_grid_values(scaled_values, rule.unit)
         on_grid = column.grid.round(grid_values)
         tolerance = 0.0
         if rule.unit is None:
             tolerance = _STEP_TOLERANCE
         positions = column.grid.grid_values_to_positions(on_grid)
-        is_possible = (np.abs(on_grid - grid_values) <= tolerance) & ~np.isnan(
-            positions
-        )
-        return np.where(is_possible, positions, np.inf)
+        is_on_grid = np.abs(on_grid - grid_values) <= tolerance
+        return np.where(is_on_grid, positions, IMPOSSIBLE)
 
 
 def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
@@ -535,70 +533,23 @@ def _find_columns(
     return tuple(known.index(name) for name in names)
 
 
-def find_dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
-    """Functional dependencies of one column on another, as of a country on its town.
+def dependency_rules(columns: Sequence[Column], z: Floats) -> list[Rule]:
+    """The rules of functional dependencies in rows with positions z (n, d).
 
-    The town is the *determinant*: all rows with the same town have the same country,
-    the *dependent*. Missing cells break no dependency. It must be too good for chance:
-    if the most frequent value of the dependent has a share p, n rows in k groups with
-    one value each have a probability of at most pⁿ⁻ᵏ in independent columns.
-
-    z (n, d) are the positions of the rows. The rules allow only pairs of values that
-    occur.
+    They allow only pairs of values that occur.
     """
-    n_levels = dict[int, int]()
-    largest_share = dict[int, float]()
     usable = [
         c for c, column in enumerate(columns) if column.is_category or column.is_number
     ]
-    for c in usable[:_MAX_COLUMNS_COMPARED]:
-        levels, counts = np.unique(z[:, c], return_counts=True)
-        if 1 < len(levels) <= len(z) / _MIN_ROWS_PER_LEVEL:
-            n_levels[c] = len(levels)
-            largest_share[c] = float(counts.max() / len(z))
-
+    usable = usable[:_MAX_COLUMNS_COMPARED]
+    cells = np.where(is_missing(z), np.nan, z)[:, usable]
     rules = list[Rule]()
-    # Columns that determine one with as many levels, which then determines them, too.
-    # One of the two rules is enough.
-    one_to_one = set[int]()
-    for determinant in sorted(n_levels, key=lambda c: (-n_levels[c], c)):
-        rows = np.flatnonzero(z[:, determinant] >= 0)
-        n_repeated = len(rows) - n_levels[determinant]
-        candidates = []
-        for c in n_levels:
-            could_depend = n_levels[c] <= n_levels[determinant] and c != determinant
-            log_chance = n_repeated * np.log(largest_share[c])
-            beyond_chance = log_chance < np.log(_MAX_CHANCE)
-            if could_depend and beyond_chance and c not in one_to_one:
-                candidates.append(c)
-        first_rows = rows[:_ROWS_COMPARED_FIRST]
-        candidates = _dependents(z, determinant, candidates, first_rows)
-        for dependent in _dependents(z, determinant, candidates, rows):
-            if n_levels[dependent] == n_levels[determinant]:
-                one_to_one.add(determinant)
-            names = f"{columns[determinant].name}, {columns[dependent].name}"
-            rules.append(
-                CombinationRule(
-                    f"combinations({names})", (determinant, dependent), implied=True
-                )
-            )
+    for dependency in find_dependencies(cells):
+        determinant = usable[dependency.determinant]
+        dependent = usable[dependency.dependent]
+        names = f"{columns[determinant].name}, {columns[dependent].name}"
+        rule = CombinationRule(
+            f"combinations({names})", (determinant, dependent), implied=True
+        )
+        rules.append(rule)
     return rules
-
-
-def _dependents(
-    z: np.ndarray, determinant: int, candidates: Sequence[int], rows: np.ndarray
-) -> list[int]:
-    """The candidates with one value for each value of the determinant, in these rows.
-
-    z (n, d) are positions, and `rows` indices of rows with a known determinant.
-    """
-    sorted_rows = rows[np.argsort(z[rows, determinant], kind="stable")]
-    same_group = np.diff(z[sorted_rows, determinant]) == 0
-    dependents = []
-    for c in candidates:
-        positions = z[sorted_rows, c]
-        positions = np.where(positions < 0, np.nan, positions)
-        differs = np.abs(np.diff(positions)) > 0  # not next to a missing cell
-        if not (same_group & differs).any():
-            dependents.append(c)
-    return dependents

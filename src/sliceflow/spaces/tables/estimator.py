@@ -6,11 +6,12 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
@@ -20,8 +21,7 @@ from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import (
     TableRows,
     format_names,
-    import_pandas,
-    read_frame,
+    read_dataframe,
 )
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
@@ -32,12 +32,16 @@ from sliceflow.spaces.tables.fit import (
 )
 from sliceflow.spaces.tables.given_texts import given_value
 from sliceflow.spaces.tables.imputing import fill
+from sliceflow.spaces.tables.positions import has_value, is_missing
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.validation import is_int, is_real, require
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # `score` draws at least this many rows, so that the noise of its draws is small even if
-# it compares them with few rows. A round number.
+# it compares them with few rows. More would take longer.
 MIN_ROWS_SCORED = 2_000
 
 # `columns_` is printed in lines of this many characters: in a terminal of 80, pandas
@@ -176,18 +180,21 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         self.feature_names_in_[:] = names
 
     @property
-    def columns_(self) -> Any:
+    def columns_(self) -> pd.DataFrame:
         """A DataFrame that says what each column was taken for."""
+        import pandas as pd
+
         table: Table = self._fitted_state().table
-        rows = [column.describe() for column in table.columns]
+        described = [column.describe() for column in table.columns]
         for rule in table.rules.rules:
             if rule.implied:
-                source, target = rule.columns
-                note = rows[target]["note"]
-                rows[target]["note"] = f"follows from {table.names[source]}, {note}"
-        frame = import_pandas().DataFrame(rows)
-        frame["note"] = _shortened_notes(frame)
-        return frame
+                determinant, dependent = rule.column_indices
+                note = described[dependent]["note"]
+                name = table.names[determinant]
+                described[dependent]["note"] = f"follows from {name}, {note}"
+        df = pd.DataFrame(described)
+        df["note"] = _shortened_notes(df)
+        return df
 
     @property
     def kinds_(self) -> dict[Any, str]:
@@ -201,7 +208,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         *,
         given: Mapping[Any, Any] | None = None,
         random_state: Any = None,
-    ) -> Any:
+    ) -> pd.DataFrame:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
         Parameters
@@ -235,11 +242,11 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
-        rows = fitted.features(X)
-        n_rows = rows.shape[1]
+        row_features = fitted.features(X)
+        n_rows = row_features.shape[1]
         n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
-        samples = fitted.features(fitted.draw(n_drawn, seed))
-        return -sliced_distance(Cloud(samples), Cloud(rows), Seed(0))
+        sample_features = fitted.features(fitted.draw(n_drawn, seed))
+        return -sliced_distance(Cloud(sample_features), Cloud(row_features), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.
@@ -252,7 +259,19 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         texts = [str(column.name) for column in table.columns]
         return given_value(table.columns[texts.index(name)], text)
 
-    def impute(self, X: Any, n: int = 1, *, random_state: Any = None) -> Any:
+    @overload
+    def impute(
+        self, X: Any, n: Literal[1] = 1, *, random_state: Any = None
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def impute(
+        self, X: Any, n: int, *, random_state: Any = None
+    ) -> pd.DataFrame | list[pd.DataFrame]: ...
+
+    def impute(
+        self, X: Any, n: int = 1, *, random_state: Any = None
+    ) -> pd.DataFrame | list[pd.DataFrame]:
         """The table with its missing cells filled; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
@@ -271,16 +290,16 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
-        frame = read_if_path(X)
-        z = table.positions_of(read_frame(frame))
-        filled, unfilled = fill(table, z, n, seed)
-        tables = []
-        for part in np.split(filled, n):
-            tables.append(_with_filled_cells(frame, table, z, part, seed))
-        _warn_of_empty_cells(table, tables, np.unique(unfilled % len(z)))
+        df = read_if_path(X)
+        z = table.positions_of(read_dataframe(df))
+        filled_z, unfilled = fill(table, z, n, seed)
+        filled_dfs = []
+        for part_z in np.split(filled_z, n):
+            filled_dfs.append(_with_filled_cells(df, table, z, part_z, seed))
+        _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(z)))
         if n == 1:
-            return tables[0]
-        return tables
+            return filled_dfs[0]
+        return filled_dfs
 
 
 def _checked_kinds(columns: Any) -> Mapping[str, str]:
@@ -312,18 +331,18 @@ def _checked_tree_settings(given: Any) -> TreeSettings | None:
     return settings
 
 
-def _shortened_notes(frame: Any) -> list[str]:
+def _shortened_notes(df: pd.DataFrame) -> list[str]:
     """The notes of `columns_`, as long as there is room beside the other columns."""
-    width = LINE_WIDTH - len(str(len(frame) - 1))  # of the index
+    width = LINE_WIDTH - len(str(len(df) - 1))  # of the index
     separator = 2  # spaces before each column
-    for name in frame.columns:
+    for name in df.columns:
         width -= separator
         if name != "note":
-            cells = [name, *frame[name].astype(str)]
+            cells = [name, *df[name].astype(str)]
             width -= max(len(cell) for cell in cells)
     width = max(MIN_NOTE_WIDTH, width)
     notes = []
-    for note in frame["note"]:
+    for note in df["note"]:
         if len(note) > width:
             note = f"{note[: width - 1]}…"
         notes.append(note)
@@ -331,25 +350,25 @@ def _shortened_notes(frame: Any) -> list[str]:
 
 
 def _with_filled_cells(
-    frame: Any, table: Table, z: np.ndarray, filled: np.ndarray, seed: Seed
-) -> Any:
+    df: pd.DataFrame, table: Table, z: Floats, filled_z: Floats, seed: Seed
+) -> pd.DataFrame:
     """A copy of a DataFrame, whose positions are z (m, d), with holes filled.
 
-    `filled` (m, d) are the positions of the filled rows.
+    `filled_z` (m, d) are the positions of the filled rows.
     """
-    new_frame = frame.copy()
-    names = frame.columns.tolist()
-    for c in np.flatnonzero((z < 0).any(axis=0)).tolist():
-        holes = np.flatnonzero((z[:, c] < 0) & (filled[:, c] >= 0))
-        new_cells = table.columns[c].decode(filled[holes, c], generator(seed))
+    filled_df = df.copy()
+    names = df.columns.tolist()
+    for c in np.flatnonzero(is_missing(z).any(axis=0)).tolist():
+        holes = np.flatnonzero(is_missing(z[:, c]) & has_value(filled_z[:, c]))
+        new_cells = table.columns[c].decode(filled_z[holes, c], generator(seed))
         place = names.index(table.names[c])
-        series = _with_new_cells(new_frame.iloc[:, place], holes, new_cells)
-        new_frame.isetitem(place, series)
-    return new_frame
+        series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
+        filled_df.isetitem(place, series.array)
+    return filled_df
 
 
-def _with_new_cells(series: Any, holes: np.ndarray, new_cells: Any) -> Any:
-    """A column of a DataFrame with new cells in some rows.
+def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.Series:
+    """A column of a DataFrame with new cells in the rows with these indices.
 
     A column without values takes their dtype, and new categories come last.
     """
@@ -372,18 +391,18 @@ def _with_new_cells(series: Any, holes: np.ndarray, new_cells: Any) -> Any:
 
 
 def _warn_of_empty_cells(
-    table: Table, frames: Sequence[Any], rows_left: np.ndarray
+    table: Table, filled_dfs: Sequence[pd.DataFrame], unfilled: Ints
 ) -> None:
-    """Warn if cells are still missing; in `rows_left` constraints allow no filling."""
+    """Warn if cells are still missing; constraints allow none in `unfilled` rows."""
     empty = []
     for name in table.names:
-        if any(frame[name].isna().any() for frame in frames):
+        if any(df[name].isna().any() for df in filled_dfs):
             empty.append(name)
     if not empty:
         return
     reason = "identifiers and columns without values cannot be filled"
-    if len(rows_left):
-        n_rows = len(frames[0])
-        reason = f"constraints cannot be kept in {len(rows_left)} of {n_rows} rows"
+    if len(unfilled):
+        n_rows = len(filled_dfs[0])
+        reason = f"constraints cannot be kept in {len(unfilled)} of {n_rows} rows"
     text = f"impute left cells of {format_names(empty)} empty: {reason}"
     warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute

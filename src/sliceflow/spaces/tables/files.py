@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.atomic import write_atomically
@@ -35,15 +35,16 @@ from sliceflow.number_formats import (
     Dialect,
     infer_number_format,
 )
-from sliceflow.spaces.tables.cells import import_pandas
+from sliceflow.spaces.tables.cells import require_pandas
 from sliceflow.spaces.tables.formats import infer_date_formats
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What pandas calls files that are not text, by their endings.
-_BINARY_FORMATS = {
+# The formats of files that are not text, by their endings.
+_BinaryFormat = Literal["parquet", "excel"]
+_BINARY_FORMATS: dict[str, _BinaryFormat] = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".xlsx": "excel",
@@ -59,7 +60,7 @@ _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 class TableFile(NamedTuple):
     """What a file holds."""
 
-    frame: pd.DataFrame
+    df: pd.DataFrame
     dialect: Dialect  # the usual one for files that are not text
     notes: list[DataWarning]  # which words were taken for missing cells
 
@@ -83,7 +84,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     file = read_file(path)
     for note in file.notes:
         warnings.warn(note, stacklevel=2)
-    return file.frame
+    return file.df
 
 
 def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> TableFile:
@@ -91,15 +92,18 @@ def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> Ta
 
     Cells that are one of the words `missing` are missing, beside the usual words.
     """
+    require_pandas()
+    import pandas as pd
+
     path = Path(path)
-    pd = import_pandas()
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     words = {*MISSING_WORDS, *(word.strip().lower() for word in missing)}
     binary_format = _binary_format(path)
-    if binary_format is not None:
-        frame = getattr(pd, f"read_{binary_format}")(path)
-        return _with_missing_words(frame, words)
+    if binary_format == "parquet":
+        return _with_missing_words(pd.read_parquet(path), words)
+    if binary_format == "excel":
+        return _with_missing_words(pd.read_excel(path), words)
     text, encoding = _read_text(path)
     separator = _find_separator(text)
     layout = _find_layout(path, text, separator)
@@ -128,14 +132,14 @@ def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> Ta
     return TableFile(pd.DataFrame(columns), dialect, notes)
 
 
-def _with_missing_words(frame: pd.DataFrame, words: Collection[str]) -> TableFile:
+def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
     """A table whose columns have types already, without words for missing cells.
 
     Columns of numbers with such words among them have the type of Python objects.
     """
     notes = list[DataWarning]()
-    for place, name in enumerate(frame.columns):
-        cells = frame.iloc[:, place]
+    for place, name in enumerate(df.columns):
+        cells = df.iloc[:, place]
         if cells.dtype != object:
             continue
         texts = cells.where(cells.map(lambda cell: isinstance(cell, str)))
@@ -149,8 +153,8 @@ def _with_missing_words(frame: pd.DataFrame, words: Collection[str]) -> TableFil
             # To types that have missing cells: whole numbers stay so.
             cells = cells.mask(is_missing).convert_dtypes()
         if is_missing.any():
-            frame.isetitem(place, cells.mask(is_missing).array)
-    return TableFile(frame, Dialect(), notes)
+            df.isetitem(place, cells.mask(is_missing).array)
+    return TableFile(df, Dialect(), notes)
 
 
 def _without_unknown(
@@ -181,7 +185,7 @@ def _add_note(notes: list[DataWarning], name: Any, unknown: pd.Series) -> None:
 
 
 def write_table(
-    frame: pd.DataFrame, path: str | os.PathLike[str], dialect: Dialect | None = None
+    df: pd.DataFrame, path: str | os.PathLike[str], dialect: Dialect | None = None
 ) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name.
 
@@ -199,25 +203,27 @@ def write_table(
         # done within `write`, because writers of Excel also use the disk, and
         # `write_atomically` adds the path to the error of a full one.
         content = io.BytesIO()
-        if binary_format is not None:
-            getattr(frame, f"to_{binary_format}")(content, index=False)
+        if binary_format == "parquet":
+            df.to_parquet(content, index=False)
+        elif binary_format == "excel":
+            df.to_excel(content, index=False)
         else:
-            content.write(as_csv(frame, dialect))
+            content.write(as_csv(df, dialect))
         file.write(content.getbuffer())
 
     write_atomically(path, write)
 
 
-def as_csv(frame: pd.DataFrame, dialect: Dialect) -> bytes:
+def as_csv(df: pd.DataFrame, dialect: Dialect) -> bytes:
     """A DataFrame as the bytes of a text file."""
-    text: str = frame.to_csv(
+    text: str = df.to_csv(
         index=False, sep=dialect.separator, lineterminator=dialect.line_end
     )
     return text.encode(dialect.encoding)
 
 
-def _binary_format(path: Path) -> str | None:
-    """What pandas calls a file with this ending; None for text."""
+def _binary_format(path: Path) -> _BinaryFormat | None:
+    """The format of a file with this ending; None for text."""
     ending = path.suffix.lower()
     if ending not in TABLE_ENDINGS:
         endings = ", ".join(TABLE_ENDINGS)
@@ -334,9 +340,10 @@ def _infer_type(texts: pd.Series) -> pd.Series:
     present = texts.dropna()
     if not len(present):
         return texts.astype("float64")
+    typed: pd.Series
     all_plain_numbers = present.str.fullmatch(PLAIN_NUMBER).all()
     if present.isin(["True", "False"]).all():
-        typed: pd.Series = present == "True"
+        typed = present == "True"
     elif not all_plain_numbers or present.str.match(_LEADING_ZERO).any():
         return texts
     elif present.str.fullmatch(r"[+-]?\d+").all():

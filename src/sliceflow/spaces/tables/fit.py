@@ -17,7 +17,7 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
-from sliceflow.spaces.tables.cells import TableRows, format_names, read_frame
+from sliceflow.spaces.tables.cells import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
 from sliceflow.spaces.tables.conditioning import condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
@@ -196,7 +196,7 @@ class FittedTable:
         if not missing and self.plan.n_neighbors:
             chain = tuple(self.fit_chain(missing=False))
         z = draw_rows(self.table, chain, n, seed=seed, fixed={}, missing=missing)
-        return self.table.frame(z, seed)
+        return self.table.to_dataframe(z, seed)
 
     def draw_given(
         self, n: int, seed: Seed, given: Mapping[Any, Any], missing: bool = True
@@ -222,11 +222,11 @@ class FittedTable:
             fixed=conditional.fixed,
             missing=missing,
         )
-        return conditional.table.frame(z, seed, conditional.values)
+        return conditional.table.to_dataframe(z, seed, conditional.values)
 
     def features(self, X: Any) -> Tensor:
         """Comparable coordinates (a, n) of the n rows of a DataFrame."""
-        z = self.table.positions_of(read_frame(X))
+        z = self.table.positions_of(read_dataframe(X))
         axes = []
         for c in self.table.order:
             axes.append(self.table.columns[c].features(z[:, c]).T)
@@ -249,7 +249,7 @@ class TableAdapter:
         if y is not None:
             fact = "a table has no y"
             raise DataError(fact, "pass it as a column of X, and given= to sample")
-        rows = read_frame(read_if_path(X))
+        rows = read_dataframe(read_if_path(X))
         if self.known_rows is None:
             return rows
         return rows.align_columns(self.known_rows)
@@ -329,7 +329,7 @@ class PlannedTable:
 
     def _column_names(self, step: ChainStep) -> list[str]:
         """The names of the columns that a step draws."""
-        return [str(self.fitted.table.names[c]) for c in step.drawn_columns]
+        return [str(self.fitted.table.names[c]) for c in step.drawn_indices]
 
     def _warning(self) -> DataWarning | None:
         """What to say of columns whose values mostly belong to one row; or nothing."""

@@ -15,20 +15,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import ValueType, import_pandas
+from sliceflow.spaces.tables.cells import ValueType
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# Values (n,) as numbers that count a unit: int64, or Python's integers if these are too
+# large for it; float64 if there is no unit.
+ScaledValues = NDArray[Any]
+# Times (n,) in UTC.
+Times = NDArray[np.datetime64]
+
 # Every integer below this is exact as a float.
 MAX_EXACT_FLOAT = 2**53
-# Floats that need more decimals than these are kept as floats. A round number: money
-# has two to four, and coordinates six.
+# Floats that need more decimals than these are kept as floats: money has two to four,
+# and coordinates six.
 _MAX_DECIMALS = 6
 
 # numpy's names of the units of time, by their length in seconds.
@@ -62,9 +70,10 @@ class DateFormat:
     digits: int = 6  # of fractions of a second
     offset: str = ""  # from UTC, such as "Z", if all texts have the same
 
-    def parse(self, texts: Sequence[str] | pd.Series) -> np.ndarray:
+    def parse(self, texts: Sequence[str] | pd.Series) -> Times:
         """Times (n,) in UTC as datetime64; NaT for what is not written this way."""
-        pd = import_pandas()
+        import pandas as pd
+
         stripped = pd.Series(texts, dtype="str").str.strip()
         date_format = self.format
         if date_format == _COMPACT_FORMAT:
@@ -78,7 +87,7 @@ class DateFormat:
             unit = "ns"
         return np.asarray(times.dt.tz_localize(None).to_numpy(f"datetime64[{unit}]"))
 
-    def write(self, times: np.ndarray) -> list[str]:
+    def write(self, times: Times) -> list[str]:
         """Times (n,) in UTC, as datetime64, as n texts."""
         moment = datetime.fromisoformat(f"2000-01-01T00:00:00{self.offset}")
         local = times + np.timedelta64(moment.utcoffset() or 0, "s")
@@ -146,11 +155,11 @@ def _day_first_options(text: str) -> tuple[bool, ...]:
 
 def _guess_format(text: str, day_first: bool) -> str | None:
     """The format that pandas guesses for a text."""
+    from pandas.tseries.api import guess_datetime_format
+
     with warnings.catch_warnings():  # pandas warns if the day cannot come first
         warnings.simplefilter("ignore")
-        guess: str | None = import_pandas().tseries.api.guess_datetime_format(
-            text, dayfirst=day_first
-        )
+        guess: str | None = guess_datetime_format(text, dayfirst=day_first)
     return guess
 
 
@@ -171,7 +180,7 @@ def _common_end(texts: list[str], date_format: str) -> tuple[int, str]:
 
 def to_scaled_values(
     values: pd.Series, value_type: ValueType, text_format: TextFormat | None
-) -> tuple[np.ndarray, Fraction | None]:
+) -> tuple[ScaledValues, Fraction | None]:
     """Values (n,) without missing ones as integers, and their unit in ones or seconds.
 
     If no unit suits all of them, they come back as floats, and the unit is None. A
@@ -195,7 +204,7 @@ def to_scaled_values(
     return _integers_of_floats(text_format.parse(values))
 
 
-def _integers_of_times(times: np.ndarray) -> tuple[np.ndarray, Fraction]:
+def _integers_of_times(times: Times) -> tuple[ScaledValues, Fraction]:
     """Times of datetime64 as integers of their unit since 1970."""
     if np.isnat(times).any():
         raise ValueError("it is no time")
@@ -203,14 +212,14 @@ def _integers_of_times(times: np.ndarray) -> tuple[np.ndarray, Fraction]:
     return times.astype(np.int64), _SECONDS_OF_UNIT[unit_name]
 
 
-def _as_narrow_integers(integers: list[int]) -> np.ndarray:
+def _as_narrow_integers(integers: list[int]) -> ScaledValues:
     """An array of int64, or of Python's integers if these are too large for it."""
     if min(integers) >= -(2**63) and max(integers) < 2**63:
         return np.array(integers, dtype=np.int64)
     return np.array(integers, dtype=object)
 
 
-def _integers_of_floats(numbers: np.ndarray) -> tuple[np.ndarray, Fraction | None]:
+def _integers_of_floats(numbers: Floats) -> tuple[ScaledValues, Fraction | None]:
     """Floats as integers of their last decimal, if few decimals suffice for all."""
     if np.isnan(numbers).any():
         raise ValueError("it is no number")

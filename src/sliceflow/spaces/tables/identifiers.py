@@ -14,6 +14,7 @@ from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
 
 import numpy as np
 
+from sliceflow.arrays import Ints
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables.cells import EncodedColumn
 
@@ -23,7 +24,8 @@ NEARLY_UNIQUE = "is nearly unique"
 # Texts that are longer on average are free text: neither identifiers nor categories.
 # By judgement: addresses and UUIDs are shorter, most sentences are longer.
 LONG_TEXT_LENGTH = 40
-# With fewer rows, different values in all of them may be chance. A round number.
+# With fewer rows, different values in all of them may be chance. With more, identifiers
+# of a small table would come out in samples.
 MIN_ROWS_TO_JUDGE = 20
 # A column is nearly unique if at least this share of its cells are different, and
 # personal if at least this share of its texts have a personal form. By judgement.
@@ -64,15 +66,15 @@ _NAME_COLUMN = re.compile(
 _LOWERCASE_HEX = hexdigits[:16]
 
 
-def why_identifier(column: EncodedColumn, distinct_rows: np.ndarray) -> str:
+def why_identifier(column: EncodedColumn, distinct_row_indices: Ints) -> str:
     """Why a column of texts or integers identifies persons or rows; empty if not.
 
-    `distinct_rows` are the indices of rows without repetitions of whole rows, because
-    a table that holds each row twice should get the same answer.
+    `distinct_row_indices` are of rows that repeat no earlier row as a whole, because a
+    table that holds each row twice should get the same answer.
     """
     if column.value_type not in ("str", "int") or column.categorical:
         return ""
-    codes = column.codes[distinct_rows]
+    codes = column.codes[distinct_row_indices]
     codes = codes[codes >= 0]
     distinct_codes = np.flatnonzero(np.bincount(codes))
     n_cells = len(codes)

@@ -20,18 +20,25 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.chain import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.constraints import Rules
+from sliceflow.spaces.tables.positions import (
+    UNDRAWN,
+    has_value,
+    is_impossible,
+    is_missing,
+    is_undrawn,
+)
 from sliceflow.spaces.tables.strategies import choose_strategy
-from sliceflow.spaces.tables.table import Table, generator, is_allowed_in
+from sliceflow.spaces.tables.table import Table, allowed_by_rules, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
 # The least and most trees of a column. Between these limits there is one for each
-# filled table that is asked for. Round numbers: a few show how uncertain trees are, and
-# many take time.
+# filled table that is asked for. A few show how uncertain trees are; many take time.
 MIN_TREES = 3
 MAX_TREES = 10
 
@@ -44,7 +51,7 @@ BAGGING_SHARE = 0.63
 TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 
 # The most training rows to learn from, and the most of their cells, which counts for
-# wide tables. Round numbers, to limit time and memory.
+# wide tables. More would take more time and memory.
 MAX_TRAINING_ROWS = 20_000
 MAX_TRAINING_CELLS = 2_000_000
 
@@ -56,8 +63,9 @@ MAX_DONORS = 5_000
 MAX_COLUMNS_COMPARED = 50
 
 # The penalty of the regression that corrects the first filling, relative to variances
-# of about 1, so that columns may determine each other; and its iterations of
-# expectation maximisation, if donors have holes themselves. Round numbers.
+# of about 1, so that columns may determine each other. A larger one would keep filled
+# cells of such columns near their donors. Its iterations of expectation maximisation,
+# if donors have holes themselves, are few: it is only a first guess.
 RIDGE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
@@ -66,14 +74,13 @@ N_SWEEPS = 2
 
 # The most rounds in which rows that break a constraint are filled again. In the first
 # of them, rows must also keep dependencies that were found in the table, though nobody
-# asked for them; not later, because known cells may break them. Round numbers.
-MAX_ROUNDS = 10
+# asked for them; not later, because known cells may break them. More rounds would take
+# longer in tables whose known cells break a constraint, where no filling can keep it.
+MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_IMPLIED_RULES = 2
 
 
-def fill(
-    table: Table, z: np.ndarray, n: int, seed: Seed
-) -> tuple[np.ndarray, np.ndarray]:
+def fill(table: Table, z: Floats, n: int, seed: Seed) -> tuple[Floats, Ints]:
     """Fill the missing cells of rows with positions z (m, d), n times.
 
     Returns positions (n·m, d), one filling below the other, and the indices of those of
@@ -82,50 +89,51 @@ def fill(
 
     Models are fitted during the first round of fillings, and serve all later rounds.
     """
-    training_rows = _sample_training_rows(table, seed)
+    training_z = _sample_training_rows(table, seed)
     models = _ImputationModels(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_rows),
-        training_rows=training_rows,
+        fillable=_fillable_columns(table, training_z),
+        training_z=training_z,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    rows = np.tile(_with_constants(table.columns, z), (n, 1))
+    filled_z = np.tile(_with_constants(table.columns, z), (n, 1))
     rules = table.rules
-    unfinished = np.flatnonzero(models.holes(rows).any(axis=1))
-    for attempt in range(MAX_ROUNDS):
+    unfinished = np.flatnonzero(models.holes(filled_z).any(axis=1))
+    for attempt in range(MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_IMPLIED_RULES:
             rules = _without_implied(rules)
+        to_fill = filled_z[unfinished]
         if attempt == 0:
-            filled, keeps_rules = models.fit_and_fill(rules, rows[unfinished], rng)
+            drawn, keeps_rules = models.fit_and_fill(rules, to_fill, rng)
         else:
-            filled, keeps_rules = models.fill(rules, rows[unfinished], rng)
-        rows[unfinished[keeps_rules]] = filled[keeps_rules]
+            drawn, keeps_rules = models.fill(rules, to_fill, rng)
+        filled_z[unfinished[keeps_rules]] = drawn[keeps_rules]
         unfinished = unfinished[~keeps_rules]
-    return rows, unfinished
+    return filled_z, unfinished
 
 
-def _sample_training_rows(table: Table, seed: Seed) -> np.ndarray:
+def _sample_training_rows(table: Table, seed: Seed) -> Floats:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     order = generator(seed.child("some")).permutation(len(table.z))
     return table.z[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_rows: np.ndarray) -> list[int]:
-    """Columns that can be filled: some cells are known, and it is no identifier."""
+def _fillable_columns(table: Table, training_z: Floats) -> list[int]:
+    """Indices of columns that can be filled: no identifiers, and some cell is known."""
     fillable = []
     for c in table.order:
         is_identifier = table.columns[c].kind == "identifier"
-        if not is_identifier and (training_rows[:, c] >= 0).any():
+        if not is_identifier and has_value(training_z[:, c]).any():
             fillable.append(c)
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], z: np.ndarray) -> np.ndarray:
+def _with_constants(columns: Sequence[Column], z: Floats) -> Floats:
     """Positions z (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
@@ -148,151 +156,158 @@ class _ImputationModels:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    fillable: Sequence[int]  # the columns that models see, and draw
-    training_rows: np.ndarray  # (r, d), positions, with holes
+    fillable: Sequence[int]  # indices of the columns that models see, and draw
+    training_z: Floats  # (r, d), positions, with holes
     n_copies: int
     seed: Seed
     by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)
 
-    def holes(self, rows: np.ndarray) -> np.ndarray:
+    def holes(self, z: Floats) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return np.asarray((rows < 0) & is_fillable)
+        return is_missing(z) & is_fillable
 
     def fit_and_fill(
-        self, rules: Rules, rows: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Fit the models, and fill rows with positions (m, d) in the same sweeps.
+        self, rules: Rules, z: Floats, rng: np.random.Generator
+    ) -> tuple[Floats, Mask]:
+        """Fit the models, and fill rows with positions z (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
         rows as these are filled by then. The copies are swept together with the rows.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        copies = np.tile(self.training_rows, (self.n_copies, 1))
+        copies = np.tile(self.training_z, (self.n_copies, 1))
         with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
         n_swept_copies = len(with_holes)
-        cells = np.concatenate((copies[with_holes], rows))
-        holes = self.holes(cells)
-        hole_columns = [c for c in self.fillable if holes[:, c].any()]
-        self._fill_initially(cells, rng)
+        swept_z = np.concatenate((copies[with_holes], z))
+        holes = self.holes(swept_z)
+        indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
+        self._fill_initially(swept_z, rng)
         for sweep in range(N_SWEEPS):
             # Copies without holes never change, so models of the first sweep stay.
             needs_fit = sweep == 0 or n_swept_copies > 0
-            for column in hole_columns:
+            for c in indices_with_holes:
                 if needs_fit:
-                    copies[with_holes] = cells[:n_swept_copies]
-                    self._fit(column, copies, self.seed.child("column", column, sweep))
-                _redraw(rules, self.by_column[column], cells, holes, rng)
-            cells, keeps_rules = _apply_rules(rules, cells, holes)
-        return cells[n_swept_copies:], keeps_rules[n_swept_copies:]
+                    copies[with_holes] = swept_z[:n_swept_copies]
+                    self._fit(c, copies, self.seed.child("column", c, sweep))
+                _redraw(rules, self.by_column[c], swept_z, holes, rng)
+            swept_z, keeps_rules = _apply_rules(rules, swept_z, holes)
+        return swept_z[n_swept_copies:], keeps_rules[n_swept_copies:]
 
     def fill(
-        self, rules: Rules, rows: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Fill rows with positions (m, d) by the models that are fitted.
+        self, rules: Rules, z: Floats, rng: np.random.Generator
+    ) -> tuple[Floats, Mask]:
+        """Fill rows with positions z (m, d) by the models that are fitted.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        cells = rows.copy()
-        holes = self.holes(cells)
-        self._fill_initially(cells, rng)
+        swept_z = z.copy()
+        holes = self.holes(swept_z)
+        self._fill_initially(swept_z, rng)
         for _ in range(N_SWEEPS):
             for models in self.by_column.values():
-                _redraw(rules, models, cells, holes, rng)
-            cells, keeps_rules = _apply_rules(rules, cells, holes)
-        return cells, keeps_rules
+                _redraw(rules, models, swept_z, holes, rng)
+            swept_z, keeps_rules = _apply_rules(rules, swept_z, holes)
+        return swept_z, keeps_rules
 
-    def _fill_initially(self, cells: np.ndarray, rng: np.random.Generator) -> None:
-        """Fill the holes of rows (m, d), in place, from some of the training rows."""
-        donors = self.training_rows[:MAX_DONORS]
-        _initial_fill(self.columns, donors, cells, self.fillable, rng)
+    def _fill_initially(self, z: Floats, rng: np.random.Generator) -> None:
+        """Fill the holes of rows z (m, d), in place, from some of the training rows."""
+        donor_z = self.training_z[:MAX_DONORS]
+        _initial_fill(self.columns, donor_z, z, self.fillable, rng)
 
-    def _fit(self, column: int, copies: np.ndarray, seed: Seed) -> None:
+    def _fit(self, column_index: int, copies: Floats, seed: Seed) -> None:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
         Rows whose cell of the column was a hole are left out.
         """
-        others = [c for c in self.fillable if c != column]
+        others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
-        is_known = self.training_rows[:, column] >= 0
-        copies = copies.reshape(self.n_copies, *self.training_rows.shape)[:, is_known]
+        is_known = has_value(self.training_z[:, column_index])
+        copies = copies.reshape(self.n_copies, *self.training_z.shape)[:, is_known]
         strategy = choose_strategy(
-            self.columns, copies[0], column, predictors, seed=seed.child("way")
+            self.columns, copies[0], column_index, predictors, seed=seed.child("way")
         )
         models = []
-        for t, rows in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(rows))
-            bag = rows[order[: round(BAGGING_SHARE * len(rows))]]
+        for t, copy_z in enumerate(copies):
+            order = generator(seed.child("rows", t)).permutation(len(copy_z))
+            bag_z = copy_z[order[: round(BAGGING_SHARE * len(copy_z))]]
             model = fit_column_model(
                 self.columns,
-                bag,
-                column,
+                bag_z,
+                column_index,
                 predictors,
                 seed=seed.child("grow", t),
                 settings=TREE_SETTINGS,
                 strategy=strategy,
             )
             models.append(model)
-        self.by_column[column] = models
+        self.by_column[column_index] = models
 
 
 def _redraw(
     rules: Rules,
     models: Sequence[ColumnModel],
-    cells: np.ndarray,
-    holes: np.ndarray,
+    z: Floats,
+    holes: Mask,
     rng: np.random.Generator,
 ) -> None:
-    """Draw the holes (m, d) of one column of `cells` again, in place.
+    """Draw the `holes` (m, d) of one column again, in z (m, d), in place.
 
     Each is drawn by a random one of the column's models, given all other cells of the
-    row. It stays where constraints allow no draw.
+    row. It stays as it was where the rules allow no draw.
     """
-    column = models[0].column
-    rows_with_hole = rng.permutation(np.flatnonzero(holes[:, column]))
+    c = models[0].column_index
+    rows_with_hole = rng.permutation(np.flatnonzero(holes[:, c]))
     parts = np.array_split(rows_with_hole, len(models))
-    for model, rows in zip(models, parts, strict=True):
-        given = cells[rows]
-        # Rules ignore NaN: cells that are still missing, and those of this column.
-        known = np.where(holes[rows] & (given < 0), np.nan, given)
-        known[:, column] = np.nan
-        is_allowed = is_allowed_in(rules, known, missing=False)
-        drawn = model.draw(given, rng, is_allowed)[:, 0]
-        cells[rows, column] = np.where(np.isnan(drawn), given[:, column], drawn)
+    for model, row_indices in zip(models, parts, strict=True):
+        before = z[row_indices]
+        known_z = _without_empty_holes(before, holes[row_indices])
+        known_z[:, c] = UNDRAWN
+        is_allowed = allowed_by_rules(rules, known_z, missing=False)
+        drawn = model.draw(before, rng, is_allowed)[:, 0]
+        z[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
 
-def _apply_rules(
-    rules: Rules, cells: np.ndarray, holes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the holes that are sums of other cells.
+def _apply_rules(rules: Rules, z: Floats, holes: Mask) -> tuple[Floats, Mask]:
+    """Compute the `holes` (m, d) that are sums of other cells of z (m, d).
 
-    Returns the cells (m, d), and which rows (m,) are filled and keep all rules.
+    Returns the positions (m, d), and which rows (m,) are filled and keep all rules.
+    Holes that cannot be computed stay as they were.
     """
-    completed = np.where(holes & (cells < 0), np.nan, cells)
+    completed = _without_empty_holes(z, holes)
     keeps_rules = rules.complete(completed, holes)
-    return np.where(np.isfinite(completed), completed, cells), keeps_rules
+    stays = is_undrawn(completed) | is_impossible(completed)
+    return np.where(stays, z, completed), keeps_rules
+
+
+def _without_empty_holes(z: Floats, holes: Mask) -> Floats:
+    """Positions z (m, d) with `UNDRAWN` for holes that are still missing.
+
+    Rules wait for a cell that is not drawn yet, but take a missing one as it is.
+    """
+    return np.where(holes & is_missing(z), UNDRAWN, z)
 
 
 def _initial_fill(
     columns: Sequence[Column],
-    donors: np.ndarray,
-    cells: np.ndarray,
+    donor_z: Floats,
+    z: Floats,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
-    """Fill the missing cells of rows (m, d) from near rows, in place, as a first guess.
+    """Fill the missing cells of z (m, d) from near rows, in place, as a first guess.
 
     A category is that of the first of the nearest donors, in random order, that has
     one. A number is that of the first donor plus what a regression on the known cells
     expects of the difference between the two rows.
     """
-    donor_points = _points(columns, donors, fillable)
+    donor_points = _points(columns, donor_z, fillable)
     # Equal rows, of which there are many copies, are looked up once.
-    distinct, index = np.unique(cells, axis=0, return_inverse=True)
+    distinct_z, index = np.unique(z, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, distinct, fillable)
-    k = min(N_NEAREST, len(donors))
+    points = _points(columns, distinct_z, fillable)
+    k = min(N_NEAREST, len(donor_z))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
     nearest = rng.permuted(nearest, axis=1)
@@ -300,21 +315,20 @@ def _initial_fill(
 
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
-        is_missing = cells[:, c] < 0
-        levels = np.arange(columns[c].n_levels)
-        level_axes = columns[c].features(levels)
+        to_fill = is_missing(z[:, c])
+        level_positions = np.arange(columns[c].n_levels, dtype=np.float64)
+        level_axes = columns[c].features(level_positions)
         # Columns beyond MAX_COLUMNS_COMPARED have no axis.
         if columns[c].is_number and axis < expected.shape[1]:
-            scores = expected[is_missing, axis]
-            cells[is_missing, c] = np.rint(np.interp(scores, level_axes[:, 0], levels))
+            scores = expected[to_fill, axis]
+            between = np.interp(scores, level_axes[:, 0], level_positions)
+            z[to_fill, c] = np.rint(between)
         else:
-            cells[is_missing, c] = _first_known(donors[nearest[is_missing], c])
+            z[to_fill, c] = _first_known(donor_z[nearest[to_fill], c])
         axis += level_axes.shape[1]
 
 
-def _expected_points(
-    donor_points: np.ndarray, donor: np.ndarray, points: np.ndarray
-) -> np.ndarray:
+def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Floats:
     """Points (m, a) whose missing coordinates (NaN) follow from one donor (m,) each.
 
     They are those of the donor plus the conditional mean of the difference between the
@@ -326,24 +340,22 @@ def _expected_points(
     return np.asarray(of_donor + differences)
 
 
-def _first_known(positions: np.ndarray) -> np.ndarray:
-    """The first position in each row of (m, k) that is not missing; −1 if all are."""
-    first = np.argmax(positions >= 0, axis=1)
+def _first_known(positions: Floats) -> Floats:
+    """The first position in each row of (m, k) that is not missing, unless all are."""
+    first = np.argmax(has_value(positions), axis=1)
     return np.asarray(positions[np.arange(len(positions)), first])
 
 
-def _points(
-    columns: Sequence[Column], z: np.ndarray, fillable: Sequence[int]
-) -> np.ndarray:
-    """Comparable coordinates (m, a) of the first columns; missing cells are NaN."""
+def _points(columns: Sequence[Column], z: Floats, fillable: Sequence[int]) -> Floats:
+    """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_COMPARED]:
-        is_missing = z[:, [c]] < 0
-        axes.append(np.where(is_missing, np.nan, columns[c].features(z[:, c])))
+        features = columns[c].features(z[:, c])
+        axes.append(np.where(is_missing(z[:, [c]]), np.nan, features))
     return np.hstack(axes)
 
 
-def _fit_gaussian(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
     """Fit a Gaussian to points (m, a) with missing coordinates (NaN).
 
     Returns the points with these replaced by their expectations, and the precision
@@ -351,26 +363,25 @@ def _fit_gaussian(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Gaussian, and the Gaussian given these and the covariance around them.
     """
     n_axes = points.shape[1]
-    is_missing = np.isnan(points)
-    n_known = np.maximum(1, (~is_missing).sum(0))
+    is_unknown = np.isnan(points)
+    n_known = np.maximum(1, (~is_unknown).sum(0))
     mean = np.nansum(points, axis=0) / n_known
-    completed = np.where(is_missing, mean, points)
+    completed = np.where(is_unknown, mean, points)
     residual_covariance = np.zeros((n_axes, n_axes))
     n_iterations = 1
-    if is_missing.any():
+    if is_unknown.any():
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
-        precision = np.linalg.inv(covariance + RIDGE_PENALTY * np.eye(n_axes))
+        covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)
+        precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         mean = completed.mean(0)
         completed, residual_covariance = _conditional_means(points - mean, precision)
         completed += mean
     return completed, precision
 
 
-def _conditional_means(
-    points: np.ndarray, precision: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Floats]:
     """Points (m, a) of a Gaussian around 0, with NaN replaced by conditional means.
 
     With the precision matrix P and missing coordinates M, known ones K, that is

@@ -23,21 +23,25 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.chain import IsAllowed, allow_all
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.positions import has_value, is_missing
 
-# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4). A round
-# number.
+# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4). With a
+# larger one, draws are nearer to rows; with a smaller one, they blur what is finer than
+# a neighbourhood.
 ROW_WEIGHT = 4
 
 # Added to the variances, of which normal scores have about 1, so that the covariance
-# can be inverted even if columns determine each other. A round number.
+# can be inverted even if columns determine each other. A larger one would make columns
+# look less explained than they are.
 RIDGE_PENALTY = 0.01
 
 # Every column counts for distances as if the others explained at least this share of
-# it, so that none is ignored. A round number.
+# it, so that none is ignored. With 1, all columns would count alike.
 MIN_EXPLAINED = 0.25
 
 # Cells of neighbours that are drawn from at a time: 8 MiB of float64. It limits memory.
@@ -52,8 +56,8 @@ class NeighbourModel:
     """The first step of a chain: it draws several columns together."""
 
     columns: Sequence[Column]  # all columns of the table
-    drawn_columns: list[int]  # the indices of those that are drawn
-    z: np.ndarray  # (n, p), their positions
+    drawn_indices: list[int]  # the indices of those that are drawn
+    drawn_z: Floats  # (n, p), their positions
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
@@ -64,19 +68,19 @@ class NeighbourModel:
     def fit(
         cls,
         columns: Sequence[Column],
-        z: np.ndarray,
-        drawn_columns: list[int],
+        z: Floats,
+        drawn_indices: list[int],
         k: int,
     ) -> NeighbourModel:
         """Find the k rows nearest to each row of z (n, d), by the drawn columns."""
-        axes = [columns[c].features(z[:, c]) for c in drawn_columns]
+        axes = [columns[c].features(z[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbours = query_index(build_index(points), points, min(k, len(z)))[1]
 
         smooth_axes = []
-        for c, axis in zip(drawn_columns, axes, strict=True):
+        for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_smooth:
-                smooth_axes.append(np.where(z[:, [c]] < 0, np.nan, axis))
+                smooth_axes.append(np.where(is_missing(z[:, [c]]), np.nan, axis))
         scores = torch.from_numpy(np.hstack(smooth_axes))
         # A missing number counts as the mean of the neighbours.
         neighbour_means = scores[neighbours].nanmean(1)
@@ -87,8 +91,8 @@ class NeighbourModel:
         unexplained = float(within.sum() / (overall.sum() + MIN_VARIANCE))
         return cls(
             columns,
-            list(drawn_columns),
-            z[:, drawn_columns],
+            list(drawn_indices),
+            z[:, drawn_indices],
             scores,
             neighbours,
             unexplained,
@@ -96,10 +100,10 @@ class NeighbourModel:
 
     def draw(
         self,
-        z: np.ndarray,
+        z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
-    ) -> np.ndarray:
+    ) -> Floats:
         """Positions (m, p) of the drawn columns, for the m rows of z (m, d).
 
         As `ChainStep.draw`; but it is the first step, so nothing is read from z, and
@@ -108,29 +112,31 @@ class NeighbourModel:
         the table has, and those that were not asked for are left out.
         """
         n_draws = len(z)
-        n_rows = len(self.z)
+        n_rows = len(self.drawn_z)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)
-        rows = np.concatenate([rng.permutation(n_rows) for _ in range(n_rounds)])[:m]
-        positions = self.z[rows]
-        scores = self._draw_scores(rows, rng)
+        orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
+        row_indices = np.concatenate(orders)[:m]
+        new_z = self.drawn_z[row_indices]
+        scores = self._draw_scores(row_indices, rng)
         score_index = 0
-        for i, c in enumerate(self.drawn_columns):
+        for i, c in enumerate(self.drawn_indices):
             if self.columns[c].is_smooth:
-                positions[:, i] = self._move_to_distribution(
-                    i, positions[:, i], scores[:, score_index], rng
+                new_z[:, i] = self._move_to_distribution(
+                    i, new_z[:, i], scores[:, score_index], rng
                 )
                 score_index += 1
-        return np.asarray(positions[:n_draws])
+        return new_z[:n_draws]
 
-    def _draw_scores(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
         k = self.neighbours.shape[1]
-        n_blocks = 1 + len(rows) * k * self.scores.shape[1] // MAX_CELLS_PER_BLOCK
+        n_scores = self.scores.shape[1]
+        n_blocks = 1 + len(row_indices) * k * n_scores // MAX_CELLS_PER_BLOCK
         row_share = math.sqrt(ROW_WEIGHT / (k + ROW_WEIGHT))  # √(1 − h²)
         h = math.sqrt(k / (k + ROW_WEIGHT))
         drawn = []
-        for block in np.array_split(rows, n_blocks):
+        for block in np.array_split(row_indices, n_blocks):
             around = self.scores[self.neighbours[block]]
             w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
             mean = around.mean(1)
@@ -142,30 +148,30 @@ class NeighbourModel:
     def _move_to_distribution(
         self,
         i: int,
-        positions: np.ndarray,
-        scores: np.ndarray,
+        positions: Floats,
+        scores: Floats,
         rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Positions (m,) with the ranks of `scores` and the distribution of column i.
+    ) -> Floats:
+        """Positions (m,) with the ranks of `scores`, distributed as drawn column i.
 
         Cells that are missing in `positions` stay so.
         """
         moved = positions.copy()
-        is_known = positions >= 0
-        own_positions = self.z[:, i]
-        known_sorted = np.sort(own_positions[own_positions >= 0])
+        is_known = has_value(positions)
+        own_positions = self.drawn_z[:, i]
+        known_sorted = np.sort(own_positions[has_value(own_positions)])
         ranks = rankdata(scores[is_known], method="ordinal")
         u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
-        column = self.columns[self.drawn_columns[i]]
+        column = self.columns[self.drawn_indices[i]]
         moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
         return moved
 
 
-def _weighted_by_explained(points: np.ndarray) -> np.ndarray:
+def _weighted_by_explained(points: Floats) -> Floats:
     """Points (n, a), each axis scaled by √R², with R² as the others explain it."""
     n_axes = points.shape[1]
     covariance = np.atleast_2d(np.cov(points.T, ddof=0))
     covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)
     precision = np.linalg.inv(covariance)
     explained = 1 - 1 / (np.diag(covariance) * np.diag(precision))
-    return np.asarray(points * np.sqrt(np.clip(explained, MIN_EXPLAINED, 1)))
+    return points * np.sqrt(np.clip(explained, MIN_EXPLAINED, 1))

@@ -1,9 +1,9 @@
 """Ridge regressions that predict a number of a row from the other columns of the row.
 
-Numbers are taken on one of three scales: as normal scores, as they are, or as
-logarithms. If there are few numbers, their products are regressors, too. So a
-regression of the numbers themselves finds sums and products of columns, and one of
-logarithms finds ratios.
+Numbers are taken on one of three scales: their normal scores, their grid values, or the
+logarithms of these. If there are few numbers, their products are regressors, too. So a
+regression of grid values finds sums and products of columns, and one of logarithms
+finds ratios.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Literal
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
 
-Scale = Literal["scores", "numbers", "logs"]
+Scale = Literal["score", "grid_value", "log"]
 
 # The penalty of squared coefficients, relative to the variance of a regressor. A total
-# must stay the sum of its parts, so regressions of numbers and of logarithms have only
-# the penalty that rounding errors need. Predicted scores need not be exact: they are
-# one more feature of a tree.
-RIDGE_PENALTY: dict[Scale, float] = {"scores": 1e-3, "numbers": 1e-6, "logs": 1e-6}
+# must stay the sum of its parts, so regressions of grid values and of logarithms have
+# only the penalty that rounding errors need. Predicted scores need not be exact: they
+# are one more feature of a tree.
+RIDGE_PENALTY: dict[Scale, float] = {"score": 1e-3, "grid_value": 1e-6, "log": 1e-6}
 
 # With more numeric columns, their products are left out, to limit the regressors: of
 # 12 columns there are 78 products.
@@ -49,15 +50,15 @@ MAX_LOGARITHM = 700.0
 
 @dataclass(frozen=True, eq=False)
 class RidgeRegression:
-    """A ridge regression of one number on other columns."""
+    """A ridge regression of one numeric column on other columns."""
 
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
-    predictors: np.ndarray  # (p,), indices of the columns that it sees
-    means: np.ndarray  # of the numbers among these, to standardise them
-    deviations: np.ndarray  # the standard deviations of the same numbers
-    regressor_means: np.ndarray  # (q,)
-    coefficients: np.ndarray  # (q,)
+    predictors: Ints  # (p,), indices of the columns that it sees
+    means: Floats  # of the numeric columns among these, to standardise them
+    deviations: Floats  # the standard deviations of the same columns
+    regressor_means: Floats  # (q,)
+    coefficients: Floats  # (q,)
     intercept: float  # the mean of what is predicted
 
     @classmethod
@@ -65,30 +66,32 @@ class RidgeRegression:
         cls,
         scale: Scale,
         columns: Sequence[Column],
-        z: np.ndarray,
-        target: int,
-        predictors: np.ndarray,
+        z: Floats,
+        target_index: int,
+        predictors: Ints,
     ) -> RidgeRegression | None:
-        """Regress the column `target` on `predictors`, for rows of positions z (n, d).
+        """Regress a column on `predictors`, for rows of positions z (n, d).
 
         The target has no missing cells. None if there are too few rows.
         """
-        numbers = numbers_on_scale(scale, columns, z, predictors)
+        values = values_on_scale(scale, columns, z, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
-            means = np.nan_to_num(np.nanmean(numbers, axis=0))
-            deviations = np.nan_to_num(np.nanstd(numbers, axis=0))
+            means = np.nan_to_num(np.nanmean(values, axis=0))
+            deviations = np.nan_to_num(np.nanstd(values, axis=0))
         deviations[deviations <= 0] = 1
-        standardised = (numbers - means) / deviations
-        x = _regressors(scale, columns, z, predictors, standardised)
-        n_rows, n_regressors = x.shape
-        if scale != "scores" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
+        standardised = (values - means) / deviations
+        regressors = _regressors(scale, columns, z, predictors, standardised)
+        n_rows, n_regressors = regressors.shape
+        if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
-        y = numbers_on_scale(scale, columns, z, [target])[:, 0]
-        regressor_means = x.mean(axis=0)
-        x = x - regressor_means
-        intercept = float(y.mean())
-        penalty = RIDGE_PENALTY[scale] * n_rows * np.eye(n_regressors)
-        coefficients = np.linalg.solve(x.T @ x + penalty, x.T @ (y - intercept))
+        target = values_on_scale(scale, columns, z, [target_index])[:, 0]
+        regressor_means = regressors.mean(axis=0)
+        intercept = float(target.mean())
+        coefficients = _solve_ridge(
+            regressors - regressor_means,
+            target - intercept,
+            penalty=RIDGE_PENALTY[scale] * n_rows,
+        )
         return cls(
             scale,
             columns,
@@ -100,96 +103,106 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, z: np.ndarray) -> np.ndarray:
+    def predict(self, z: Floats) -> Floats:
         """Predictions (m,), on the scale of the regression, for positions z (m, d)."""
         n_blocks = len(z) // ROWS_PER_BLOCK + 1
         predictions = []
         for block in np.array_split(z, n_blocks):
-            numbers = numbers_on_scale(self.scale, self.columns, block, self.predictors)
-            standardised = (numbers - self.means) / self.deviations
-            x = _regressors(
+            values = values_on_scale(self.scale, self.columns, block, self.predictors)
+            standardised = (values - self.means) / self.deviations
+            regressors = _regressors(
                 self.scale, self.columns, block, self.predictors, standardised
             )
-            predictions.append((x - self.regressor_means) @ self.coefficients)
+            predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_positions(self, column: Column, values: np.ndarray) -> np.ndarray:
+    def to_positions(self, column: Column, values: Floats) -> Floats:
         """The positions of values (m,) that are on the scale of the regression.
 
         What is outside the range of the column becomes its lowest or highest value.
         """
-        numbers = values
-        if self.scale == "logs":
-            numbers = np.exp(np.minimum(values, MAX_LOGARITHM)) - _log_offset(column)
-        inside = np.clip(numbers, column.level_numbers[0], column.level_numbers[-1])
+        grid_values = values
+        if self.scale == "log":
+            exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
+            grid_values = exponentials - _log_offset(column)
+        lowest = column.level_grid_values[0]
+        highest = column.level_grid_values[-1]
+        inside = np.clip(grid_values, lowest, highest)
         return column.grid.grid_values_to_positions(column.grid.round(inside))
 
-    def is_exact(self, z: np.ndarray, target: int) -> bool:
+    def is_exact(self, z: Floats, target_index: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""
-        column = self.columns[target]
-        predicted = column.numbers(self.to_positions(column, self.predict(z)))
-        errors = predicted - column.numbers(z[:, target])
-        return bool(
-            np.median(np.abs(errors)) <= EXACT_ERROR * column.level_numbers.std()
-        )
+        column = self.columns[target_index]
+        predicted = column.grid_values_at(self.to_positions(column, self.predict(z)))
+        errors = np.abs(predicted - column.grid_values_at(z[:, target_index]))
+        return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
-def numbers_on_scale(
-    scale: Scale, columns: Sequence[Column], z: np.ndarray, indices: Iterable[int]
-) -> np.ndarray:
-    """The cells (m, p) of the numeric columns among `indices`; missing ones are NaN.
+def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
+    """(xᵀx + penalty·I)⁻¹ xᵀy: coefficients (q,) for centred x (n, q) and y (n,)."""
+    gram = x.T @ x + penalty * np.eye(x.shape[1])
+    return np.asarray(np.linalg.solve(gram, x.T @ y), dtype=np.float64)
+
+
+def values_on_scale(
+    scale: Scale, columns: Sequence[Column], z: Floats, column_indices: Iterable[int]
+) -> Floats:
+    """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
 
     Of normal scores, missing cells have a score like a lowest value.
     """
     values = []
-    for index in indices:
-        column = columns[index]
+    for c in column_indices:
+        column = columns[c]
         if not column.is_number:
             continue
-        positions = z[:, index]
-        if scale == "scores":
+        positions = z[:, c]
+        if scale == "score":
             values.append(column.features(positions)[:, 0])
-        elif scale == "logs":
-            values.append(np.log(column.numbers(positions) + _log_offset(column)))
+        elif scale == "log":
+            grid_values = column.grid_values_at(positions)
+            values.append(np.log(grid_values + _log_offset(column)))
         else:
-            values.append(column.numbers(positions))
+            values.append(column.grid_values_at(positions))
     if not values:
         return np.empty((len(z), 0))
     return np.column_stack(values)
 
 
 def _log_offset(column: Column) -> float:
-    """What is added to the numbers of a column before logarithms are taken.
+    """What is added to the grid values of a column before logarithms are taken.
 
-    Numbers count steps from the lowest value. If the values themselves are positive,
-    the offset gives these back. Else the lowest number becomes 1.
+    Grid values count steps from the lowest value. If the values themselves are
+    positive, the offset gives these back. Else the lowest grid value becomes 1.
     """
+    lowest = float(column.level_grid_values[0])
     zero = column.grid.origin / column.grid.step
-    if column.level_numbers[0] + zero > 0:
+    if lowest + zero > 0:
         return zero
-    return 1.0 - float(column.level_numbers[0])
+    return 1.0 - lowest
 
 
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    z: np.ndarray,
-    predictors: np.ndarray,
-    standardised: np.ndarray,
-) -> np.ndarray:
+    z: Floats,
+    predictors: Ints,
+    standardised: Floats,
+) -> Floats:
     """The regressors (m, q) of rows with positions z (m, d).
 
-    These are the standardised numbers, with the mean for a missing one, the axes of
+    These are the `standardised` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
     """
-    x = np.clip(
+    numbers = np.clip(
         np.nan_to_num(standardised), -MAX_STANDARD_DEVIATIONS, MAX_STANDARD_DEVIATIONS
     )
-    parts = [x]
-    for index in predictors:
-        if not columns[index].is_number:
-            parts.append(columns[index].features(z[:, index]))
-    if scale != "scores" and x.shape[1] <= MAX_COLUMNS_WITH_PRODUCTS:
-        first, second = np.triu_indices(x.shape[1])
-        parts.append(x[:, first] * x[:, second])
+    parts = [numbers]
+    for c in predictors:
+        if not columns[c].is_number:
+            parts.append(columns[c].features(z[:, c]))
+    n_numbers = numbers.shape[1]
+    if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
+        first, second = np.triu_indices(n_numbers)
+        parts.append(numbers[:, first] * numbers[:, second])
     return np.hstack(parts)

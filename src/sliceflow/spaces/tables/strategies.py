@@ -1,4 +1,4 @@
-"""Which strategy draws each column: leaves, a ridge regression, or trees per level.
+"""Which strategy draws each column: a tree, a ridge regression, or trees per level.
 
 The training rows choose, by cross-validation.
 """
@@ -13,16 +13,18 @@ import numpy as np
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
+from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import (
     MIN_LEVELS_FOR_RIDGE,
-    RIDGE_STRATEGIES,
+    SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
     find_predictors,
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
@@ -32,8 +34,8 @@ from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 MAX_ROWS_PER_TRIAL = 4_000
 
 # A regression is a candidate if the ranks of its predictions, from 0 to 1, are wrong by
-# at most this on average. A round number: regressions are for columns that follow from
-# others.
+# at most this on average: they are for columns that follow closely from others. With a
+# larger limit, more columns are tried, which takes time.
 MAX_RANK_ERROR = 0.05
 
 # To draw new rows, the error of a regression must be below this share of the error of
@@ -45,12 +47,14 @@ RIDGE_MARGIN = 0.8
 # A label has trees of its own for each level if a tree of the numbers predicts it with
 # at least this area under the ROC curve, and each level has this many rows. It does on
 # the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
-# With fewer rows, trees of one level would have few leaves. Both are round numbers.
+# With fewer rows, trees of one level would have few leaves. With a lower AUC, the label
+# would tell trees little, and they would lose half of their rows.
 MIN_LABEL_AUC = 0.8
 MIN_ROWS_PER_LEVEL = 500
 
 # About how many rows the tree is fitted to that predicts the label, and the least rows
-# of its leaves. Round numbers, to be quick.
+# of its leaves. More rows and smaller leaves would take longer, and the AUC only has to
+# be above or below a limit.
 N_ROWS_FOR_LABEL = 10_000
 MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
@@ -61,14 +65,14 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     seed = Seed(0).child("ways")
     label = _find_label(table)
     strategies = list[Strategy]()
-    for k, column in enumerate(table.order):
-        if column == label:
+    for k, c in enumerate(table.order):
+        if c == label:
             strategies.append("per_level")
             continue
         strategy = choose_strategy(
             table.columns,
             table.z,
-            column,
+            c,
             order[:k],
             seed=seed.child(k),
             margin=RIDGE_MARGIN,
@@ -79,9 +83,9 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
 
 def choose_strategy(
     columns: Sequence[Column],
-    z: np.ndarray,
-    column: int,
-    predictors: np.ndarray,
+    z: Floats,
+    column_index: int,
+    predictors: Ints,
     *,
     seed: Seed,
     margin: float = 1.0,
@@ -89,34 +93,34 @@ def choose_strategy(
     """The strategy that draws a column best given `predictors`, for positions z (n, d).
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
-    leaves. Each half of the rows judges what was fitted to the other half. If only one
+    a tree. Each half of the rows judges what was fitted to the other half. If only one
     half judged, the choice would be luck where the two are close: on one table in six,
     the error of filled cells doubled.
     """
-    target = columns[column]
-    predictors = find_predictors(z, column, predictors)
-    few_levels = target.n_levels < MIN_LEVELS_FOR_RIDGE
-    if not target.allows_new_values or few_levels or not len(predictors):
-        return "leaves"
+    column = columns[column_index]
+    predictors = find_predictors(z, column_index, predictors)
+    few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
+    if not column.allows_new_values or few_levels or not len(predictors):
+        return "tree"
     rng = generator(seed)
-    rows = np.flatnonzero(z[:, column] >= 0)
-    rows = rows[rng.permutation(len(rows))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = np.array_split(z[rows], 2)
+    known = np.flatnonzero(has_value(z[:, column_index]))
+    sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
+    first, second = np.array_split(z[sample], 2)
     trials = [
-        _Trial(columns, column, predictors, fitted=first, held_out=second),
-        _Trial(columns, column, predictors, fitted=second, held_out=first),
+        _Trial(columns, column_index, predictors, fitted_z=first, held_out_z=second),
+        _Trial(columns, column_index, predictors, fitted_z=second, held_out_z=first),
     ]
     errors = dict[RidgeStrategy, float]()
-    for strategy in RIDGE_STRATEGIES:
+    for strategy in SCALE_OF_STRATEGY:
         errors[strategy] = sum(trial.rank_error(strategy) for trial in trials) / 2
     best = min(errors, key=lambda strategy: errors[strategy])
     if errors[best] > MAX_RANK_ERROR:
-        return "leaves"
+        return "tree"
     ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
-    leaves_crps = sum(trial.crps("leaves", seed, rng) for trial in trials)
-    if ridge_crps < margin * leaves_crps:
+    tree_crps = sum(trial.crps("tree", seed, rng) for trial in trials)
+    if ridge_crps < margin * tree_crps:
         return best
-    return "leaves"
+    return "tree"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +128,10 @@ class _Trial:
     """Fits strategies of a column to one half of the rows, and judges by the other."""
 
     columns: Sequence[Column]  # all columns of the table
-    column: int  # the index of the one that is drawn
-    predictors: np.ndarray  # and of those that it is drawn from
-    fitted: np.ndarray  # (n, d), positions of the rows to fit
-    held_out: np.ndarray  # (m, d), and of those that judge
+    column_index: int  # the one that is drawn
+    predictors: Ints  # the indices of those that it is drawn from
+    fitted_z: Floats  # (n, d), positions of the rows to fit
+    held_out_z: Floats  # (m, d), and of those that judge
 
     def rank_error(self, strategy: RidgeStrategy) -> float:
         """The mean absolute error, in ranks from 0 to 1, of a regression's predictions.
@@ -135,12 +139,16 @@ class _Trial:
         Infinite if there are too few rows for a regression.
         """
         regression = RidgeRegression.fit(
-            strategy, self.columns, self.fitted, self.column, self.predictors
+            SCALE_OF_STRATEGY[strategy],
+            self.columns,
+            self.fitted_z,
+            self.column_index,
+            self.predictors,
         )
         if regression is None:
             return np.inf
         predicted = regression.to_positions(
-            self.columns[self.column], regression.predict(self.held_out)
+            self.columns[self.column_index], regression.predict(self.held_out_z)
         )
         return float(np.abs(self._ranks(predicted) - self._true_ranks).mean())
 
@@ -150,18 +158,18 @@ class _Trial:
         E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u; Y and Y′ are two draws for each
         held-out cell y.
         """
-        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted))
+        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_z))
         model = fit_column_model(
             self.columns,
-            self.fitted,
-            self.column,
+            self.fitted_z,
+            self.column_index,
             self.predictors,
             seed=seed,
             settings=settings,
             strategy=strategy,
         )
-        first = self._ranks(model.draw(self.held_out, rng)[:, 0])
-        second = self._ranks(model.draw(self.held_out, rng)[:, 0])
+        first = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
+        second = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_ranks), np.abs(second - self._true_ranks)]
         )
@@ -169,12 +177,12 @@ class _Trial:
         return float(error - difference_of_draws / 2)
 
     @cached_property
-    def _true_ranks(self) -> np.ndarray:
-        return self._ranks(self.held_out[:, self.column])
+    def _true_ranks(self) -> Floats:
+        return self._ranks(self.held_out_z[:, self.column_index])
 
-    def _ranks(self, positions: np.ndarray) -> np.ndarray:
+    def _ranks(self, positions: Floats) -> Floats:
         """The ranks, from 0 to 1, of positions (m,) among those of the fitted rows."""
-        known = np.sort(self.fitted[:, self.column])
+        known = np.sort(self.fitted_z[:, self.column_index])
         n_below = np.searchsorted(known, positions, "left")
         n_up_to = np.searchsorted(known, positions, "right")
         return (n_below + n_up_to) / (2 * len(known))
@@ -186,9 +194,9 @@ def _find_label(table: Table) -> int | None:
     It is the only category of a table of numbers, has two frequent levels, and can be
     predicted well from the numbers.
     """
-    numbers = [c for c in table.order if table.columns[c].is_number]
+    numeric = [c for c in table.order if table.columns[c].is_number]
     others = [c for c in table.order if not table.columns[c].is_number]
-    if len(others) != 1 or not numbers:
+    if len(others) != 1 or not numeric:
         return None
     label = others[0]
     if not table.columns[label].is_binary or len(table.z) > 2 * MAX_ROWS_PER_TREE:
@@ -201,7 +209,7 @@ def _find_label(table: Table) -> int | None:
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0
         ),
-        sample[:, numbers],
+        sample[:, numeric],
         sample[:, label],
         cv=StratifiedKFold(2),
         scoring="roc_auc",

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import (
     TableRows,
     format_names,
-    import_pandas,
-    make_frame,
+    make_dataframe,
 )
 from sliceflow.spaces.tables.chain import (
+    SCALE_OF_STRATEGY,
     ChainStep,
     IsAllowed,
     PerLevel,
@@ -32,10 +33,16 @@ from sliceflow.spaces.tables.columns import Column, infer_column
 from sliceflow.spaces.tables.constraints import (
     Rule,
     Rules,
-    find_dependencies,
+    dependency_rules,
     parse_constraint,
 )
 from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.positions import (
+    MISSING,
+    UNDRAWN,
+    has_value,
+    is_impossible,
+)
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.trees import TreeSettings
 
@@ -43,17 +50,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The most rounds in which rows that break a constraint are drawn again, before there is
-# an error. A round number.
-MAX_ROUNDS = 60
+# an error. With fewer, tables with tight constraints would fail more often; with more,
+# it takes longer until users hear that constraints cannot be kept.
+MAX_DRAW_ROUNDS = 60
 
 # In this many first rounds, two more kinds of rows are drawn again: copies of rows that
 # occur once, and rows with a prediction outside the range of its column. Later rounds
-# accept such rows, because some tables allow no others. A round number.
+# accept such rows, because some tables allow no others. More of these rounds would take
+# longer in such tables.
 MAX_ROUNDS_AGAINST_COPIES = 5
 
 # A number that equals an earlier column in more than this share of the rows does not do
-# so by accident: it is not drawn from nearest rows, which would lose that. A round
-# number.
+# so by accident: it is not drawn from nearest rows, which would lose that. If this were
+# larger, samples would lose equalities that users can see.
 MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
 
 
@@ -69,7 +78,7 @@ class Table:
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # what they are
     rules: Rules  # what holds between them
-    z: np.ndarray  # (n, d), the positions of all cells
+    z: Floats  # (n, d), the positions of all cells
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
         tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
@@ -91,16 +100,14 @@ class Table:
                 fact = f"names {name!r}, which is not a column"
                 hint = f"there are {format_names(names)}"
                 raise ParameterError("columns", {name: kind}, fact, hint)
-        codes = {i: encoded.codes for i, encoded in enumerate(rows.columns)}
-        is_repeated = import_pandas().DataFrame(codes).duplicated().to_numpy()
-        distinct_rows = np.flatnonzero(~is_repeated)
+        distinct = _distinct_row_indices(rows)
         columns = tuple(
-            infer_column(encoded, distinct_rows, kinds.get(str(encoded.name)))
+            infer_column(encoded, distinct, kinds.get(str(encoded.name)))
             for encoded in rows.columns
         )
         z = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
-        rules.extend(find_dependencies(columns, z))
+        rules.extend(dependency_rules(columns, z))
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
         table.rules.check()
         return table
@@ -114,7 +121,7 @@ class Table:
         newly_observed_only = set[int]()
         for rule in more:
             if rule.needs_observed_values:
-                newly_observed_only.update(rule.columns)
+                newly_observed_only.update(rule.column_indices)
         columns = []
         for c, column in enumerate(self.columns):
             observed_only = column.observed_only or c in newly_observed_only
@@ -175,15 +182,18 @@ class Table:
         predict it without an error.
         """
         c = self.order[k]
-        _, sources = find_equal_columns(self.columns, self.z, c, np.array(earlier))
-        if (sources > 0).mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
+        sources = find_equal_columns(
+            self.columns, self.z, c, np.array(earlier, dtype=np.int64)
+        )
+        if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
             return True
         if not uses_ridge(strategy):
             return False
-        rows = self.z[self.z[:, c] >= 0]
+        known_z = self.z[has_value(self.z[:, c])]
         before = np.array(self.order[:k], dtype=np.int64)
-        regression = RidgeRegression.fit(strategy, self.columns, rows, c, before)
-        return regression is not None and regression.is_exact(rows, c)
+        scale = SCALE_OF_STRATEGY[strategy]
+        regression = RidgeRegression.fit(scale, self.columns, known_z, c, before)
+        return regression is not None and regression.is_exact(known_z, c)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
@@ -197,11 +207,11 @@ class Table:
             return set()
         return unique
 
-    def is_copy(self, z: np.ndarray) -> np.ndarray:
+    def is_copy(self, z: Floats) -> Mask:
         """Which rows of positions z (m, d) copy a row that occurs once."""
         return np.array([row.tobytes() in self.unique_rows for row in z], dtype=bool)
 
-    def positions_of(self, rows: TableRows) -> np.ndarray:
+    def positions_of(self, rows: TableRows) -> Floats:
         """The positions (m, d) of other rows. An error names a value that cannot be."""
         others = rows.align_columns(self.rows).columns
         positions = []
@@ -209,8 +219,8 @@ class Table:
             positions.append(column.encode(encoded))
         return np.column_stack(positions)
 
-    def frame(
-        self, z: np.ndarray, seed: Seed, given: Mapping[int, pd.Series] | None = None
+    def to_dataframe(
+        self, z: Floats, seed: Seed, given: Mapping[int, pd.Series] | None = None
     ) -> pd.DataFrame:
         """A DataFrame of rows with positions z (m, d).
 
@@ -224,12 +234,21 @@ class Table:
             elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
                 named_columns.append((column.name, column.decode(z[:, c], rng)))
-        return make_frame(self.rows, named_columns)
+        return make_dataframe(self.rows, named_columns)
+
+
+def _distinct_row_indices(rows: TableRows) -> Ints:
+    """The indices of rows that do not repeat an earlier row."""
+    import pandas as pd
+
+    codes = pd.DataFrame({c: column.codes for c, column in enumerate(rows.columns)})
+    is_repeated = codes.duplicated().to_numpy()
+    return np.flatnonzero(~is_repeated)
 
 
 def fit_chain(
     table: Table,
-    z: np.ndarray,
+    z: Floats,
     fixed: Sequence[int],
     *,
     seed: Seed,
@@ -249,10 +268,10 @@ def fit_chain(
         yield NeighbourModel.fit(table.columns, z, drawn, settings.n_neighbors)
 
     label = _per_level_label(table, strategies, fixed)
-    rows_by_level = dict[float, np.ndarray]()
+    z_of_level = dict[float, Floats]()
     if label is not None:
         for level in np.unique(z[:, label]).tolist():
-            rows_by_level[level] = z[z[:, label] == level]
+            z_of_level[level] = z[z[:, label] == level]
 
     not_in_trees = {*fixed, *drawn}
     for c, strategy in zip(table.order, strategies, strict=True):
@@ -261,14 +280,14 @@ def fit_chain(
         fit = partial(
             fit_column_model,
             table.columns,
-            column=c,
+            column_index=c,
             predictors=np.array(drawn, dtype=np.int64),
             seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
         )
         if label is not None and label in drawn:
-            models = {level: fit(z=rows) for level, rows in rows_by_level.items()}
+            models = {level: fit(z=level_z) for level, level_z in z_of_level.items()}
             yield PerLevel(label, models)
         else:
             yield fit(z=z)
@@ -293,7 +312,7 @@ def draw_rows(
     seed: Seed,
     fixed: Mapping[int, float],
     missing: bool,
-) -> np.ndarray:
+) -> Floats:
     """Positions (n, d) of new rows that keep all rules; an error if there are none.
 
     `fixed` columns have these positions in all rows. Cells are missing only if
@@ -302,53 +321,58 @@ def draw_rows(
     rng = generator(seed.child("rows"))
     blank_row = _blank_row(table.columns, fixed)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed), invert=True)
-    positions = np.empty((n, len(table.columns)))
-    unfinished = np.arange(n)
-    for attempt in range(MAX_ROUNDS):
-        z = np.tile(blank_row, (len(unfinished), 1))
-        draw_chain(chain, z, rng, is_allowed_in(table.rules, z, missing))
-        accepted = table.rules.complete(z, is_free)
+    z = np.empty((n, len(table.columns)))
+    unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
+    for attempt in range(MAX_DRAW_ROUNDS):
+        drawn = np.tile(blank_row, (len(unfinished), 1))
+        draw_chain(chain, drawn, rng, allowed_by_rules(table.rules, drawn, missing))
+        accepted = table.rules.complete(drawn, is_free)
         if attempt < MAX_ROUNDS_AGAINST_COPIES:
-            accepted[accepted] = ~table.is_copy(z[accepted])
-            accepted &= _is_inside_range(table.columns, chain, z)
-        positions[unfinished[accepted]] = z[accepted]
+            accepted[accepted] = ~table.is_copy(drawn[accepted])
+            accepted &= _is_inside_range(table.columns, chain, drawn)
+        z[unfinished[accepted]] = drawn[accepted]
         unfinished = unfinished[~accepted]
-        z = z[~accepted]
         if not len(unfinished):
-            return positions
-    raise _no_rows_error(table.rules, z, n)
+            return z
+        refused = drawn[~accepted]
+    raise _no_rows_error(table.rules, refused, n)
 
 
-def is_allowed_in(rules: Rules, z: np.ndarray, missing: bool) -> IsAllowed:
-    """Which draws the rules allow, for rows z (m, d) of which a part is drawn."""
+def allowed_by_rules(rules: Rules, z: Floats, missing: bool) -> IsAllowed:
+    """What the rules allow in rows that are being drawn into z (m, d).
 
-    def is_allowed(column: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return rules.allowed(column, z, missing, rows, positions)
+    The function reads the rows when it is called: what a chain has drawn by then counts
+    for the columns behind it. Cells may be missing only if `missing` is true.
+    """
+
+    def is_allowed(column_index: int, row_indices: Ints, positions: Floats) -> Mask:
+        return rules.allowed(column_index, z, missing, row_indices, positions)
 
     return is_allowed
 
 
-def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> np.ndarray:
-    """The positions (d,) of a row before its columns are drawn; NaN for these.
+def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
+    """The positions (d,) of a row before its columns are drawn.
 
-    Others have a `fixed` position, the only level of their column, or are missing.
+    Columns that the chain draws are `UNDRAWN`. Others have a `fixed` position, the only
+    level of their column, or are missing.
     """
     row = np.empty(len(columns))
     for c, column in enumerate(columns):
         if c in fixed:
             row[c] = fixed[c]
         elif column.is_modelled:
-            row[c] = np.nan
+            row[c] = UNDRAWN
         elif column.n_levels:
             row[c] = 0.0
         else:
-            row[c] = -1.0
+            row[c] = MISSING
     return row
 
 
 def _is_inside_range(
-    columns: Sequence[Column], chain: Sequence[ChainStep], z: np.ndarray
-) -> np.ndarray:
+    columns: Sequence[Column], chain: Sequence[ChainStep], z: Floats
+) -> Mask:
     """Which rows z (m, d) have no prediction outside the range of its column.
 
     Such predictions of regressions were clipped to the lowest or highest value.
@@ -357,15 +381,15 @@ def _is_inside_range(
     for step in chain:
         if not step.is_ridge:
             continue
-        for c in step.drawn_columns:
+        for c in step.drawn_indices:
             highest = columns[c].n_levels - 1
             is_inside &= (z[:, c] != 0) & (z[:, c] != highest)
     return is_inside
 
 
-def _no_rows_error(rules: Rules, z: np.ndarray, n: int) -> DataError:
+def _no_rows_error(rules: Rules, z: Floats, n: int) -> DataError:
     """The error for rows z (m, d) of n that break a rule in every round."""
-    z = np.where(np.isinf(z), np.nan, z)
+    z = np.where(is_impossible(z), UNDRAWN, z)
     broken = "all constraints"
     for rule in rules.rules:
         if rules.broken(rule, z).any():

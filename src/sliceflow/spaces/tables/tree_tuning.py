@@ -17,28 +17,31 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
+from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
 from sliceflow.spaces.tables.chain import Strategy, draw_chain
+from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.table import Table, fit_chain, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
 # --- tables of many rows -------------------------------------------------------------
 
 # Tables with at least twice this many rows are halved to choose. Each half then has
-# enough rows to say how many draws are nearer to their own half. A round number.
+# enough rows to say how many draws are nearer to their own half. With fewer, that
+# share would be too noisy.
 MIN_ROWS_PER_HALF = 3_000
 
 # More rows of a half would take longer, and hardly say more.
 MAX_ROWS_PER_HALF = 6_000
 
-# Draws of each chain for each row of its half. A round number: more draws make the
-# share less noisy, and take longer.
+# Draws of each chain for each row of its half. More draws make the share less noisy,
+# and take longer.
 DRAWS_PER_ROW = 3
 
 # The share of draws that may be nearer to the rows of their trees than to other rows is
@@ -56,43 +59,46 @@ MIN_EXCESS = 1e-6
 
 # --- tables of few rows --------------------------------------------------------------
 
-# With fewer rows, distances say too little about trees: the coarsest are taken. A round
-# number.
+# With fewer rows, distances say too little about trees: the coarsest are taken.
 MIN_ROWS_TO_CHOOSE = 40
 
 # Added to all distances, whose logarithms are compared: equal rows have the distance 0.
 # It is small beside 1, which is the distance between the ends of a number's range.
 DISTANCE_OF_EQUAL_ROWS = 0.01
 
-# Draws of a chain for each row, to compare distances. A round number, as above.
+# Draws of a chain for each row, to compare distances. More would be less noisy, and
+# take longer, as above.
 TRIAL_DRAWS_PER_ROW = 2
 
 # Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
 # as good, and nearest rows would copy (in the table Magic, DCR was .68).
 MAX_ROWS_FOR_NEIGHBOURS = 1_000
 
-# The numbers of nearest rows that are tried; each is about 1.5 times the
-# one before.
+# The numbers of nearest rows that are tried; each is about 1.5 times the one before.
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
 # Nearest rows are compared with trees by a detector on halves of the rows. A table with
 # fewer rows than this is halved several times, because one score would be luck.
 ROWS_COMPARED = 600
 
+# The detector has few, small trees, because it is fitted dozens of times, and only
+# which of two sets of draws it tells more easily counts.
+DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
+
 # --- both ----------------------------------------------------------------------------
 
 # Only the first columns of a wide table are drawn and compared, to save time.
 MAX_COLUMNS_COMPARED = 60
 
-# For distances, a number with at most this many values is compared like a category. A
-# round number.
+# For distances, a number with at most this many values is compared like a category:
+# grades and counts of children are. With more, ages would count as categories, too.
 MAX_LEVELS_OF_NUMBER = 12
 
 # What two different levels of a category count for a distance: 2, as |x − y| of their
 # one-hot vectors. Numbers count by their place in the range of the column, 0 to 1, and
 # a missing number is at −½, so it is half a range away from the lowest one.
 LEVEL_DISTANCE = 2.0
-MISSING_NUMBER = -0.5
+MISSING_SHARE = -0.5
 
 # The seed of all random numbers here: the same rows always choose the same settings.
 CHOICE_SEED = Seed(0).child("detail")
@@ -137,8 +143,8 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
     """
     n = len(table.z)
     size = min(MAX_ROWS_PER_HALF, n // 2)
-    rows = generator(CHOICE_SEED).permutation(n)[: 2 * size]
-    first, second = np.split(table.z[rows], 2)
+    row_indices = generator(CHOICE_SEED).permutation(n)[: 2 * size]
+    first, second = np.split(table.z[row_indices], 2)
     is_nearer = torch.cat(
         [
             _nearer_to_own(table, first, second, strategies),
@@ -167,8 +173,8 @@ def _coarseness_for_all_rows(excess_of_half: float, n_half: int, n: int) -> floa
 
 def _nearer_to_own(
     table: Table,
-    own_rows: np.ndarray,
-    other_rows: np.ndarray,
+    own_z: Floats,
+    other_z: Floats,
     strategies: Sequence[Strategy],
 ) -> Tensor:
     """1 for each draw that is nearer to the rows it was drawn from, −1 for the others.
@@ -176,10 +182,10 @@ def _nearer_to_own(
     0 for a draw that is as near to both.
     """
     settings = TreeSettings.from_coarseness(0.5)
-    n_draws = DRAWS_PER_ROW * len(own_rows)
-    draws = _trial_draws(table, own_rows, n_draws, settings, strategies)
-    to_others = _nearest_distances(table, draws, other_rows)
-    to_own = _nearest_distances(table, draws, own_rows)
+    n_draws = DRAWS_PER_ROW * len(own_z)
+    draws = _trial_draws(table, own_z, n_draws, settings, strategies)
+    to_others = _nearest_distances(table, draws, other_z)
+    to_own = _nearest_distances(table, draws, own_z)
     return (to_others - to_own).sign()
 
 
@@ -256,23 +262,23 @@ def _neighbours_are_better(
 
 def _trial_auc(
     table: Table,
-    fitted: np.ndarray,
-    held_out: np.ndarray,
+    fitted_z: Floats,
+    held_out_z: Floats,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
-    """How well a detector tells draws of a chain of `fitted` rows from other rows."""
-    draws = _trial_draws(table, fitted, len(held_out), settings, strategies)
-    return _detector_auc(held_out[:, table.order], draws[:, table.order])
+    """How well a detector tells draws of a chain of fitted rows from other rows."""
+    draws = _trial_draws(table, fitted_z, len(held_out_z), settings, strategies)
+    return _detector_auc(held_out_z[:, table.order], draws[:, table.order])
 
 
 def _trial_draws(
     table: Table,
-    z: np.ndarray,
+    z: Floats,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
-) -> np.ndarray:
+) -> Floats:
     """Positions (n_draws, d) drawn by a chain that is fitted to rows z (n, d).
 
     Constraints are ignored. Only the first columns of a wide table are drawn; others
@@ -312,61 +318,57 @@ def _nearness_excess(
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
-def _detector_auc(rows: np.ndarray, draws: np.ndarray) -> float:
+def _detector_auc(z: Floats, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. The trees are few, small and learn fast, because the detector is
-    fitted dozens of times; only which of two sets of draws it tells more easily counts.
+    ½ if they cannot. Rows are positions z (n, p), and draws (m, p).
     """
-    x = np.concatenate((rows, draws))
-    y = np.repeat((0, 1), (len(rows), len(draws)))
-    detector = HistGradientBoostingClassifier(
-        learning_rate=0.2,
-        early_stopping=False,
-        max_iter=20,
-        max_leaf_nodes=8,
-        min_samples_leaf=10,
-    )
+    x = np.concatenate((z, draws))
+    y = np.repeat((0, 1), (len(z), len(draws)))
+    no_categories = [False] * x.shape[1]
+    detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     return float(cross_val_score(detector, x, y, cv=folds, scoring="roc_auc").mean())
 
 
 def _nearest_distances(
-    table: Table, z: np.ndarray, rows: np.ndarray, exclude_self: bool = False
+    table: Table, z: Floats, other_z: Floats, exclude_self: bool = False
 ) -> Tensor:
-    """Distances (m,) of positions z (m, d) to the nearest of rows (n, d).
+    """Distances (m,) of rows z (m, d) to the nearest of other rows (n, d).
 
     A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
-    level. With `exclude_self`, rows are z, and the distance is to the nearest other
-    row.
+    level. With `exclude_self`, the other rows are z, too, and the distance is to the
+    nearest one but the row itself.
     """
-    columns = table.order[:MAX_COLUMNS_COMPARED]
+    column_indices = table.order[:MAX_COLUMNS_COMPARED]
     max_distances = []
-    for c in columns:
+    for c in column_indices:
         if _is_compared_by_range(table, c):
             max_distances.append(math.inf)
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _comparable_points(table, columns, z),
-        _comparable_points(table, columns, rows),
+        _comparable_points(table, column_indices, z),
+        _comparable_points(table, column_indices, other_z),
         torch.tensor(max_distances),
         exclude_self,
     )
 
 
-def _comparable_points(table: Table, columns: Sequence[int], z: np.ndarray) -> Tensor:
-    """Points (m, p) of the `columns` of positions z (m, d), for `_nearest_distances`.
+def _comparable_points(
+    table: Table, column_indices: Sequence[int], z: Floats
+) -> Tensor:
+    """Points (m, p) of p columns of rows z (m, d), for `_nearest_distances`.
 
     Different levels are at least `LEVEL_DISTANCE` apart.
     """
-    points = LEVEL_DISTANCE * z[:, columns].astype(np.float32)
-    for i, c in enumerate(columns):
+    points = LEVEL_DISTANCE * z[:, column_indices].astype(np.float32)
+    for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
-            from_lowest = column.numbers(z[:, c]) - column.level_numbers[0]
-            share = from_lowest / np.ptp(column.level_numbers)
-            points[:, i] = np.where(z[:, c] >= 0, share, MISSING_NUMBER)
+            from_lowest = column.grid_values_at(z[:, c]) - column.level_grid_values[0]
+            share = from_lowest / np.ptp(column.level_grid_values)
+            points[:, i] = np.where(has_value(z[:, c]), share, MISSING_SHARE)
     return torch.from_numpy(points)
 
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import rankdata
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 
 # Rows that a tree is fitted to; all rows are in its leaves. With 15,000, samples of
@@ -23,7 +25,8 @@ from sliceflow.spaces.tables.columns import Column
 MAX_ROWS_PER_TREE = 50_000
 
 # In a small table, leaves are made smaller until a tree can have this many of them. But
-# no leaf has fewer rows than MIN_SAMPLES_LEAF. Both are round numbers.
+# no leaf has fewer rows than MIN_SAMPLES_LEAF. With more leaves, or smaller ones, draws
+# would be nearly copies of rows; with fewer, trees would hardly see other columns.
 MIN_LEAVES_PER_TABLE = 15
 MIN_SAMPLES_LEAF = 3
 
@@ -31,8 +34,8 @@ MIN_SAMPLES_LEAF = 3
 # Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
 N_COSINES = 16
 
-# The weight of the normal score beside the cosines, so that tails count. A round
-# number.
+# The weight of the normal score beside the cosines, so that tails count. With a larger
+# one the middle of the distribution would count less.
 NORMAL_SCORE_WEIGHT = 1.5
 
 # A category with more levels is not one target with classes, but has a target of 0 and
@@ -43,6 +46,13 @@ MAX_CLASSES = 30
 MIN_IMPURITY = 1e-12
 
 
+# Features of rows (m, p), in single precision, as scikit-learn's trees take them.
+Features = NDArray[np.float32]
+
+# What a tree is fitted to: classes (n,), or numbers (n, k).
+Targets = Ints | Floats
+
+
 class TreeNodes(Protocol):
     """What is used of the attribute `tree_` of scikit-learn's trees.
 
@@ -50,12 +60,12 @@ class TreeNodes(Protocol):
     """
 
     node_count: int
-    children_left: np.ndarray
-    children_right: np.ndarray
-    impurity: np.ndarray
-    n_node_samples: np.ndarray
+    children_left: Ints
+    children_right: Ints
+    impurity: Floats
+    n_node_samples: Ints
 
-    def apply(self, X: np.ndarray) -> np.ndarray:
+    def apply(self, X: Features) -> Ints:
         """The leaf (m,) of each row of features (m, p) in single precision."""
         ...
 
@@ -88,28 +98,28 @@ class Tree:
     """A tree whose leaves hold rows: those of each node are a range of `row_order`."""
 
     nodes: TreeNodes
-    row_order: np.ndarray  # (n,), rows by leaf, and by their values within a leaf
-    node_start: np.ndarray  # (nodes,), where the range of each node begins
-    node_size: np.ndarray  # (nodes,), and how many rows it has
-    parent: np.ndarray  # (nodes,), the node above each node; 0 for the root
+    row_order: Ints  # (n,), row indices by leaf, and by values within a leaf
+    node_start: Ints  # (nodes,), where the range of each node begins
+    node_size: Ints  # (nodes,), and how many rows it has
+    parent: Ints  # (nodes,), the node above each node; 0 for the root
     residual_impurity: float = 1.0  # share of the root's impurity that leaves have
 
     @classmethod
     def fit(
         cls,
-        x: np.ndarray,
-        target: np.ndarray,
-        values: np.ndarray,
+        x: Features,
+        targets: Targets,
+        values: Floats,
         settings: TreeSettings,
         rng: np.random.Generator,
     ) -> Tree:
-        """Split rows by their features x (n, p), so that `target` is alike in leaves.
+        """Split rows by their features x (n, p), so that `targets` are alike in leaves.
 
-        The target is (n,) for classes, or (n, k) for numbers; see `tree_targets`.
+        Targets are classes (n,), or numbers (n, k); see `tree_targets`.
         Within a leaf, rows are sorted by `values` (n,).
         """
-        sample = sample_rows(np.arange(len(values)), rng)
-        nodes = _fit_nodes(x[sample], target[sample], settings)
+        sample = subsample_indices(np.arange(len(values)), rng)
+        nodes = _fit_nodes(x[sample], targets[sample], settings)
         leaf = nodes.apply(x)
         row_order = np.lexsort((values, leaf))
         sorted_leaf = leaf[row_order]
@@ -125,18 +135,18 @@ class Tree:
             _residual_impurity(nodes),
         )
 
-    def is_leaf(self, node: np.ndarray) -> np.ndarray:
+    def is_leaf(self, node: Ints) -> Mask:
         """Which of the nodes (m,) are leaves."""
-        return np.asarray(self.nodes.children_left[node] < 0)
+        return self.nodes.children_left[node] < 0
 
 
-def sample_rows(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Random ones of `rows` (n,), at most `MAX_ROWS_PER_TREE`, in ascending order."""
-    order = rng.permutation(len(rows))
-    return np.sort(rows[order[:MAX_ROWS_PER_TREE]])
+def subsample_indices(row_indices: Ints, rng: np.random.Generator) -> Ints:
+    """Random ones of the indices (n,), at most `MAX_ROWS_PER_TREE`, ascending."""
+    order = rng.permutation(len(row_indices))
+    return np.sort(row_indices[order[:MAX_ROWS_PER_TREE]])
 
 
-def tree_targets(column: Column, values: np.ndarray) -> np.ndarray:
+def tree_targets(column: Column, values: Floats) -> Targets:
     """What a tree of a column is fitted to, of values (n,) of its cells.
 
     Of a category, classes (n,), or with very many levels one column of (n, k) for each
@@ -153,11 +163,11 @@ def tree_targets(column: Column, values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, None] == most_frequent, dtype=np.float64)
 
 
-def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> TreeNodes:
-    """The `tree_` of scikit-learn for features x (n, p) and a target (n,) or (n, k)."""
-    ccp_alpha = settings.ccp_factor / len(x) * _impurity(target)
+def _fit_nodes(x: Features, targets: Targets, settings: TreeSettings) -> TreeNodes:
+    """The `tree_` of scikit-learn for features x (n, p) and targets (n,) or (n, k)."""
+    ccp_alpha = settings.ccp_factor / len(x) * _impurity(targets)
     estimator_type = DecisionTreeClassifier
-    if target.ndim == 2:
+    if targets.ndim == 2:
         estimator_type = DecisionTreeRegressor
     estimator = estimator_type(
         random_state=0,
@@ -167,20 +177,20 @@ def _fit_nodes(x: np.ndarray, target: np.ndarray, settings: TreeSettings) -> Tre
         # not made. Pruning would remove nearly all of them.
         min_impurity_decrease=ccp_alpha / 2,
     )
-    nodes: TreeNodes = estimator.fit(x, target).tree_
+    nodes: TreeNodes = estimator.fit(x, targets).tree_
     return nodes
 
 
-def _impurity(target: np.ndarray) -> float:
-    """The mean variance of a target (n, k); of classes (n,), Gini's index."""
-    if target.ndim == 2:
-        return float(target.var(axis=0).mean())
-    counts = np.unique(target, return_counts=True)[1]
-    shares = counts / len(target)
+def _impurity(targets: Targets) -> float:
+    """The mean variance of numbers (n, k), or Gini's index of classes (n,)."""
+    if targets.ndim == 2:
+        return float(targets.var(axis=0).mean())
+    counts = np.unique(targets, return_counts=True)[1]
+    shares = counts / len(targets)
     return float(1 - (shares**2).sum())
 
 
-def _parents_and_subtree_ends(nodes: TreeNodes) -> tuple[np.ndarray, np.ndarray]:
+def _parents_and_subtree_ends(nodes: TreeNodes) -> tuple[Ints, Ints]:
     """The parent of each node, and one more than the last node below it.
 
     scikit-learn numbers nodes depth first: what is below a left child ends where its

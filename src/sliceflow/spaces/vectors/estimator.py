@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
-from sliceflow.engine.paper import VECTORS, with_preset
+from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
-from sliceflow.spaces.vectors.parameters import VectorParameters, check_parameters
+from sliceflow.spaces.vectors.parameters import (
+    ConditionMode,
+    FrameName,
+    checked_parameters,
+)
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
@@ -105,16 +108,16 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         *,
         n_particles: int | None = None,
         n_steps: int = 200,
-        frame: str | frames.SavedFrame = "orthogonal",
+        frame: FrameName | frames.SavedFrame = "orthogonal",
         transport: str | transports.SavedTransport = "auto",
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
         standardize: bool = True,
-        preset: str | None = None,
-        condition: str = "auto",
+        preset: Literal["paper"] | None = None,
+        condition: ConditionMode = "auto",
         keep_rows: bool = False,
         options: VectorOptions | None = None,
     ) -> None:
@@ -136,47 +139,48 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> VectorAdapter:
-        validate = partial(self._validate, like_fitted=like_fitted)
-        return VectorAdapter(
-            self._checked_parameters(), resolve_device(self.device), validate, ranks
-        )
-
-    def _checked_parameters(self) -> VectorParameters:
-        """The parameters, checked, with those of the preset."""
-        parameters = self.get_params(deep=False)
-        check_parameters(parameters)
-        if self.options is None:
-            parameters["options"] = VectorOptions()
+        given = self.get_params(deep=False)
+        defaults = given
         if self.preset is not None:
             defaults = type(self)().get_params(deep=False)
-            defaults["options"] = VectorOptions()
-            parameters = with_preset(parameters, defaults, VECTORS)
-        return VectorParameters.from_dict(parameters)
-
-    def _validate(self, X: Any, like_fitted: bool) -> np.ndarray:
-        """X after scikit-learn's checks, which change nothing of this estimator.
-
-        If `like_fitted`, X must have the columns of the known rows, and takes their
-        type.
-        """
-        checked = type(self)()  # takes the attributes that the check sets
-        dtypes = ["float64", "float32"]
+        parameters = checked_parameters(given, defaults)
+        validate = self._validate_new
         if like_fitted:
-            known = self._pending_rows
-            if known is None:
-                fitted = self._fitted_state()
-                dtypes = [fitted.plan.dtype]
-                checked._set_columns(fitted.plan.n_columns, fitted.names)
-            else:
-                dtypes = [str(known.X.dtype)]
-                checked._set_columns(known.X.shape[1], known.names)
-        array = validate_data(
-            checked, X, dtype=dtypes, ensure_all_finite=False, reset=not like_fitted
+            validate = self._validate_like_fitted
+        return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
+
+    def _validate_new(self, X: Any) -> np.ndarray:
+        """X after scikit-learn's checks, float32 or float64."""
+        array = check_array(
+            X,
+            dtype=["float64", "float32"],
+            ensure_all_finite=False,
+            estimator=self,
+            input_name="X",
         )
         return np.asarray(array)
 
-    def _like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, partial(self._validate, like_fitted=True))
+    def _validate_like_fitted(self, X: Any) -> np.ndarray:
+        """X after scikit-learn's checks, with the columns and the type of known rows.
+
+        The known rows are those of the model, with rows that were added since.
+        """
+        checked = type(self)()  # takes attributes that scikit-learn compares X with
+        if self._pending_rows is not None:
+            known = self._pending_rows
+            dtype = str(known.X.dtype)
+            checked._set_columns(known.X.shape[1], known.names)
+        else:
+            fitted = self._fitted_state()
+            dtype = fitted.plan.dtype
+            checked._set_columns(fitted.plan.n_columns, fitted.names)
+        array = validate_data(
+            checked, X, dtype=dtype, ensure_all_finite=False, reset=False
+        )
+        return np.asarray(array)
+
+    def _check_like_fitted(self, X: Any) -> np.ndarray:
+        return check_rows(X, self._validate_like_fitted)
 
     def _store_model(
         self,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.conditions import MixedCondition
 from sliceflow.engine.flow import Flow, ParticleNoise, replay
 from sliceflow.engine.frames import (
@@ -90,8 +90,9 @@ class FittedVectors(HasConditions):
     def local_parts(self, rows: VectorRows) -> list[tuple[Tensor, Tensor]]:
         """x and the continuous y of all rows; with labels in y, of each combination."""
         assert rows.codes is not None
-        x = self.units.encode(rows.X).double()
-        return [(x[numbers], y) for _, numbers, y in self._by_label(rows.codes)]
+        encoded = self.units.encode(rows.X).double()
+        parts = self._by_label(rows.codes)
+        return [(encoded[indices], y) for _, indices, y in parts]
 
     def _by_label(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Each combination of labels, the rows that have it, and their continuous y."""
@@ -102,8 +103,8 @@ class FittedVectors(HasConditions):
             labels = torch.zeros(len(codes), dtype=torch.int64)
             columns = codes
         for c in torch.unique(labels).tolist():
-            numbers = torch.nonzero(labels == c)[:, 0]
-            yield c, numbers, columns[numbers]
+            indices = torch.nonzero(labels == c)[:, 0]
+            yield c, indices, columns[indices]
 
     # Checks of a file
 
@@ -114,10 +115,10 @@ class FittedVectors(HasConditions):
         is_local = plan.method == "local"
         if self.needs_rows != is_local or (is_local and self.steps):
             raise ValueError(f"settings or steps do not fit the method {plan.method}")
-        width = self.n_conditions
-        if width != plan.n_conditions:
+        width = self.condition_dim
+        if width != plan.condition_dim:
             raise ValueError(
-                f"the condition has width {width}, the plan {plan.n_conditions}"
+                f"the condition has width {width}, the plan {plan.condition_dim}"
             )
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
@@ -175,7 +176,7 @@ class FittedVectors(HasConditions):
         plan = self.plan
         d = plan.n_columns
         itemsize = plan.torch_dtype.itemsize
-        width = plan.n_conditions
+        width = plan.condition_dim
         bytes_of_frame = 0
         for stage in plan.stages():
             of_stage = frame_bytes(stage.frame_kind, d, width, itemsize)
@@ -229,10 +230,10 @@ class FittedVectors(HasConditions):
         """Samples (n, d) near the rows with similar conditions, in the user's units."""
         shape = (len(codes), self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
-        for c, numbers, y in self._by_label(codes):
-            self.local[c].warn_if_far(y, "y", stacklevel=6, indices=numbers)
+        for c, indices, y in self._by_label(codes):
+            self.local[c].warn_if_far(y, "y", stacklevel=6, indices=indices)
             x = self.local[c].sample_each(y, seed.child(c))  # float64: small spreads
-            out[numbers] = self.decode(x.T).to(out)
+            out[indices] = self.decode(x.T).to(out)
         return out
 
     def decode(self, x: Tensor, codes: Tensor | None = None) -> Tensor:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from sliceflow.engine import frames
 from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.transports import Transport
-from sliceflow.models.plan import check_shared
+from sliceflow.models.flow_estimator import check_shared_parameters
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.validation import is_int, is_real, require
 
 # What to do with a continuous y.
 ConditionMode = Literal["auto", "joint", "local"]
+# Directions of a step, by name; `FRAME_KINDS` has what they stand for.
+FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
 FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
@@ -43,47 +46,53 @@ class VectorParameters:
     condition: ConditionMode
     options: VectorOptions
 
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """The parameters of an estimator by name, as `check_parameters` accepts them.
 
-        Those that a fit does not need, such as `verbose`, are left out.
-        """
-        return cls(
-            n_particles=parameters["n_particles"],
-            n_steps=int(parameters["n_steps"]),
-            frame=parameters["frame"],
-            transport=parameters["transport"],
-            amplifier=float(parameters["amplifier"]),
-            entropy=float(parameters["entropy"]),
-            standardize=bool(parameters["standardize"]),
-            condition=parameters["condition"],
-            options=parameters["options"],
-        )
+def checked_parameters(
+    given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> VectorParameters:
+    """The parameters of an estimator with those of its preset.
 
-
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
-    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions)
-    n_steps = parameters["n_steps"]
+    `given` and `defaults` are by name. Raises a `ParameterError` for the first invalid
+    one.
+    """
+    check_shared_parameters(given, ("standardize", "keep_rows"), VectorOptions)
+    n_steps = given["n_steps"]
     require(is_int(n_steps, 0), "n_steps", n_steps, "an int of at least 0")
 
-    frame = parameters["frame"]
+    frame = given["frame"]
     if isinstance(frame, str):
         is_frame = frame in FRAME_KINDS
     else:
-        is_frame = hasattr(frame, "draw")
+        is_frame = hasattr(frame, "draw") and hasattr(frame, "n_directions")
     kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
     require(is_frame, "frame", frame, kind)
 
-    amplifier = parameters["amplifier"]
+    amplifier = given["amplifier"]
     is_infinite = isinstance(amplifier, float) and amplifier == math.inf
     is_amplifier = is_infinite or is_real(amplifier, 0)
     kind = "a number of at least 0, which may be math.inf"
     require(is_amplifier, "amplifier", amplifier, kind)
 
-    mode = parameters["condition"]
+    mode = given["condition"]
     modes = get_args(ConditionMode)
     require(mode in modes, "condition", mode, f"one of {modes}")
-    entropy = parameters["entropy"]
+    entropy = given["entropy"]
     require(is_real(entropy, 0), "entropy", entropy, "a finite number of at least 0")
+
+    parameters = dict(given)
+    if given["options"] is None:
+        parameters["options"] = VectorOptions()
+    if given["preset"] is not None:
+        defaults = {**defaults, "options": VectorOptions()}
+        parameters = with_preset(parameters, defaults, VECTORS)
+    return VectorParameters(
+        n_particles=parameters["n_particles"],
+        n_steps=int(parameters["n_steps"]),
+        frame=parameters["frame"],
+        transport=parameters["transport"],
+        amplifier=float(parameters["amplifier"]),
+        entropy=float(parameters["entropy"]),
+        standardize=bool(parameters["standardize"]),
+        condition=parameters["condition"],
+        options=parameters["options"],
+    )

@@ -1,4 +1,8 @@
-"""The plan of a fit of vectors: all parameters, with every "auto" resolved."""
+"""The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
+
+Only the bandwidth of smoothing is chosen later, when a fit draws its data: that takes a
+search for neighbours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
-from sliceflow.engine.compact import MAX_JUMPS
+from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import (
     Condition,
     ContinuousCondition,
@@ -44,7 +48,7 @@ MAX_FRESH_PROJECTIONS = 1 << 18
 # A rare class that shares its maps with others should have this many knots of a map,
 # unless a map would then need more than the maximum.
 KNOTS_OF_RAREST_CLASS = 32
-MAX_KNOTS = 4096
+MAX_SHARED_MAP_KNOTS = 4096
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
 # Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
@@ -53,6 +57,9 @@ MAX_KNOTS = 4096
 BYTES_PER_BIN = 72
 NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
+
+# Bins would blur the values of discrete columns.
+AXIS_TRANSPORT = Sorted()
 
 NonNegative = Annotated[float, Between(0)]
 
@@ -64,10 +71,11 @@ class VectorPlan(Plan):
     n_rows: Count  # of all ranks
     n_columns: Annotated[int, Between(1, 1 << 24)]
     dtype: Literal["float32", "float64"]
-    n_particles: Count  # particles kept
-    n_moved: Count  # particles moved; may be more than are kept, to improve the model
+    n_particles: Count  # particles that the user gets, as `particles_`
+    n_moved: Count  # particles that the flow moves: these, and more for better maps
+    n_fresh: Count  # new particles to which the model's axis steps are fitted
     condition: ConditionKind  # the kind of y
-    n_conditions: Count  # number of classes, or of condition columns
+    condition_dim: Count  # number of classes, or of columns of y; 0 without y
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: SavedFrame
     transport: SavedTransport
@@ -76,8 +84,11 @@ class VectorPlan(Plan):
     standardize: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    smoothing: NonNegative = 0.0  # h of the option of this name
-    smoothing_from: str = ""  # why "auto" is this h; empty if the user set it
+    # The bandwidth of the option of this name. None if "auto" will choose it, when the
+    # fit draws its data: the plan of a fitted model has the number.
+    smoothing: NonNegative | None = 0.0
+    smoothing_from: str = ""  # why "auto" is so; empty if the user set the bandwidth
+    n_draws: Count = 1  # data of each row: draws along its neighbours, or the row
     neighbours: Count = 0  # rows of a neighbourhood, if conditions are local
     distances: str = ""  # which columns of y the distances between neighbours see
 
@@ -85,7 +96,7 @@ class VectorPlan(Plan):
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
         if math.isinf(self.amplifier) and self.condition == "labels":
-            return self.n_conditions
+            return self.condition_dim
         return 0
 
     @property
@@ -102,32 +113,14 @@ class VectorPlan(Plan):
     @property
     def n_directions(self) -> int:
         """The directions of a step."""
-        return max(getattr(self.frame, "n_directions", 0), self.n_columns)
-
-    @property
-    def n_bins(self) -> int:
-        """The bins of each histogram; 0 if the transport sorts."""
-        return self.transport.n_bins if isinstance(self.transport, Histogram) else 0
+        if self.frame.n_directions is None:
+            return self.n_columns
+        return max(self.frame.n_directions, self.n_columns)
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The type of the numbers."""
         return torch.float32 if self.dtype == "float32" else torch.float64
-
-    @property
-    def n_draws(self) -> int:
-        """Draws of each row with `smoothing`, in all as many as particles; else 1."""
-        if not self.smoothing:
-            return 1
-        return max(1, round(self.n_moved / self.n_rows))
-
-    @property
-    def n_fresh(self) -> int:
-        """Fresh particles to which the model's axis steps are fitted."""
-        if self.options.n_axis_steps == 0:
-            return 0
-        affordable = MAX_FRESH_PROJECTIONS // self.n_directions
-        return max(self.n_moved, min(MAX_FRESH_PARTICLES, affordable))
 
     def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
@@ -152,7 +145,7 @@ class VectorPlan(Plan):
                     "axis",
                     Axis(),
                     options.n_axis_steps,
-                    Sorted(),  # bins would blur the values of discrete columns
+                    AXIS_TRANSPORT,
                     n_knots=options.n_knots,
                     matches_marginals=True,
                 )
@@ -164,7 +157,7 @@ class VectorPlan(Plan):
         return Flow(
             self.stages(),
             seed.child("flow"),
-            self.n_conditions,
+            self.condition_dim,
             self.amplifier,
             self.entropy,
             projection_budget(device),
@@ -203,7 +196,7 @@ class VectorPlan(Plan):
         ]
 
     def _condition_in_words(self) -> str:
-        n = self.n_conditions
+        n = self.condition_dim
         if self.condition == "labels":
             return f"{n} classes"
         if self.condition == "columns":
@@ -229,11 +222,13 @@ class VectorPlan(Plan):
         return "1"
 
     def _smoothing_in_words(self) -> str:
-        words = ""
-        if self.smoothing:
+        if self.smoothing == 0 and not self.smoothing_from:
+            return ""
+        words = "0"
+        if self.smoothing is None:
+            words = f"auto, along {self.options.n_neighbors} neighbours"
+        elif self.smoothing > 0:
             words = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
-        elif self.smoothing_from:
-            words = "0"
         if self.smoothing_from:
             words += f": {self.smoothing_from}"
         return words
@@ -243,33 +238,33 @@ class VectorPlan(Plan):
             return f"κ = {self.options.shrinkage:.2g}"
         return ""
 
-    def cost(self, n: int, m: int) -> tuple[int, float]:
-        """Peak memory in bytes, and seconds, of a fit.
+    def fit_bytes(self, n: int, m: int) -> int:
+        """Peak memory of a fit on a rank with n rows and m particles.
 
-        Memory is that of a rank with n rows and m particles; `seconds` are rough.
+        It holds points, the maps of the model, and the work of what needs most: drawing
+        smoothed data, a step, or where the particles start.
         """
         d = self.n_columns
         itemsize = self.torch_dtype.itemsize
         n_data = n * self.n_draws
-        n_columns_held = m + self.n_fresh + n_data
-        if self.smoothing:  # the axis steps have data of their own
-            n_columns_held += n_data
-        start_bytes = (16 + itemsize) * d * m  # to draw where the particles start
-        work_bytes = max(
-            self._smoothing_bytes(), self._step_bytes(n_data, m), start_bytes
-        )
-        nbytes = itemsize * d * n_columns_held + self._model_bytes(m) + work_bytes
-        return nbytes, self._fit_seconds()
+        n_all_data = self.n_rows * self.n_draws
+        n_points_held = m + self.n_fresh + n_data
+        smoothing_bytes = 0
+        if self.smoothing != 0:
+            draw_bytes = 4 * 8 * d * n_all_data
+            smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
+        start_bytes = (16 + itemsize) * d * m
+        work_bytes = max(smoothing_bytes, self._step_bytes(n_data, m), start_bytes)
 
-    @property
-    def _n_all_data(self) -> int:
-        """The data of all ranks: rows, or draws of them."""
-        return self.n_rows * self.n_draws
-
-    @property
-    def _max_samples(self) -> int:
-        """The most particles, and the most data, that a step projects."""
-        return self.transport.max_samples or max(self.n_moved, self._n_all_data)
+        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
+        flow_knots = min(self.n_knots, m)
+        if isinstance(self.transport, Histogram):
+            flow_knots = min(self.n_knots, self.transport.n_bins)
+        n_knots = flow_knots * self.n_directions * self.n_steps
+        n_knots += axis_knots * d * self.options.n_axis_steps
+        # Knots and their values.
+        model_bytes = 2 * itemsize * n_knots * max(1, self.n_separate_classes)
+        return itemsize * d * n_points_held + model_bytes + work_bytes
 
     def _step_bytes(self, n_data: int, m: int) -> int:
         """The work of a step on a rank with so many data, and m particles.
@@ -279,46 +274,33 @@ class VectorPlan(Plan):
         """
         d = self.n_columns
         itemsize = self.torch_dtype.itemsize
-        n_projected = min(m, self._max_samples) + min(n_data, self._max_samples)
+        n_projected = m + n_data
+        if self.transport.max_samples is not None:
+            n_projected = min(m, self.transport.max_samples)
+            n_projected += min(n_data, self.transport.max_samples)
         sort_bytes = 16 + 8 * itemsize
-        if self.n_bins:
-            bin_bytes = BYTES_PER_BIN * self.n_bins * max(1, self.n_separate_classes)
-            step_bytes = self.n_directions * (3 * n_projected * itemsize + bin_bytes)
-        else:
-            step_bytes = self.n_directions * sort_bytes * n_projected
+        step_bytes = self.n_directions * sort_bytes * n_projected
+        if isinstance(self.transport, Histogram):
+            n_bins = self.transport.n_bins * max(1, self.n_separate_classes)
+            bytes_per_direction = 3 * n_projected * itemsize + BYTES_PER_BIN * n_bins
+            step_bytes = self.n_directions * bytes_per_direction
         if self.n_fresh:  # the axis steps sort the columns of all ranks
-            n_sorted = self.n_moved + self._n_all_data + self.n_fresh - m
+            n_sorted = self.n_moved - m + self.n_rows * self.n_draws + self.n_fresh
             step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
         if self.n_steps:
-            step_bytes += frame_bytes(self.frame, d, self.n_conditions, itemsize)
+            step_bytes += frame_bytes(self.frame, d, self.condition_dim, itemsize)
         return step_bytes
 
-    def _smoothing_bytes(self) -> int:
-        """The work of choosing and drawing smoothed data."""
-        if not self.smoothing:
-            return 0
-        draw_bytes = 4 * 8 * self.n_columns * self._n_all_data
-        neighbour_bytes = 8 * self.options.n_neighbors * self.n_rows
-        return draw_bytes + neighbour_bytes
-
-    def _model_bytes(self, m: int) -> int:
-        """Knots and values of the maps that the model keeps, fitted to m particles."""
-        options = self.options
-        axis_knots = min(options.n_knots + 3 * MAX_JUMPS, m)
-        n_axis_knots = axis_knots * self.n_columns * options.n_axis_steps
-        flow_knots = min(self.n_knots, self.n_bins or m)
-        n_flow_knots = flow_knots * self.n_directions * self.n_steps
-        n_classes = max(1, self.n_separate_classes)
-        return 2 * self.torch_dtype.itemsize * (n_flow_knots + n_axis_knots) * n_classes
-
-    def _fit_seconds(self) -> float:
-        """The time of all ranks' projections."""
-        d = self.n_columns
-        n_particles = min(self.n_moved, self._max_samples)
-        n_data = min(self._n_all_data, self._max_samples)
-        n_per_step = self.n_directions * (n_particles + n_data)
-        n_values = n_per_step * self.n_steps + 4 * d * self.n_fresh
-        n_values *= max(1, d // COLUMNS_OF_CHEAP_PROJECTION)
+    def fit_seconds(self) -> float:
+        """About the time of a fit: that of the projections of all ranks."""
+        n_data = self.n_rows * self.n_draws
+        n_projected = self.n_moved + n_data
+        if self.transport.max_samples is not None:
+            n_projected = min(self.n_moved, self.transport.max_samples)
+            n_projected += min(n_data, self.transport.max_samples)
+        n_values = self.n_directions * n_projected * self.n_steps
+        n_values += 4 * self.n_columns * self.n_fresh
+        n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         return self.estimate(n_values, NANOSECONDS_PER_VALUE)
 
 
@@ -343,7 +325,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     sizes = torch.bincount(codes)
     rarest = int(sizes[sizes > 0].min())
     wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
-    return max(n_knots, min(wanted, MAX_KNOTS))
+    return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
 def choose_frame(
@@ -366,3 +348,14 @@ def choose_frame(
         fact = "does not work with several processes"
         raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
     return kind
+
+
+def count_fresh(n_moved: int, frame: FrameKind, d: int, n_axis_steps: int) -> int:
+    """Fresh particles to which the model's axis steps in d columns are fitted."""
+    if n_axis_steps == 0:
+        return 0
+    n_directions = d
+    if frame.n_directions is not None:
+        n_directions = max(frame.n_directions, d)
+    affordable = MAX_FRESH_PROJECTIONS // n_directions
+    return max(n_moved, min(MAX_FRESH_PARTICLES, affordable))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import as_frame, check_columns, column_names
+from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
 from sliceflow.fields import Array, Label
@@ -80,7 +80,7 @@ def in_users_form(
     array = np.ascontiguousarray(rows.cpu().numpy())
     if names is None:
         return array
-    return as_frame(array, names)
+    return as_dataframe(array, names)
 
 
 def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -93,6 +93,8 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
         check_columns(X)
         names = column_names(X)
+        if names is not None:
+            _require_names_of_one_kind(names)
     else:
         X = _as_numeric(X)
     array = validate(X)
@@ -107,6 +109,18 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
             column=column if names is None else names[column],
         )
     return array
+
+
+def _require_names_of_one_kind(names: Sequence[Any]) -> None:
+    """Raise a `DataError` if some names of columns are text and others are not.
+
+    scikit-learn knows columns by names that are all text, or not at all.
+    """
+    is_text = [isinstance(name, str) for name in names]
+    if any(is_text) and not all(is_text):
+        other = names[is_text.index(False)]
+        fact = f"some names of columns are text, but {other!r} is not"
+        raise DataError(fact, "rename the columns: X.columns = X.columns.astype(str)")
 
 
 def _as_numeric(X: Any) -> Any:
@@ -143,14 +157,14 @@ class Units:
 
     Columns then have mean 0 and standard deviation 1. g compresses a heavy-tailed
     column, or most of its values would lie in a few bins of a histogram:
-    g(x) = asinh((x − middle)/width), with the column's median and the median distance
-    from it. Other columns have `width` 0, and g(x) = x.
+    g(x) = asinh((x − tail_center)/tail_scale), with the column's median and the median
+    distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
     """
 
     shift: Annotated[np.ndarray, Array("d", torch.float64)]
     scale: Annotated[np.ndarray, Array("d", torch.float64)]
-    middle: Annotated[np.ndarray, Array("d", torch.float64)]
-    width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
+    tail_center: Annotated[np.ndarray, Array("d", torch.float64)]
+    tail_scale: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
 
     def check(self) -> None:
         """Raise a ValueError for units that no fit can have."""
@@ -183,8 +197,8 @@ class Units:
             column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
             tail = heavy_tail(column)
             if tail is not None:
-                units.middle[j], units.width[j] = tail
-        if units.width.any():
+                units.tail_center[j], units.tail_scale[j] = tail
+        if units.tail_scale.any():
             lowest, highest, mean, std = _summary(units.compress(X), ranks, n)
         is_constant = lowest == highest
         is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
@@ -200,15 +214,16 @@ class Units:
     @property
     def heavy_tailed(self) -> np.ndarray:
         """Which columns (d,) have heavy tails."""
-        return self.width > 0
+        return self.tail_scale > 0
 
     def compress(self, X: np.ndarray) -> np.ndarray:
         """g(x) for rows (n, d)."""
-        heavy = self.width > 0
+        heavy = self.tail_scale > 0
         if not heavy.any():
             return X
         X = X.astype(np.float64)
-        X[:, heavy] = np.arcsinh((X[:, heavy] - self.middle[heavy]) / self.width[heavy])
+        deviation = X[:, heavy] - self.tail_center[heavy]
+        X[:, heavy] = np.arcsinh(deviation / self.tail_scale[heavy])
         return X
 
     def encode(self, X: np.ndarray) -> Tensor:
@@ -222,11 +237,11 @@ class Units:
         scale = torch.from_numpy(self.scale).to(x.device)
         rows = x.T.double() * scale + shift
         if self.heavy_tailed.any():
-            middle = torch.from_numpy(self.middle).to(x.device)
-            width = torch.from_numpy(self.width).to(x.device)
-            heavy = width > 0
+            center = torch.from_numpy(self.tail_center).to(x.device)
+            tail_scale = torch.from_numpy(self.tail_scale).to(x.device)
+            heavy = tail_scale > 0
             compressed = rows[:, heavy].clamp(-_MAX_SINH, _MAX_SINH)
-            wide = torch.sinh(compressed) * width[heavy] + middle[heavy]
+            wide = torch.sinh(compressed) * tail_scale[heavy] + center[heavy]
             # Keeps every number finite, whatever the maps do.
             limit = torch.finfo(x.dtype).max / 4
             rows[:, heavy] = wide.clamp(-limit, limit)
@@ -239,11 +254,11 @@ def encode_classes(
     """Rows (n, d) in the flow's units, which are of each class, or one for all."""
     if len(units_by_class) == 1 or codes is None:
         return units_by_class[0].encode(X)
-    x = torch.from_numpy(np.empty_like(X))
+    encoded = torch.from_numpy(np.empty_like(X))
     for c, units_of_class in enumerate(units_by_class):
         of_class = codes == c
-        x[of_class] = units_of_class.encode(X[of_class.numpy()])
-    return x
+        encoded[of_class] = units_of_class.encode(X[of_class.numpy()])
+    return encoded
 
 
 def decode_classes(
@@ -259,11 +274,11 @@ def decode_classes(
     return rows
 
 
-def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+def as_cloud(rows: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     """Rows (n, d) and codes in the engine's layout: columns, on the device."""
     if codes is not None:
         codes = codes.to(device)
-    return Cloud(x.to(device).T.contiguous(), codes)
+    return Cloud(rows.to(device).T.contiguous(), codes)
 
 
 def _summary(

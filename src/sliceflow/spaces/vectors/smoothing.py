@@ -1,7 +1,9 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
-is decided whether rows are smoothed at all, and what the axis steps see.
+is decided whether rows are smoothed at all, and what the axis steps see. A plan says
+whether (`plan_bandwidth`). The search for neighbours, which takes longer, waits until
+the fit draws its data (`Smoothing.fit`).
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.smoothing import (
     ClassNeighbours,
     choose_smoothing,
     find_class_neighbours,
 )
-from sliceflow.spaces.vectors.options import VectorOptions
 
 # √n times the largest difference of two distribution functions that is exceeded by
 # chance once in twenty: Kolmogorov's test.
@@ -39,32 +41,75 @@ _MIN_ATOM_SHARE = 0.02
 _MIN_ATOM_ROWS = 5
 
 
+# What a plan says where "auto" chooses a bandwidth from the rows.
+_BY_DISTANCES = "leave-one-out distances of the rows"
+
+
+def plan_bandwidth(
+    option: float | str, X: np.ndarray, codes: Tensor | None, n_rows: int
+) -> tuple[float | None, str]:
+    """What the option `smoothing` means for these rows, and why "auto" is so.
+
+    X (n, d) are this rank's rows, of `n_rows` in all; `codes` are those of all ranks.
+    The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
+    choose it from the rows. The reason is empty if the user chose.
+    """
+    if option != "auto":
+        return float(option), ""
+    obstacle = _reason_not_to_smooth(X, codes, n_rows)
+    if obstacle:
+        return 0.0, obstacle
+    return None, _BY_DISTANCES
+
+
 @dataclass(frozen=True)
 class Smoothing:
     """Draws along the rows' neighbours."""
 
-    h: float  # how far rows are spread
-    x: Tensor  # (n, d), the rows of all ranks
+    bandwidth: float  # h, how far rows are spread
+    rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
     classes: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
-    exact: Tensor  # columns (d,) whose distribution axis steps keep: heavy tails
 
-    def draws(self, times: int, seed: Seed, shard: Shard) -> tuple[Tensor, Tensor]:
-        """`times` draws of each of this rank's rows, in their order, both (n, d).
+    @classmethod
+    def fit(
+        cls,
+        bandwidth: float | None,
+        rows: Tensor,
+        codes: Tensor | None,
+        n_neighbors: int,
+        ranks: Ranks,
+    ) -> Smoothing:
+        """Find the neighbours of rows (n, d), and the bandwidth if it is None.
 
-        The first are for the flow, the second for its axis steps. Axis steps see the
-        row's own value where it is an atom, or where a draw leaves the range of its
-        column. Of columns whose draws have another distribution than the rows, they see
-        the rows' values, spread evenly.
+        The rows and `codes` are those of all ranks. The bandwidth is 0 if no rows of a
+        class differ: draws then equal the rows.
         """
-        x = self.x
-        n, d = x.shape
-        atoms = are_atoms(x)
-        for_flow = x.new_empty(n, times, d)
-        for_axes = x.new_empty(n, times, d)
-        for i, group in enumerate(self.classes):
-            draws = group.draw(self.h, times, seed.child(i))
-            for_flow[group.indices] = draws.to(x.dtype)
+        classes = find_class_neighbours(rows, codes, n_neighbors)
+        if bandwidth is None:
+            bandwidth = choose_smoothing(classes)
+            if ranks.size > 1:
+                bandwidth = ranks.broadcast(bandwidth)
+        return cls(float(bandwidth), rows, classes)
 
+    def draw_for_flow(self, times: int, seed: Seed) -> Tensor:
+        """`times` draws of each row, in their order: (n·times, d)."""
+        draws = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
+        for i, group in enumerate(self.classes):
+            group_draws = group.draw(self.bandwidth, times, seed.child(i))
+            draws[group.indices] = group_draws.to(draws.dtype)
+        return draws.flatten(0, 1)
+
+    def draw_for_axes(self, times: int, seed: Seed, exact: Tensor) -> Tensor:
+        """The same draws as axis steps see them, which make columns exact.
+
+        They see the row's own value where it is an atom, or where a draw leaves the
+        range of its column. Of columns whose draws have another distribution than the
+        rows, and of the `exact` columns (d,), they see the rows' values, spread evenly.
+        """
+        draws_of_all = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
+        atoms = are_atoms(self.rows)
+        for i, group in enumerate(self.classes):
+            draws = group.draw(self.bandwidth, times, seed.child(i))
             rows = group.x[:, None]
             low = rows.amin(0)
             high = rows.amax(0)
@@ -74,59 +119,38 @@ class Smoothing:
             stays = group_atoms[:, None] | is_outside | is_end
             draws = torch.where(stays, rows, draws)
             even = spread_evenly(group.x, group_atoms, times)
-            is_even = self.exact | _differs(group.x, draws.flatten(0, 1))
-            for_axes[group.indices] = torch.where(is_even, even, draws).to(x.dtype)
-        of_rank = shard.slice
-        return for_flow[of_rank].flatten(0, 1), for_axes[of_rank].flatten(0, 1)
+            is_even = exact | _differs(group.x, draws.flatten(0, 1))
+            draws = torch.where(is_even, even, draws)
+            draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
+        return draws_of_all.flatten(0, 1)
 
 
-def plan_smoothing(
-    x: Tensor,
-    codes: Tensor | None,
-    n: int,
-    options: VectorOptions,
-    exact: Tensor,
-    ranks: Ranks,
-) -> tuple[Smoothing | None, str]:
-    """What the option `smoothing` means for these rows, and why "auto" is so.
-
-    x (n, d) are this rank's rows, of n in all; `codes` are those of all ranks, and
-    `exact` (d,) marks columns with heavy tails. The first result is None if the flow
-    fits the rows themselves. The second is empty if the user chose.
-    """
-    h = options.smoothing
-    if h == "auto":
-        obstacle = _reason_not_to_smooth(n, x.shape[1], codes)
-        if obstacle:
-            return None, obstacle
-    elif h == 0:
-        return None, ""
-    if ranks.size > 1:
-        x = ranks.gather(x)
-    classes = find_class_neighbours(x, codes, options.n_neighbors)
-    reason = ""
-    if h == "auto":
-        h = choose_smoothing(classes)
-        if ranks.size > 1:
-            h = ranks.broadcast(h)
-        if h == 0:
-            return None, "no rows of a class differ"
-        reason = "leave-one-out distances of the rows"
-    return Smoothing(float(h), x, classes, exact), reason
-
-
-def _reason_not_to_smooth(n: int, d: int, codes: Tensor | None) -> str:
-    """Why "auto" does not smooth n rows of d columns; empty if it does."""
+def _reason_not_to_smooth(X: np.ndarray, codes: Tensor | None, n_rows: int) -> str:
+    """Why "auto" does not smooth these rows; empty if it does."""
     if codes is not None and codes.dim() == 2:
         return "y is continuous"
-    if n < _MIN_SMOOTHED_ROWS:
+    if n_rows < _MIN_SMOOTHED_ROWS:
         return f"fewer than {_MIN_SMOOTHED_ROWS} rows"
     most = _MAX_SMOOTHED_ROWS
-    if d > _FEW_COLUMNS:
+    if X.shape[1] > _FEW_COLUMNS:
         most = _MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
-    if n > most:
+    if n_rows > most:
         return f"more than {most} rows"
+    # One rank of several does not know the rows of the others, which may differ.
+    if len(X) == n_rows and not _rows_differ(X, codes):
+        return "no rows of a class differ"
     return ""
+
+
+def _rows_differ(X: np.ndarray, codes: Tensor | None) -> bool:
+    """Whether any two rows (n, d) of a class differ; `codes` are class numbers (n,)."""
+    first_of_class = np.zeros(len(X), np.int64)
+    if codes is not None:
+        _, first, class_of_row = np.unique(
+            codes.numpy(), return_index=True, return_inverse=True
+        )
+        first_of_class = first[class_of_row]
+    return bool((X[first_of_class] != X).any())
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:

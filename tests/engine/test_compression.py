@@ -1,4 +1,4 @@
-"""What a model keeps of maps: few knots, where they bend, and the tails."""
+"""Compressed maps: few knots, where the maps bend, and the tails."""
 
 from dataclasses import replace
 
@@ -8,13 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.compact import compress_grid, map_bytes, thin, thin_grid
+from sliceflow.engine.compression import (
+    compress_grid_at_bends,
+    compress_grid_evenly,
+    compress_map,
+    map_bytes,
+)
 from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
 
 
 @st.composite
 def grids(draw):
-    """Tables as histograms of particles and data make them.
+    """Maps as histograms of particles and data make them.
 
     Smooth, gappy, tied, constant, far away.
     """
@@ -44,14 +49,14 @@ def grids(draw):
 
 
 @st.composite
-def compact_maps(draw):
+def compressed_maps(draw):
     """Such maps at a few knots."""
     grid_map = draw(grids())
     n_knots = draw(st.integers(2, min(grid_map.values.shape[1], 40)))
     max_displacement = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
         grid_map.values.abs().max() + 1e-30
     )
-    return compress_grid(grid_map, n_knots, max_displacement)
+    return compress_grid_at_bends(grid_map, n_knots, max_displacement)
 
 
 def bent(n_bins=64, rows=20, seed=0):
@@ -65,61 +70,64 @@ def bent(n_bins=64, rows=20, seed=0):
     return Histogram(n_bins).fit(p, q).map, p
 
 
-@given(compact=compact_maps())
-def test_displacements_are_straight_between_knots_and_maps_ascend(compact):
+@given(compressed=compressed_maps())
+def test_displacements_are_straight_between_knots_and_maps_ascend(compressed):
     """Map by map, as the docstring says it."""
-    grid = compact.to_grid()
-    edges = np.arange(compact.n_bins + 1)
-    assert grid.values.dtype == compact.dtype
-    for row, (lo, hi) in enumerate(zip(compact.lo, compact.hi, strict=True)):
+    grid = compressed.to_grid()
+    edges = np.arange(compressed.n_bins + 1)
+    assert grid.values.dtype == compressed.dtype
+    for row, (lo, hi) in enumerate(zip(compressed.lo, compressed.hi, strict=True)):
         d = np.interp(
             edges,
-            compact.edges[row],
-            compact.quantized_shifts[row].double() * 2.0**compact.exponent,
+            compressed.edges[row],
+            compressed.quantized_shifts[row].double() * 2.0**compressed.exponent,
         )
-        values = float(lo) + float(hi - lo) * edges / compact.n_bins + d
+        values = float(lo) + float(hi - lo) * edges / compressed.n_bins + d
         wanted = np.maximum.accumulate(values)
-        digits = 4 * torch.finfo(compact.dtype).eps * np.abs(values).max()
+        digits = 4 * torch.finfo(compressed.dtype).eps * np.abs(values).max()
         assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
 
 
-@given(compact=compact_maps(), share=st.floats(0, 1), seed=st.integers(0, 99))
-def test_maps_that_move_nothing_are_left_out_and_come_back(compact, share, seed):
+@given(compressed=compressed_maps(), share=st.floats(0, 1), seed=st.integers(0, 99))
+def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, seed):
     still = (
-        torch.rand(len(compact.lo), generator=torch.Generator().manual_seed(seed))
+        torch.rand(len(compressed.lo), generator=torch.Generator().manual_seed(seed))
         < share
     )
-    compact = replace(
-        compact,
-        quantized_shifts=torch.where(still[:, None], 0, compact.quantized_shifts),
+    compressed = replace(
+        compressed,
+        quantized_shifts=torch.where(still[:, None], 0, compressed.quantized_shifts),
     ).with_standard_identity_maps()
-    moving_maps = compact.without_identity_maps()
-    moving = compact.quantized_shifts.any(1)
+    moving_maps = compressed.without_identity_maps()
+    moving = compressed.quantized_shifts.any(1)
     assert (len(moving_maps.lo), moving_maps.n_maps) == (
         int(moving.sum()),
-        len(compact.lo),
+        len(compressed.lo),
     )
     moving_maps.check()
     again = moving_maps.with_identity_maps()
     assert all(
-        torch.equal(getattr(compact, name), getattr(again, name))
+        torch.equal(getattr(compressed, name), getattr(again, name))
         for name in ("lo", "hi", "edges", "quantized_shifts")
     )
-    z = compact.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compact.lo), -1)
+    z = compressed.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compressed.lo), -1)
     assert bool((moving_maps.to_grid().displace(z)[~moving].abs() < 1e-6).all())
 
 
 def test_knots_at_bends_are_better_than_even_ones():
-    table, p = bent()
-    whole = table.displace(p)
+    grid_map, p = bent()
+    whole = grid_map.displace(p)
 
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(compress_grid(table, 13, max_displacement=16.0).to_grid())
-    plain = error(thin_grid(table, 12))
+    few = error(compress_grid_at_bends(grid_map, 13, max_displacement=16.0).to_grid())
+    plain = error(compress_grid_evenly(grid_map, 12))
     assert few < plain / 2
-    assert error(compress_grid(table, 33, max_displacement=16.0).to_grid()) < few / 1.5
+    assert (
+        error(compress_grid_at_bends(grid_map, 33, max_displacement=16.0).to_grid())
+        < few / 1.5
+    )
 
 
 def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
@@ -127,65 +135,68 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
     Images would shrink, at every step.
     """
-    table, p = bent()
-    image = p + compress_grid(table, 8, max_displacement=16.0).to_grid().displace(p)
-    wanted = p + table.displace(p)
+    grid_map, p = bent()
+    image = p + compress_grid_at_bends(
+        grid_map, 8, max_displacement=16.0
+    ).to_grid().displace(p)
+    wanted = p + grid_map.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
 
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
-    table, p = bent(256)
-    assert thin(table, 12, 8.0, shared=False).edges.shape == (20, 12)
-    assert thin(table, 12, 8.0, shared=True).edges.shape == (20, 96)
-    assert isinstance(thin(table, 256, 8.0, shared=False), GridMap)
-    assert isinstance(thin(table, 12, None, shared=False), GridMap)
+    grid_map, p = bent(256)
+    assert compress_map(grid_map, 12, 8.0, shared=False).edges.shape == (20, 12)
+    assert compress_map(grid_map, 12, 8.0, shared=True).edges.shape == (20, 96)
+    assert isinstance(compress_map(grid_map, 256, 8.0, shared=False), GridMap)
+    assert isinstance(compress_map(grid_map, 12, None, shared=False), GridMap)
     knots = Sorted().fit(p, p + 1).map
-    assert thin(knots, 12, 8.0, shared=False).values.shape[1] == 96
+    assert compress_map(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
-def test_kept_maps_have_rigid_tails(seed, shift):
+def test_compressed_maps_have_rigid_tails(seed, shift):
     """Beyond the ¼√M-th particle: one shift, inside the data's range.
 
     Unchanged in between.
     """
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
-    table = Histogram(256).fit(z_p, z_q + shift).map
-    kept = thin_grid(table, 256)
+    grid_map = Histogram(256).fit(z_p, z_q + shift).map
+    compressed = compress_grid_evenly(grid_map, 256)
     edge = torch.lerp(
-        table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double()
+        grid_map.lo[:, None], grid_map.hi[:, None], torch.linspace(0, 1, 257).double()
     )
     few = round(4000**0.5 / 4)
     ordered = z_p.sort(dim=1).values
-    width = (table.hi - table.lo)[:, None] / 256
+    width = (grid_map.hi - grid_map.lo)[:, None] / 256
     inside = (edge > ordered[:, few + 1, None] + width) & (
         edge < ordered[:, -few - 2, None] - width
     )
-    assert torch.equal(kept.values[inside], table.values[inside])
-    assert bool((kept.values.diff(dim=1) >= -1e-12).all())
+    assert torch.equal(compressed.values[inside], grid_map.values[inside])
+    assert bool((compressed.values.diff(dim=1) >= -1e-12).all())
     assert torch.equal(
-        kept.values, kept.values.clamp(table.values[:, :1], table.values[:, -1:])
+        compressed.values,
+        compressed.values.clamp(grid_map.values[:, :1], grid_map.values[:, -1:]),
     )
     for row in range(2):
         low = ordered[row, few - 2] - width[row]
         high = ordered[row, -few + 1] + width[row]
         for tail in (edge[row] < low, edge[row] > high):
-            moved = (kept.values - edge)[row][tail]
-            free = (kept.values[row] > table.values[row, 0]) & (
-                kept.values[row] < table.values[row, -1]
+            moved = (compressed.values - edge)[row][tail]
+            free = (compressed.values[row] > grid_map.values[row, 0]) & (
+                compressed.values[row] < grid_map.values[row, -1]
             )
             moved = moved[free[tail]]  # the others stand at the ends of the data
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
 
 
-def test_thinned_maps_keep_their_tails_if_asked():
+def test_compressed_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     knot_map = KnotMap(knots, values)
-    plain = thin(knot_map, 100, None, shared=False)
-    tails = thin(knot_map, 100, None, shared=False, tails=True)
+    plain = compress_map(knot_map, 100, None, shared=False)
+    tails = compress_map(knot_map, 100, None, shared=False, tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8
@@ -205,6 +216,8 @@ def test_thinned_maps_keep_their_tails_if_asked():
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    table = thin(transport.fit(*z).map, n_knots, 8.0, shared)
-    parts = [part for part in vars(table).values() if isinstance(part, torch.Tensor)]
+    compressed = compress_map(transport.fit(*z).map, n_knots, 8.0, shared)
+    parts = [
+        part for part in vars(compressed).values() if isinstance(part, torch.Tensor)
+    ]
     assert sum(part.nbytes for part in parts) == 3 * map_bytes(n_knots, n_bins, shared)

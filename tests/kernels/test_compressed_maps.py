@@ -29,7 +29,9 @@ def maps(n_bins, h, device, dtype=torch.float32):
     hills = torch.where(torch.rand(h, 3000, generator=rng) < 0.4, 2, -2)
     q = torch.randn(h, 3000, generator=rng) + hills
     counts, lo, hi = reference.histogram(p, n_bins)
-    values, _ = reference.compose(counts, lo, hi, *reference.histogram(q, n_bins))
+    values, _ = reference.compose_histograms(
+        counts, lo, hi, *reference.histogram(q, n_bins)
+    )
     return [
         t.to(device)
         for t in (lo.to(dtype), hi.to(dtype), values.to(dtype), counts.int())
@@ -70,8 +72,8 @@ def both(backend, arguments, n_knots, exponent=EXPONENT):
 
     The ranges are the same bits.
     """
-    ours = backend.compress_map(*arguments, n_knots, exponent)
-    theirs = reference.compress_map(*arguments, n_knots, exponent)
+    ours = backend.compress_grid(*arguments, n_knots, exponent)
+    theirs = reference.compress_grid(*arguments, n_knots, exponent)
     assert all(
         a.dtype == b.dtype and a.shape == b.shape
         for a, b in zip(ours, theirs, strict=True)
@@ -85,8 +87,8 @@ def both(backend, arguments, n_knots, exponent=EXPONENT):
     return ours, theirs
 
 
-def on_grid(kept, n_bins):
-    return reference.expand_map(*kept, n_bins, EXPONENT, torch.float64)
+def on_grid(compressed, n_bins):
+    return reference.expand_grid(*compressed, n_bins, EXPONENT, torch.float64)
 
 
 @pytest.mark.parametrize(("n_bins", "n_knots", "h"), SIZES)
@@ -140,11 +142,13 @@ def test_steps_of_any_size_are_exact(backend):
 
 def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
     arguments = maps(64, 2, backend.device)
-    whole = backend.compress_map(*arguments, 8, EXPONENT)
+    whole = backend.compress_grid(*arguments, 8, EXPONENT)
     for dtype in (torch.int64, torch.float64):
-        same = backend.compress_map(*arguments[:3], arguments[3].to(dtype), 8, EXPONENT)
+        same = backend.compress_grid(
+            *arguments[:3], arguments[3].to(dtype), 8, EXPONENT
+        )
         assert all(torch.equal(a, b) for a, b in zip(whole, same, strict=True))
-    part = backend.compress_map(*(t[1:2] for t in arguments), 8, EXPONENT)
+    part = backend.compress_grid(*(t[1:2] for t in arguments), 8, EXPONENT)
     assert all(torch.equal(a[1:2], b) for a, b in zip(whole, part, strict=True))
     ours, theirs = both(backend, (*arguments[:3], arguments[3].double().sqrt()), 8)
     assert torch.equal(ours[2], theirs[2])
@@ -158,12 +162,14 @@ def test_counts_of_any_type_give_the_same_bits_whatever_is_beside_them(backend):
 def test_grids_are_made_with_the_same_bits_on_every_device(
     backend, n_bins, n_knots, dtype
 ):
-    kept = reference.compress_map(
+    compressed = reference.compress_grid(
         *maps(n_bins, 4, backend.device, dtype), n_knots, EXPONENT
     )
-    kept[3][:, ::3] *= -1  # lines that descend are made to ascend
-    ours = backend.expand_map(*kept, n_bins, EXPONENT, dtype)
+    compressed[3][:, ::3] *= -1  # lines that descend are made to ascend
+    ours = backend.expand_grid(*compressed, n_bins, EXPONENT, dtype)
     assert ours.dtype == dtype
     assert bool((ours.diff(dim=1) >= 0).all())
-    on_cpu = reference.expand_map(*(t.cpu() for t in kept), n_bins, EXPONENT, dtype)
+    on_cpu = reference.expand_grid(
+        *(t.cpu() for t in compressed), n_bins, EXPONENT, dtype
+    )
     assert torch.equal(ours.cpu(), on_cpu)

@@ -1,4 +1,4 @@
-"""Knots of stored maps on NVIDIA GPUs, in Triton.
+"""Compressed maps on NVIDIA GPUs, in Triton.
 
 A program makes one map, in float64. Products and sums are not fused, to round as torch
 does.
@@ -220,7 +220,7 @@ def _fit_knots(
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _compress_map_kernel(
+def _compress_grid_kernel(
     lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots,
     exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
@@ -267,7 +267,7 @@ def _compress_map_kernel(
     )
 
 
-def compress_map(
+def compress_grid(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     h = len(values)
@@ -282,7 +282,7 @@ def compress_map(
     bins = max(triton.next_power_of_2(n_bins), 16)
     block = min(bins, max(_PAIRS_AT_ONCE // lanes, 16))
     grid: Any = (h,)
-    _compress_map_kernel[grid](
+    _compress_grid_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         values.contiguous(),
@@ -311,7 +311,7 @@ def compress_map(
 
 
 @triton.jit(do_not_specialize=["exponent"])
-def _expand_map_kernel(
+def _expand_grid_kernel(
     lo, hi, edges, quantized_shifts, values, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -355,7 +355,7 @@ def _expand_map_kernel(
         so_far = tl.maximum(so_far, tl.max(whole, 0))
 
 
-def expand_map(
+def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
@@ -368,7 +368,7 @@ def expand_map(
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
     wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _MAX_BINS_AT_ONCE)
     grid: Any = (h,)
-    _expand_map_kernel[grid](
+    _expand_grid_kernel[grid](
         lo.contiguous(),
         hi.contiguous(),
         edges.contiguous(),

@@ -1,10 +1,11 @@
-"""What a model stores of maps: few knots, and few bytes for each.
+"""Compression: the maps that a model stores have few knots, and few bytes for each.
 
-Sorted maps become averages over cells of particles (`thin_knots`). Maps on a grid keep
-some of its edges (`thin_grid`), or become a `CompactMap`: the displacement
-D(z) = T(z) − z is piecewise linear through a few knots, which are where the map bends
-(`compress_grid`), and is rounded to whole steps. To move particles, a `CompactMap` is
-turned into a grid again.
+`compress_map` chooses how. Maps through sorted particles become averages over cells of
+particles (`compress_knots`). Maps on a grid keep every k-th edge of it
+(`compress_grid_evenly`), or become a `CompressedMap` (`compress_grid_at_bends`): the
+displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
+where the map bends, and is rounded to whole steps. To move particles, a `CompressedMap`
+is turned into a grid again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.fields import FLOATS, Array, Between, Count
 
-# Knots of a compact map: its two ends, and as many more as one byte can count.
-MAX_KNOTS = 257
-# Bins of a compact map: the index of an edge fits into 16 bits.
+# Knots of a compressed map: its two ends, and as many more as one byte can count.
+MAX_COMPRESSED_KNOTS = 257
+# Bins of a compressed map: the index of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
-# Displacements are stored as int16, as multiples of a rounding step. So many steps make
-# up the largest displacement that is expected: 8,191, far finer than the noise of any
-# map. Displacements four times as large can still be stored.
+# Displacements are stored as int16, as multiples of a rounding step. The largest
+# displacement that is expected has this many steps, 8,191: far finer than the noise of
+# any map. Displacements four times as large can still be stored.
 _STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_SHIFT // 4
 # How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
 # float32. Directions of a damaged file are much worse.
@@ -39,7 +40,7 @@ _ORTHONORMAL_TOL = 1e-3
 # Jumps between atoms that a model stores of each map, with three knots each: enough for
 # 65 atoms. More of them only make files larger.
 MAX_JUMPS = 64
-# An atom is a value that at least one in so many particles moves to. Rarer values are
+# An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
 # Maps that classes share, and those of sorted particles, get this many times as many
@@ -52,13 +53,13 @@ _FAR_BEYOND = 16
 
 
 @dataclass(frozen=True)
-class CompactMap:
-    """Maps through K knots on the edges of a uniform grid over [lo, hi], both (h,).
+class CompressedMap:
+    """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
 
-    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins and moves by
-    ``quantized_shifts[:, k] · 2**exponent``, both (h, K). D is linear between knots.
-    The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
-    grid's values.
+    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
+    ``quantized_shifts[:, k] · 2**exponent``. The displacement D is linear between
+    knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of
+    the grid's values. If each class has its own maps, h stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
     maps among all `n_all` maps. If none are left out, `map_indices` is None.
@@ -85,14 +86,14 @@ class CompactMap:
     def _check_edges(self) -> None:
         edges = self.edges
         n_knots = edges.shape[1]
-        if not 2 <= n_knots <= MAX_KNOTS or self.dtype not in FLOATS:
-            raise ValueError(f"compact maps have {n_knots} knots of {self.dtype}")
+        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or self.dtype not in FLOATS:
+            raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
         from_first = bool((edges[:, 0] == 0).all())
         to_last = bool((edges[:, -1] == self.n_bins).all())
         ascend = bool((edges[:, :-1] < edges[:, 1:]).all())
         if not (from_first and to_last and ascend):
             raise ValueError(
-                f"compact maps have knots that do not ascend from 0 to {self.n_bins}"
+                f"compressed maps have knots that do not ascend from 0 to {self.n_bins}"
             )
 
     def _check_map_indices(self) -> None:
@@ -101,18 +102,20 @@ class CompactMap:
         ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
         if not ascend or int(self.map_indices[-1]) >= self.n_all:
             raise ValueError(
-                f"compact maps have indices that do not ascend below {self.n_all}"
+                f"compressed maps have indices that do not ascend below {self.n_all}"
             )
 
     def _check_range(self) -> None:
         if not bool((self.lo <= self.hi).all()):
-            raise ValueError("compact maps have ranges that end before they begin")
+            raise ValueError("compressed maps have ranges that end before they begin")
         farthest = 0.0
         if len(self.lo):
             farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
         farthest += 2.0 ** (self.exponent + 15)  # shifts are below 2¹⁵ steps
         if not farthest < torch.finfo(self.dtype).max / 4:
-            raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
+            raise ValueError(
+                f"compressed maps reach beyond the numbers of {self.dtype}"
+            )
 
     @property
     def n_maps(self) -> int:
@@ -125,7 +128,7 @@ class CompactMap:
         The bits are the same on every device.
         """
         maps = self.with_identity_maps()
-        values = kernels.for_tensor(maps.lo).expand_map(
+        values = kernels.for_tensor(maps.lo).expand_grid(
             maps.lo,
             maps.hi,
             maps.edges,
@@ -136,7 +139,7 @@ class CompactMap:
         )
         return GridMap(maps.lo, maps.hi, values)
 
-    def with_identity_maps(self) -> CompactMap:
+    def with_identity_maps(self) -> CompressedMap:
         """The same with the identity maps added. This does not wait for a GPU."""
         if self.map_indices is None:
             return self
@@ -156,7 +159,7 @@ class CompactMap:
             n_all=0,
         ).with_standard_identity_maps()
 
-    def without_identity_maps(self) -> CompactMap:
+    def without_identity_maps(self) -> CompressedMap:
         """The same without the identity maps."""
         if self.map_indices is not None:
             return self
@@ -171,7 +174,7 @@ class CompactMap:
             n_all=len(self.lo),
         )
 
-    def with_standard_identity_maps(self) -> CompactMap:
+    def with_standard_identity_maps(self) -> CompressedMap:
         """The same, where identity maps have the range [−1, 1] and evenly spaced knots.
 
         So they need not be stored: `with_identity_maps` makes the same ones.
@@ -198,7 +201,7 @@ class ModelStep:
 
     stage: Count
     step: Count
-    map: KnotMap | GridMap | CompactMap
+    map: KnotMap | GridMap | CompressedMap
     theta: Annotated[Tensor, Array("h d", FLOATS)] | None = None
 
     def check(self) -> None:
@@ -212,32 +215,32 @@ class ModelStep:
             raise ValueError("the fitted directions of a step are not orthonormal")
 
     def without_identity_maps(self) -> ModelStep:
-        """The same without the identity maps, if the maps are compact."""
-        if isinstance(self.map, CompactMap):
+        """The same without the identity maps, if they are compressed."""
+        if isinstance(self.map, CompressedMap):
             return replace(self, map=self.map.without_identity_maps())
         return self
 
     def expanded(self) -> TransportMap:
         """The maps as they move particles."""
-        if isinstance(self.map, CompactMap):
+        if isinstance(self.map, CompressedMap):
             return self.map.to_grid()
         return self.map
 
 
-def thin(
+def compress_map(
     transport_map: TransportMap,
     n_knots: int,
     max_displacement: float | None,
     shared: bool,
     tails: bool = False,
-) -> TransportMap | CompactMap:
-    """What a model stores of fitted maps: about `n_knots` knots of each.
+) -> TransportMap | CompressedMap:
+    """Compress fitted maps for a model, to about `n_knots` knots each.
 
     Parameters
     ----------
     transport_map : the maps as they were fitted
-    n_knots : knots of each map. Maps that classes share, and those of sorted particles,
-        get eight times as many
+    n_knots : knots of each map. Maps that classes share, and maps of sorted particles,
+        get eight times as many (`_MORE_KNOTS_IF_SHARED`)
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
         knots are spaced evenly
     shared : whether classes share the maps
@@ -246,21 +249,21 @@ def thin(
     if isinstance(transport_map, KnotMap):
         if max_displacement is not None and not tails:
             n_knots *= _MORE_KNOTS_IF_SHARED
-        return _thin_sorted(transport_map, n_knots, tails)
+        return _compress_sorted(transport_map, n_knots, tails)
     if max_displacement is None:
-        return thin_grid(transport_map, n_knots)
+        return compress_grid_evenly(transport_map, n_knots)
     if shared:
         n_knots *= _MORE_KNOTS_IF_SHARED
     n_bins = transport_map.values.shape[1] - 1
     if n_knots >= n_bins:
-        return thin_grid(transport_map, n_knots)
-    return compress_grid(
-        transport_map, min(max(2, n_knots), MAX_KNOTS), max_displacement
+        return compress_grid_evenly(transport_map, n_knots)
+    return compress_grid_at_bends(
+        transport_map, min(max(2, n_knots), MAX_COMPRESSED_KNOTS), max_displacement
     )
 
 
 def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
-    """The most bytes that one map of `thin` takes; `n_bins` is None if sorted."""
+    """The most bytes of one compressed map; `n_bins` is None if it was sorted."""
     if n_knots == 0:
         return 0
     if n_bins is None:
@@ -270,11 +273,14 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
         n_knots *= _MORE_KNOTS_IF_SHARED
     if n_knots >= n_bins:
         return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * min(max(2, n_knots), MAX_KNOTS) + 16  # edges, shifts, range
+    return 6 * min(max(2, n_knots), MAX_COMPRESSED_KNOTS) + 16  # edges, shifts, range
 
 
-def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
-    """Keep every k-th edge, where k divides the number of bins; smooth the tails."""
+def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
+    """Maps on a coarser grid: every k-th edge of the first one, with rigid tails.
+
+    k divides the number of bins, and is the least that leaves at most `n_knots` bins.
+    """
     values = grid.values
     n_bins = values.shape[1] - 1
     stride = 1
@@ -286,7 +292,9 @@ def thin_grid(grid: GridMap, n_knots: int) -> GridMap:
     return GridMap(grid.lo, grid.hi, values[:, ::stride].contiguous())
 
 
-def compress_grid(grid: GridMap, n_knots: int, max_displacement: float) -> CompactMap:
+def compress_grid_at_bends(
+    grid: GridMap, n_knots: int, max_displacement: float
+) -> CompressedMap:
     """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p,
@@ -299,28 +307,31 @@ def compress_grid(grid: GridMap, n_knots: int, max_displacement: float) -> Compa
     if counts is None:
         counts = torch.ones((len(grid.lo), n_bins), device=grid.lo.device)
     exponent = math.frexp(max_displacement / _STEPS_IN_MAX_DISPLACEMENT)[1]
-    lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_map(
+    lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_grid(
         grid.lo, grid.hi, grid.values, counts, n_knots, exponent
     )
-    compact = CompactMap(
+    compressed = CompressedMap(
         lo, hi, edges, quantized_shifts, n_bins, exponent, grid.values.dtype
     )
-    return compact.with_standard_identity_maps()
+    return compressed.with_standard_identity_maps()
 
 
-def _thin_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
+def _compress_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_map.knots_per_class is None:
-        thin_map = thin_knots(knot_map, n_knots, tails)
-        return _flat_far_beyond(thin_map) if tails else thin_map
-    maps = [
-        None if one is None else _thin_sorted(one, n_knots, tails)
-        for one in knot_map.split_classes()
-    ]
-    return join_classes(maps, len(knot_map.knots) // len(maps), knot_map.knots)
+        compressed = compress_knots(knot_map, n_knots, tails)
+        return _flat_far_beyond(compressed) if tails else compressed
+    maps: list[KnotMap | None] = []
+    for class_map in knot_map.split_classes():
+        if class_map is None:
+            maps.append(None)
+        else:
+            maps.append(_compress_sorted(class_map, n_knots, tails))
+    h = len(knot_map.knots) // len(maps)
+    return join_classes(maps, h, knot_map.knots)
 
 
-def thin_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
+def compress_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
     """Average over `n_knots` cells with equal numbers of particles.
 
     A map through every particle would follow the sampling noise of single ones.

@@ -1,0 +1,172 @@
+"""Axis steps, the last ones of a fit of vectors: they make columns exact.
+
+The steps of the flow place the particles that they were fitted to better than fresh
+ones. So axis steps are fitted twice, each time from where the flow ended: once to the
+particles that the user keeps, and once to fresh particles, for the model. The first
+maps are thrown away, and the particles of the second.
+
+Checkpoints do not see these steps, which are few: a fit that is resumed after its flow
+does them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine import conditions
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import ClassOrder, Cloud
+from sliceflow.engine.compression import ModelStep
+from sliceflow.engine.events import Listener
+from sliceflow.engine.flow import Flow, FlowState, ParticleNoise, replay, simulate
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.vectors.data import TrainingData
+from sliceflow.spaces.vectors.rows import as_cloud
+
+
+@dataclass(frozen=True)
+class AxisSteps:
+    """What both sets of axis steps share."""
+
+    flow: Flow  # all stages of the fit; the last one is that of the axis steps
+    data: TrainingData
+    cloud: Cloud  # this rank's data, as axis steps see them
+    noise: ParticleNoise
+
+
+def move_kept_particles(
+    axis_steps: AxisSteps,
+    x: Tensor,
+    codes: Tensor | None,
+    state: FlowState,
+    listeners: Sequence[Listener],
+) -> Tensor:
+    """The kept particles (d, n), moved by axis steps that are fitted to them.
+
+    Parameters
+    ----------
+    axis_steps : the flow and the data
+    x : the particles of this rank, in the user's order
+    codes : the conditions of the particles of all ranks, in the same order
+    state : where the flow ended; steps and seconds are counted on
+    listeners : hear of these steps
+    """
+    counted_on = FlowState(
+        stage_index=state.stage_index,
+        steps_done=state.steps_done,
+        steps_skipped=state.steps_skipped,
+        seconds=state.seconds,
+    )
+    plan = axis_steps.data.plan
+    if codes is None:
+        cloud = Cloud(x)
+        _run(axis_steps, cloud, None, counted_on, listeners)
+        return cloud.x
+    if not plan.n_separate_classes:
+        shard = axis_steps.data.ranks.shard(plan.n_particles)
+        cloud = Cloud(x, codes[shard.slice].to(x.device))
+        _run(axis_steps, cloud, codes, counted_on, listeners)
+        return cloud.x
+    class_order = ClassOrder.from_codes(codes.to(x.device), plan.n_separate_classes)
+    cloud = class_order.sort(x)
+    _run(axis_steps, cloud, class_order.codes, counted_on, listeners)
+    return class_order.unsort(cloud.x)
+
+
+def complete_model(
+    axis_steps: AxisSteps, sampling_flow: Flow, state: FlowState
+) -> list[ModelStep]:
+    """The model's steps, and then axis steps that are fitted to fresh particles.
+
+    `sampling_flow` is the flow as offline samples replay it, and `state` is where the
+    fitted flow ended.
+    """
+    fresh, codes = _fresh_particles(axis_steps.data, sampling_flow, state.model)
+    continued = FlowState(state.stage_index, model=list(state.model))
+    _run(axis_steps, fresh, codes, continued, listeners=())
+    return continued.model
+
+
+def _run(
+    axis_steps: AxisSteps,
+    particles: Cloud,
+    codes: Tensor | None,
+    state: FlowState,
+    listeners: Sequence[Listener],
+) -> None:
+    """Make the columns of these particles exact, in place.
+
+    `codes` are the conditions of the particles of all ranks.
+    """
+    flow = axis_steps.flow
+    max_samples = flow.stages[-1].transport.max_samples
+    n = particles.x.shape[1]
+    batches = axis_steps.data.batches(n, codes, max_samples)
+    target = Target.from_cloud(axis_steps.cloud, batches)
+    simulate(
+        flow, particles, target, axis_steps.noise, listeners=listeners, state=state
+    )
+
+
+def _fresh_particles(
+    data: TrainingData, flow: Flow, model: Sequence[ModelStep]
+) -> tuple[Cloud, Tensor | None]:
+    """This rank's fresh particles, moved by a model, and the codes of all ranks."""
+    plan = data.plan
+    seed = data.seed.child("fresh")
+    n_fresh = plan.n_fresh
+    codes = None
+    if data.rows.codes is not None:
+        codes = _fresh_codes(data, data.rows.codes, seed)
+        n_fresh = len(codes)
+    shard = data.ranks.shard(n_fresh)
+    starts = seed.child("start")
+    rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
+    class_slices = None
+    if plan.n_separate_classes and codes is not None:
+        class_order = ClassOrder.from_codes(codes, plan.n_separate_classes)
+        class_slices = class_order.class_slices
+        codes = class_order.codes
+        rows = rows[class_order.order]
+    shard_codes = None
+    if codes is not None:
+        shard_codes = codes[shard.slice]
+    fresh = as_cloud(rows.to(plan.torch_dtype), shard_codes, data.device)
+    fresh.class_slices = class_slices
+    noise = ParticleNoise(seed.child("particles"), shard.first)
+    replay(flow, model, fresh, noise)
+    return fresh, codes
+
+
+def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
+    """Conditions of fresh particles, in proportion, with enough of each class."""
+    plan = data.plan
+    indices = conditions.stratified_indices(
+        row_codes, plan.n_fresh, seed.child("conditions")
+    )
+    codes = row_codes[indices]
+    if plan.amplifier == 0:
+        return codes
+    per_class = plan.n_separate_classes > 0
+    more = conditions.extra_codes(row_codes, codes, per_class, seed)
+    return torch.cat((codes, more))
+
+
+def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
+    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d).
+
+    They are random for more columns than the sequence is known for.
+    """
+    engine = torch.quasirandom.SobolEngine
+    if d > engine.MAXDIM:
+        return seed.normal(n, d, start=first)
+    scramble_seed = int(seed.uniform(1, 1) * 2**31)
+    sequence: Any = engine(d, True, scramble_seed)  # type: ignore[no-untyped-call]
+    u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
+    x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
+    return x

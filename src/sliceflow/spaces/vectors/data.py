@@ -1,0 +1,159 @@
+"""What the particles of a fit of vectors move onto.
+
+A flow sees the rows in its own units, or draws along them (`smoothing`). Nothing of
+this is computed before a step needs data, and what only the axis steps see is drawn
+when these begin. So a plan is quick, and memory holds the data of one stage at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine.batches import (
+    Batches,
+    make_batches,
+    make_batches_per_class,
+    weighted_batches,
+)
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.random import Seed
+from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.spaces.vectors.plan import VectorPlan
+from sliceflow.spaces.vectors.rows import Units, VectorRows, as_cloud, encode_classes
+from sliceflow.spaces.vectors.smoothing import Smoothing
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows of a fit in the flow's units, or `n_draws` draws of each."""
+
+    plan: VectorPlan
+    rows: VectorRows
+    seed: Seed  # of the fit
+    device: torch.device
+    ranks: Ranks
+
+    @cached_property
+    def units_by_class(self) -> tuple[Units, ...]:
+        """The units in which particles move: one for all rows, or one for each class.
+
+        Classes may have very different scales: the flow starts from N(0, I), and would
+        hardly resolve a class that is much narrower than the others.
+        """
+        rows = self.rows
+        standardize = self.plan.standardize
+        if not self.plan.n_separate_classes:
+            return (Units.fit_to(rows.X, standardize, self.ranks, self.plan.n_rows),)
+        assert rows.codes is not None
+        units_by_class = []
+        for c in range(self.plan.n_separate_classes):
+            is_of_class = (rows.codes == c).numpy()
+            units_by_class.append(Units.fit_to(rows.X[is_of_class], standardize))
+        return tuple(units_by_class)
+
+    @cached_property
+    def encoded(self) -> Tensor:
+        """This rank's rows (n, d) in the flow's units."""
+        return encode_classes(self.units_by_class, self.rows.X, self._codes_that_matter)
+
+    @cached_property
+    def smoothing(self) -> Smoothing | None:
+        """Draws around the rows of all ranks; None fits the rows themselves."""
+        if self.plan.smoothing == 0:
+            return None
+        return Smoothing.fit(
+            self.plan.smoothing,
+            self.ranks.gather(self.encoded),
+            self._codes_that_matter,
+            self.plan.options.n_neighbors,
+            self.ranks,
+        )
+
+    @property
+    def _codes_that_matter(self) -> Tensor | None:
+        """The codes of the rows of all ranks; None if the flow ignores them."""
+        if self.plan.amplifier == 0:
+            return None
+        return self.rows.codes
+
+    def final_plan(self) -> VectorPlan:
+        """The plan with the bandwidth that "auto" has chosen."""
+        if self.smoothing is None:
+            return self.plan
+        return replace(self.plan, smoothing=self.smoothing.bandwidth)
+
+    # Clouds
+
+    @cached_property
+    def codes(self) -> Tensor | None:
+        """The conditions of the data of all ranks; None without y."""
+        if self.rows.codes is None:
+            return None
+        return self.rows.codes.repeat_interleave(self.plan.n_draws, 0)
+
+    @property
+    def shard(self) -> Shard:
+        """Which of the data of all ranks this rank has."""
+        return self.rows.shard.repeated(self.plan.n_draws)
+
+    def for_flow(self) -> Cloud:
+        """This rank's data for the steps of the flow."""
+        if self.smoothing is None:
+            return self._cloud(self.encoded)
+        draws = self.smoothing.draw_for_flow(self.plan.n_draws, self._drawing_seed)
+        return self._cloud(draws[self.shard.slice])
+
+    def for_axes(self) -> Cloud:
+        """This rank's data for the axis steps; see `Smoothing.draw_for_axes`."""
+        if self.smoothing is None:
+            return self._cloud(self.encoded)
+        heavy_tails = [units.heavy_tailed for units in self.units_by_class]
+        exact = torch.from_numpy(np.any(heavy_tails, axis=0))
+        draws = self.smoothing.draw_for_axes(
+            self.plan.n_draws, self._drawing_seed, exact
+        )
+        return self._cloud(draws[self.shard.slice])
+
+    @property
+    def _drawing_seed(self) -> Seed:
+        return self.seed.child("smoothing")
+
+    def _cloud(self, rows: Tensor) -> Cloud:
+        """This rank's data (n, d), in the flow's units, with their conditions."""
+        codes = None
+        if self.codes is not None:
+            codes = self.codes[self.shard.slice]
+        return as_cloud(rows, codes, self.device)
+
+    def batches(
+        self, m: int, codes_p: Tensor | None, max_samples: int | None
+    ) -> Batches:
+        """Which of m particles and of these data each step of a stage is fitted to.
+
+        `codes_p` are the conditions of the particles of all ranks, in the order in
+        which they move. A step takes at most `max_samples`.
+        """
+        codes_q = None
+        if self.plan.amplifier == 0:
+            codes_p = None
+        else:
+            codes_q = self.codes
+        if self.ranks.size > 1:
+            return weighted_batches(codes_q, codes_p, self.shard.slice, self.device)
+        n = self.plan.n_rows * self.plan.n_draws
+        seed = self.seed.child("flow", "batches")
+        if codes_p is None or codes_q is None:
+            return make_batches(m, n, max_samples, None, None, seed, self.device)
+        codes_p = codes_p.to(self.device)
+        codes_q = codes_q.to(self.device)
+        n_classes = self.plan.n_separate_classes
+        if n_classes:
+            return make_batches_per_class(
+                max_samples, codes_p, codes_q, n_classes, seed
+            )
+        return make_batches(m, n, max_samples, codes_p, codes_q, seed, self.device)
