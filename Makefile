@@ -1,5 +1,6 @@
 # Everything sets itself up from a bare Python >= 3.11 with pip:
 #   make demo   fit two moons and digits, write pictures and a table to demo/
+#   make paper  Algorithm 1 of the paper beside the defaults: pictures and seconds
 #   make test   lint, types, tests; make test-all also runs the tests that take long
 #   make test SEED=3   the same tests with other random data; make test-seeds runs five seeds
 PYTHON ?= python3
@@ -14,10 +15,14 @@ SEED ?= 0
 SEEDS ?= 1 2 3 4 5
 export SLICEFLOW_TEST_SEED = $(SEED)
 
-.PHONY: demo test test-all test-seeds test-matrix lint bench docs clean
+.PHONY: demo paper test test-all test-seeds test-matrix lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py --out demo
+
+# Algorithm 1 of the paper beside the defaults, on moons and digits: a few minutes.
+paper: $(READY)
+	$(BIN)/python examples/algorithm1.py --out algorithm1
 
 # Two workers with a thread each; a worker that is done takes tests from the other.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -54,5 +59,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .matrix demo site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .matrix demo algorithm1 site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

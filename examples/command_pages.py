@@ -50,7 +50,9 @@ def flags(verb: str) -> str:
     rows = ["", "| flag | meaning |", "|---|---|"]
     for option in group.commands[verb].params:
         if option.param_type_name == "option" and option.name != "help":
-            names = ", ".join(f"`{name}`" for name in option.opts)
+            names = ", ".join(
+                f"`{name}`" for name in option.opts + option.secondary_opts
+            )
             rows.append(f"| {names} | {option.help}{_default(option)} |")
     return "\n".join([*rows, "", ""])
 
@@ -100,7 +102,7 @@ def _output(command: str, folder: Path) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Make the input of the commands: half of a picture, and a table."""
+    """Make the input of the commands: half of a picture, and two tables."""
     import numpy as np
     from PIL import Image
 
@@ -119,6 +121,16 @@ def prepare(folder: Path) -> None:
             if i % 100 == 7:
                 pressure = ""  # some are missing
             writer.writerow((int(age), "ab"[i % 2], pressure, i * i % 7))
+
+    with (folder / "messy.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("age", "seen", "notes"))
+        for i, (age, _) in enumerate(numbers):
+            cell = str(int(age))
+            if i in (3, 50):
+                cell = ("unknown", "fifty")[i // 50]
+            seen = f"0{i % 9 + 1}/0{i % 8 + 1}/2026"
+            writer.writerow((cell, seen, f"came {i} days after the last visit"))
 
 
 def main() -> None:

@@ -204,6 +204,7 @@ EXTRAS = {  # what each is for: Python, and what it prints; or the command
     "tables": [
         (CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")
     ],
+    "excel": [("import openpyxl, pandas", "")],
     "cli": [(("fit", "digits", "--quality", "1", "--out", "run", "--quiet"), "")],
     "app": [(SERVED, "sliceflow play")],
     "metrics": [

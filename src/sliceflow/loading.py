@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.errors import ParameterError
 from sliceflow.models.saving import load_estimator
-from sliceflow.spaces.pictures.estimator import ImageFlow
-from sliceflow.spaces.pictures.options import Precision
-from sliceflow.spaces.tables.estimator import TableFlow
-from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-AnyEstimator = SlicedWassersteinFlow | ImageFlow | TableFlow
+if TYPE_CHECKING:
+    from sliceflow.spaces.pictures.estimator import ImageFlow
+    from sliceflow.spaces.pictures.options import Precision
+    from sliceflow.spaces.tables.estimator import TableFlow
+    from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
+
+    AnyEstimator: TypeAlias = SlicedWassersteinFlow | ImageFlow | TableFlow
+
+# The folders of `spaces` in which the estimators are.
+_MODULE_OF_ESTIMATOR = {
+    "SlicedWassersteinFlow": "vectors",
+    "ImageFlow": "pictures",
+    "TableFlow": "tables",
+}
 
 
 def load(
@@ -57,17 +68,23 @@ def load(
     >>> bool(same.all())
     True
     """
-    estimator_types: list[type[AnyEstimator]] = [
-        SlicedWassersteinFlow,
-        ImageFlow,
-        TableFlow,
-    ]
-    flow = load_estimator(path, estimator_types, resolve_device(device), max_memory)
-    if not isinstance(flow, TableFlow):  # which has no device
+    flow = load_estimator(path, _estimator_type, resolve_device(device), max_memory)
+    kind = type(flow).__name__
+    if kind != "TableFlow":  # which has no device
         flow.set_params(device=device)
     if precision is not None:
-        if not isinstance(flow, ImageFlow):
-            fact = f"applies to pictures, but this is a {type(flow).__name__}"
+        if kind != "ImageFlow":
+            fact = f"applies to pictures, but this is a {kind}"
             raise ParameterError("precision", precision, fact, "omit it")
-        flow.use_precision(precision)
+        cast("ImageFlow", flow).use_precision(precision)
     return flow
+
+
+def _estimator_type(kind: str) -> type[AnyEstimator]:
+    """The estimator of this name. Only its module is imported: each takes a while."""
+    if kind not in _MODULE_OF_ESTIMATOR:
+        known = ", ".join(_MODULE_OF_ESTIMATOR)
+        raise ValueError(f"it holds {kind[:60]!r}, not one of {known}")
+    module = import_module(f"sliceflow.spaces.{_MODULE_OF_ESTIMATOR[kind]}.estimator")
+    estimator_type: type[AnyEstimator] = getattr(module, kind)
+    return estimator_type

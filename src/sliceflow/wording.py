@@ -1,6 +1,16 @@
-"""Durations and sizes in words: the same in plans, errors, progress and reports."""
+"""Durations, sizes, long texts and likely names in words.
+
+They are the same in plans, errors, progress and reports.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+# How alike a misspelt name must be to be suggested, from 0 to 1: difflib's own default,
+# at which "spexies" finds "species" and "age" does not find "wage_rate".
+_MIN_LIKENESS = 0.6
 
 
 def format_duration(seconds: float) -> str:
@@ -30,3 +40,29 @@ def format_bytes(count: float) -> str:
     if count >= 1 << 20:
         return f"{count / (1 << 20):.1f} MiB"
     return f"{count / (1 << 10):.1f} KiB"
+
+
+def shorten(text: str, length: int) -> str:
+    """A text of at most so many characters; a longer one ends in "…".
+
+    >>> shorten("species, island, sex", 12)
+    'species, is…'
+    """
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 1]}…"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """What to say of a name that is not known: the likeliest one, or all there are.
+
+    >>> did_you_mean("Spexies", ["species", "island"])
+    "did you mean 'species'?"
+    >>> did_you_mean("height", ["species", "island"])
+    'there are species, island'
+    """
+    lower = {text.lower(): text for text in known}
+    close = get_close_matches(name.lower(), lower, n=1, cutoff=_MIN_LIKENESS)
+    if close:
+        return f"did you mean {lower[close[0]]!r}?"
+    return f"there are {', '.join(known)}"

@@ -55,6 +55,20 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
     )
 
 
+def test_a_class_may_have_any_name(tmp_path):
+    images = np.arange(8 * 16).reshape(8, 4, 4).astype(np.uint8)
+    names = np.array(["a; x", "b"] * 4)
+    flow = sliceflow.ImageFlow(quality=1, n_particles=20, random_state=0)
+    model = tmp_path / "names.sliceflow"
+    flow.fit(images, names).save(model)
+    words = ("sample", model, "--n", 3, "--out", tmp_path / "x.npz", "--label")
+    refused(inside(*words, "c"), 2, "no class 'c'", "a; x, b")
+    refused(inside(*words, "c; d"), 2, "no class 'c; d'", "a; x, b")
+    done(*words, "a; x")
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert set(arrays["labels"]) == {"a; x"}
+
+
 def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     run = table_run[0]
     out = tmp_path / "new.csv"
@@ -72,8 +86,45 @@ def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     refused(
         inside(*words, "--given", "height=3"), 2, "does not name a column", "plan, age"
     )
+    refused(inside(*words, "--given", "Plam=gold"), 2, "did you mean 'plan'?")
+    refused(inside(*words, "--given", "plan"), 2, "says nothing of plan", "plan=value")
+    refused(inside(*words, "--given", "age>x"), 2, "--given age>x: 'x' does not fit")
     refused(inside(*words, "--label", "gold"), 2, "--label is for classes", "--given")
     refused(inside("sample", run, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
+
+
+def test_ranges_of_rows_are_given_by_bounds(table_run, tmp_path):
+    out = tmp_path / "new.csv"
+    given = (
+        "--given",
+        "age>40",
+        "--given",
+        "age <= 50",
+        "--given",
+        "start>=2021-06-01",
+    )
+    done("sample", table_run[0], "--n", 30, *given, "--out", out)
+    new = pd.read_csv(out)
+    assert new["age"].between(41, 50).all()
+    assert new["start"].min() >= "2021-06-01"
+    words = ("sample", table_run[0], "--out", tmp_path / "x.csv")
+    twice = ("--given", "age>40", "--given", "age=30")
+    refused(inside(*words, *twice), 2, "age is given twice", "age=a|b")
+
+
+def test_rows_go_to_stdout(table_run, people, digits_run, tmp_path):
+    out = tmp_path / "new.csv"
+    done("sample", table_run[0], "--n", 5, "--out", out)
+    printed = done("sample", table_run[0], "--n", 5, "--out", "-")
+    assert printed == out.read_text()
+    printed = done("impute", table_run[0], people, "--out", "-")
+    assert printed.splitlines()[0] == "plan,age,spent,start,end,mail"
+    assert len(printed.splitlines()) == 201
+    words = ("sample", table_run[0], "--out", "-", "--json")
+    refused(inside(*words), 2, "--json and --out - both print", "choose one")
+    words = ("impute", table_run[0], people, "--out", "-", "--n", 2)
+    refused(inside(*words), 2, "one table, not 2")
+    refused(inside("sample", digits_run[0], "--out", "-"), 2, "is for tables", ".png")
 
 
 def test_halves_are_completed_and_the_given_half_is_kept(top_run, digit, tmp_path):
@@ -124,7 +175,10 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     refused(inside(*words), 2, "one known part", "--observed", "--mask")
     refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
     refused(
-        inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels"
+        inside(*words, "--observed", "left", "--label", "2"),
+        2,
+        "fitted without classes",
+        "--conditional",
     )
     known = Image.new("L", (6, 6), 255)
     known.paste(0, (2, 2, 4, 4))
@@ -168,16 +222,14 @@ def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_pat
     out = tmp_path / "full.csv"
     given = tmp_path / "given.csv"
     read_data(Settings(str(people)))[0].x.to_csv(given, index=False)
-    said = done("impute", given, "--run", table_run[0], "--out", out)
+    said = done("impute", table_run[0], given, "--out", out)
     before = pd.read_csv(given)
     after = pd.read_csv(out)
     assert f"filled {before.isna().sum().sum()} cells" in said
     assert not after.isna().any().any()
     there = before.notna()
     assert (after.where(there) == before.where(there)).to_numpy()[there].all()
-    done(
-        "impute", given, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv"
-    )
+    done("impute", table_run[0], given, "--n", 2, "--out", tmp_path / "many.csv")
     assert {path.name for path in tmp_path.glob("many*")} == {
         "many-1.csv",
         "many-2.csv",
@@ -204,8 +256,8 @@ def test_a_table_is_fitted_and_filled_by_kinds(tmp_path):
 def test_a_model_of_another_kind_is_refused(
     digits_run, table_run, people, digit, tmp_path
 ):
-    words = ("impute", people, "--run", digits_run[0], "--out", tmp_path / "x.csv")
-    refused(inside(*words), 2, "not a model of a table", "--run")
+    words = ("impute", digits_run[0], people, "--out", tmp_path / "x.csv")
+    refused(inside(*words), 2, "not a model of a table", "a run of a table")
     words = ("inpaint", table_run[0], digit[1], "--out", tmp_path / "x.png")
     refused(inside(*words), 2, "not a model of pictures", "impute")
     words = ("sample", digits_run[0], "--given", "a=1", "--out", tmp_path / "x.png")

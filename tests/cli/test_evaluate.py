@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("typer")
 
 from running import done, inside, refused
+from sliceflow import TableFlow
+from sliceflow.cli import evaluate, report
 from sliceflow.datasets import load
 
 
@@ -136,3 +138,38 @@ def test_names_are_escaped_on_the_page(tmp_path):
     assert "<b>" not in page
     assert "<h3>&lt;b&gt;a</h3>" in page
     assert "<h3>c&amp;d</h3>" in page
+
+
+@pytest.mark.parametrize(
+    ("columns", "target"),
+    [
+        ({"x": "number", "zip": "number"}, "x"),
+        ({"kind": "label", "user_id": "number", "when": "date"}, "kind"),
+        ({"x": "number", "city": "places"}, "x"),
+        ({"zip": "number", "PLZ": "places"}, None),
+        ({"idea": "label", "width": "number"}, "width"),
+    ],
+)
+def test_the_default_target_is_something_that_one_would_predict(columns, target):
+    rng = np.random.default_rng(0)
+    cells = {
+        "number": rng.integers(10_000, 99_999, 300),
+        "label": rng.choice(["a", "b"], 300),
+        "places": rng.choice([f"town {k}" for k in range(60)], 300),
+        "date": pd.date_range("2024-01-01", periods=300),
+    }
+    frame = pd.DataFrame({name: cells[what] for name, what in columns.items()})
+    model = TableFlow(random_state=0).fit(frame)
+    assert evaluate.default_target(model.columns_) == target
+
+
+def test_ranges_of_the_report_are_those_of_numbers_and_dates():
+    numbers = np.random.default_rng(0).gamma(2, 900, 300)
+    days = pd.Timestamp("2023-05-09") + pd.to_timedelta(np.arange(300), "D")
+    prices = pd.Series([f"${number:,.2f}" for number in numbers])
+    plot = report._plot_column("price", prices, prices)
+    low, high = (float(end.strip("$").replace(",", "")) for end in plot["ends"])
+    assert [low, high] == [round(numbers.min(), 2), round(numbers.max(), 2)]
+    texts = pd.Series([f"{day:%d.%m.%Y}" for day in days])
+    plot = report._plot_column("day", texts, texts)
+    assert plot["ends"] == ["09.05.2023", "03.03.2024"]

@@ -1,7 +1,10 @@
 """Errors at the command line: a line, a hint, an exit code, nothing left behind."""
 
 import ast
+import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 pytest.importorskip("typer")
 
 import sliceflow.cli
-from running import FEW, done, inside, refused, unknown_flags
+from running import FEW, done, environment, inside, refused, unknown_flags
 from sliceflow.cli.failures import (
     CommandError,
     as_command_error,
@@ -46,7 +49,7 @@ from sliceflow.errors import (
             1,
             (
                 "row 9 of the file, column 'a': the cell holds 'oops'",
-                "--column 'a=category'",
+                "sliceflow fit bad.csv --quiet --missing=oops",
             ),
         ),
         (
@@ -121,7 +124,7 @@ from sliceflow.errors import (
             2,
             ("--column a is not name=kind", "zip=category"),
         ),
-        (("fit", "numbers.csv", "--column", "z=drop"), 2, ("z=drop names 'z'", "a, b")),
+        (("fit", "numbers.csv", "--column", "z=drop"), 2, ("no column 'z'", "a, b")),
         (
             ("fit", "numbers.csv", "--column", "a=category", "--drop", "a"),
             2,
@@ -136,12 +139,28 @@ from sliceflow.errors import (
         (
             ("impute", "bad.csv", "--out", "x.csv"),
             1,
-            ("row 9 of the file, column 'a'", "--column 'a=category'"),
+            ("row 9 of the file, column 'a'", "--out x.csv --missing=oops"),
         ),
         (
-            ("impute", "bad.csv", "--run", "x", "--drop", "a", "--out", "x.csv"),
+            ("impute", "x", "bad.csv", "--drop", "a", "--out", "x.csv"),
             2,
-            ("--run",),
+            ("leave the run out",),
+        ),
+        (
+            ("impute", "nowhere.csv", "--out", "x.csv"),
+            2,
+            ("nowhere.csv does not exist",),
+        ),
+        (
+            ("impute", "nowhere", "bad.csv", "--out", "x.csv"),
+            2,
+            ("nowhere does not exist", "run folder"),
+        ),
+        (("impute", "a", "b", "c", "--out", "x.csv"), 2, ("3 paths", "one table")),
+        (
+            ("fit", "numbers.csv", "--target", "A"),
+            2,
+            ("no column 'A'", "did you mean 'a'?"),
         ),
         (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
         (("fit", "loud.npy"), 1, ("range from 0 to 999",)),
@@ -319,3 +338,48 @@ def test_texts_name_only_flags_of_the_command_that_says_them():
                 assert not unknown_flags(node.value, command), (module, node.value)
     assert found > 20
     assert unknown_flags("pass --size, or sliceflow fit --size", "play") == {"--size"}
+
+
+WITHOUT_TORCH = """
+import json, sys
+from sliceflow.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["sliceflow", *words]
+    try:
+        main()
+    except SystemExit as exit:
+        assert exit.code == 2, words
+    assert "torch" not in sys.modules, words
+"""
+
+
+def test_wrong_arguments_are_refused_before_torch_is_imported(
+    table_run, digits_run, people, tmp_path
+):
+    """That takes seconds."""
+    there = tmp_path / "there.csv"
+    there.touch()
+    commands = [
+        ("impute", people, "--out", there),
+        ("impute", tmp_path / "nowhere.csv", "--out", tmp_path / "x.csv"),
+        ("impute", digits_run[0], people, "--out", tmp_path / "x.csv"),
+        ("sample", table_run[0], "--out", there),
+        ("sample", table_run[0], "--out", tmp_path / "x.gif"),
+        ("sample", table_run[0], "--label", "a", "--out", tmp_path / "x.csv"),
+        ("sample", table_run[0], "--given", "agge=3", "--out", tmp_path / "x.csv"),
+        ("sample", digits_run[0], "--given", "a=1", "--out", tmp_path / "x.png"),
+        ("inpaint", table_run[0], there, "--out", tmp_path / "x.png"),
+        ("inpaint", digits_run[0], tmp_path / "no.png", "--out", tmp_path / "x.png"),
+        ("fit", tmp_path / "nowhere"),
+        ("evaluate", tmp_path / "nowhere"),
+    ]
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("error: ") == len(commands)

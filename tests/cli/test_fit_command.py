@@ -13,6 +13,8 @@ pytest.importorskip("typer")
 
 import sliceflow
 from running import FEW, command, done, environment, inside, refused
+from sliceflow.cli.data import read_data
+from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.tables.fit import TableAdapter
@@ -77,7 +79,7 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     assert said.stdout.startswith(
         "reading digits\n"
     )  # at once: before torch is imported
-    assert said.stderr.startswith("step 1/")
+    assert said.stderr.startswith("step 1 of ")
     assert "measuring 1297 training rows in their place, for comparison" in said.stdout
     assert f"wrote {folder}: config.json, model.sliceflow" in said.stdout
     assert said.stdout.endswith(f"open {folder / 'report.html'} in a browser\n")
@@ -143,7 +145,6 @@ def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(
         pictures,
         "--size",
         6,
-        "--conditional",
         *FEW,
         "--out",
         tmp_path / "run",
@@ -158,6 +159,29 @@ def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(
     assert "skipped 1 of 120 pictures" in (tmp_path / "run" / "report.html").read_text()
     Image.new("L", (20, 10)).save(pictures / "class-0" / "005.png")
     refused(inside("fit", pictures, "--out", tmp_path / "x"), 1, "20x10", "--size")
+
+
+def test_classes_can_be_left_out_and_the_hint_of_sample_names_the_flag(
+    pictures, tmp_path
+):
+    run = tmp_path / "run"
+    done("fit", pictures, "--no-conditional", *FEW, "--no-measure", "--out", run)
+    config = json.loads((run / "config.json").read_text())
+    assert config["classes"] == []
+    assert "--no-conditional" in config["command"]
+    words = ("sample", run, "--label", "class-0", "--out", tmp_path / "x.png")
+    refused(inside(*words), 2, "without classes", "--conditional")
+
+
+def test_classes_of_few_pictures_are_not_fitted_unless_asked_for(pictures):
+    for file in sorted((pictures / "class-1").iterdir())[9:]:
+        file.unlink()
+    train, _ = read_data(Settings(str(pictures)))
+    assert train.labels is None
+    assert "class class-1 has 9 pictures" in train.notes[0]
+    assert "--conditional" in train.notes[0]
+    train, _ = read_data(Settings(str(pictures), conditional=True))
+    assert set(train.labels) == {"class-0", "class-1"}
 
 
 @pytest.mark.parametrize("source", ["digits", "people"])

@@ -83,8 +83,8 @@ def test_lines_come_at_the_first_step_and_every_tenth(monkeypatch, capsys):
         listener(event)
     listener.close()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "step 1/100, stage flow, sliced distance 0.5"
-    assert lines[-1] == "step 100/100, stage flow, sliced distance 0.5"
+    assert lines[0] == "step 1 of 100, stage flow, sliced distance 0.5"
+    assert lines[-1] == "step 100 of 100, stage flow, sliced distance 0.5"
     assert len(lines) == 11
     assert "10.0 s left" in lines[5]
 

@@ -259,6 +259,32 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     assert same_samples(run, digits_run[0])
 
 
+def test_a_full_disk_at_the_very_save_keeps_the_checkpoint(
+    tmp_path, digits_run, monkeypatch
+):
+    run = tmp_path / "run"
+    words = ["fit", "digits", *FEW, "--keep-rows", "--checkpoint-every", "0"]
+    words += ["--out", run]
+
+    def no_space(self, path, **_):
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sliceflow.ImageFlow.save", no_space)
+        result = inside(*words, "--quiet")
+        refused(result, 1, "No space left", "free some space", "--resume")
+    steps = []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "sliceflow.cli.progress.ProgressBar.__call__",
+            lambda self, event: steps.append(event.steps_done),
+        )
+        done(*words, "--resume")
+    assert steps == []  # nothing is fitted again
+    assert not (run / "checkpoint").exists()
+    assert same_samples(run, digits_run[0])
+
+
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [

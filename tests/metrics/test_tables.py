@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import ks_2samp
 
 from sliceflow.metrics.tables import (
+    as_numbers,
     association,
     read_tables,
     rules_kept,
@@ -147,3 +148,13 @@ def test_utility_is_what_the_columns_say_about_the_target(rng):
         "nothing to learn from"
     )
     assert np.isnan(utility(rows[rows[:, 3] == 1], rows, kinds, 3)), "one class"
+
+
+@pytest.mark.parametrize(
+    "date_format", ["%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d-%m-%Y %H:%M"]
+)
+def test_dates_of_any_order_are_days(date_format):
+    days = pd.date_range("2023-05-09", periods=300)
+    numbers, is_category = as_numbers(pd.Series(days.strftime(date_format)))
+    assert not is_category
+    assert (np.diff(numbers) == 1).all()

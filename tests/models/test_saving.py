@@ -25,6 +25,7 @@ from models import (
 )
 from mutations import change_arrays, change_header
 from sliceflow import ModelFileError, SlicedWassersteinFlow, TableFlow
+from sliceflow.errors import DataError
 from sliceflow.models import file, limits
 
 UNSAVED = {"device", "random_state", "verbose"}
@@ -68,8 +69,9 @@ def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
             _ = loaded.particles_
         with pytest.raises(AttributeError, match="no attribute 'particle_'"):
             _ = loaded.particle_
-        with pytest.raises(AttributeError, match="particles_ is not in"):
+        with pytest.raises(DataError, match="has no particles") as caught:
             loaded.save(tmp_path / "again", particles=True)
+        assert caught.value.hint.startswith("save without particles, or fit again")
         assert not (tmp_path / "again").exists()
 
 

@@ -143,19 +143,22 @@ def _read_files() -> dict[str, Response]:
 
 
 class PlayServer(ThreadingHTTPServer):
-    """The server: a free port of 127.0.0.1, a fresh token, and routes by name."""
+    """The server: a port of 127.0.0.1, a fresh token, and routes by name.
+
+    The port 0 stands for any that is free.
+    """
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(self, routes: Mapping[str, Route], port: int = 0) -> None:
         self.routes = routes
         self.files = _read_files()
         self.token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
         # The open connections, and whether a request with the token is answered now.
         self._is_busy: dict[Any, bool] = {}
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
         """Bind without asking for the computer's name, which may take long."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from sliceflow.app.server import JsonObject, Request, Response, describe_error
 from sliceflow.errors import DataError
 
-_ENDINGS = (".csv", ".tsv", ".txt")
+_ENDINGS = (".csv", ".tsv", ".txt", ".xlsx")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
 # What the page shows that stays true when a job ends or is cancelled.
 _ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")

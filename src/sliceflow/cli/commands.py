@@ -15,7 +15,7 @@ import typer
 
 from sliceflow import __version__
 from sliceflow.cli import draw, evaluate, fit, info, play
-from sliceflow.cli.failures import Output, exit_on_error
+from sliceflow.cli.failures import Output, UsageError, exit_on_error
 from sliceflow.cli.results import Result
 from sliceflow.cli.settings import DATASET_NAMES, FLAGS_FOR, Settings
 
@@ -37,20 +37,24 @@ _ARGUMENTS = {
     "run": "A run folder, or a .sliceflow file.",
     "runs": "Run folders, or .sliceflow files; default: those of pictures in runs/.",
     "picture": "A picture, a folder of pictures, an .npy or .npz file.",
-    "table": "A table with missing cells (.csv, .tsv, .parquet, .xlsx).",
+    "run_and_table": "A run of a table, or a .sliceflow file, if there is one; then a "
+    "table with missing cells (.csv, .tsv, .parquet, .xlsx).",
 }
-# Help for flags, by name; "impute.run" is the flag --run of impute alone.
+# Help for flags, by name; "fit.out" is the flag --out of fit alone.
 _FLAGS = {
-    "impute.run": "A run of a table, or a .sliceflow file; "
-    "default: fit the table itself.",
     "out": "File or folder to write.",
+    "sample.out": "File or folder to write; - prints rows of a table.",
+    "impute.out": "File to write; - prints the table.",
     "fit.out": "Run folder; default: runs/NAME.",
     "quality": "draft, standard, best, or the number of steps per stage.",
     "particles": "Number of particles; default: by the data.",
-    "conditional": "Fit pictures by class.",
-    "target": "The column that the measure utility predicts; default: the last.",
+    "conditional": "Fit pictures by class; default: if they have labels, as those in "
+    "subfolders do.",
+    "target": "The column that the measure utility predicts; default: the last that "
+    "is no code, date or identifier.",
     "drop": "Leave this column of a table out; repeatable.",
     "column": "The kind of a table's column, such as zip=category; repeatable.",
+    "missing": "A word for missing cells, such as 'not asked'; repeatable.",
     "constraint": 'What holds between columns, such as "start <= end"; repeatable.',
     "size": "Crop the middle square of pictures and resize it to this side.",
     "observed": "The known part of pictures to complete: "
@@ -66,14 +70,18 @@ _FLAGS = {
     "impute.n": "Number of filled tables, each with other draws.",
     "label": "Only this class; for a table use --given.",
     "inpaint.label": "The class that completions should have.",
-    "given": "What all rows of a table have, such as plan=gold; repeatable.",
+    "given": "What all rows of a table have, such as plan=gold or 'net>100'; "
+    "repeatable.",
     "resize": "Resize pictures to the model's size.",
     "against": "Other data to compare with: a set, a folder, a file.",
+    "port": "Port of the page's server; default: any that is free.",
     "no_browser": "Only print the address.",
     "device": "cpu, cuda, or auto: a GPU if there is one.",
     "fit.device": "cpu, cuda, or auto: a GPU if there is one. "
     "Tables are always fitted on the CPU.",
     "seed": "The same seed gives the same result.",
+    "no_measure": "Draw samples, but do not measure them; sliceflow evaluate does it "
+    "later.",
     "checkpoint_every": "Seconds between checkpoints.",
     "resume": "Resume an interrupted run; the fit of a table starts again.",
     "dry_run": "Show the plan with its memory and time; write nothing.",
@@ -89,8 +97,10 @@ _METAVARS = {
     "mask": "<path>",
     "data_root": "<path>",
     "out": "<path>",
+    "run_and_table": "[RUN] TABLE",
 }
 _MAX_HOLDOUT = 0.9  # something must be left to fit
+_MAX_PORT = 65_535  # of TCP
 
 
 def _as_typer_parameter(
@@ -104,9 +114,14 @@ def _as_typer_parameter(
     is_flag = name not in _ARGUMENTS or f"{command}.{name}" in _FLAGS
     if not is_flag:
         text = _ARGUMENTS.get(f"{command}.{name}") or _ARGUMENTS[name]
-        argument = typer.Argument(default, help=text, show_default=False)
+        metavar = _METAVARS.get(name)
+        argument = typer.Argument(
+            default, help=text, show_default=False, metavar=metavar
+        )
         return parameter.replace(default=argument, kind=parameter.KEYWORD_ONLY)
     names = [f"--{name.replace('_', '-')}"]
+    if bool in get_args(parameter.annotation):  # or None, which neither asks for
+        names = [f"{names[0]}/--no-{name.replace('_', '-')}"]
     if name in _SHORT_FLAGS:
         names.append(_SHORT_FLAGS[name])
     option = typer.Option(
@@ -132,7 +147,7 @@ def _help_panel(command: str, name: str) -> str | None:
 def _value_options(name: str, annotation: Any) -> dict[str, Any]:
     """What typer needs to know of the value of a flag: how it is shown, its bounds."""
     types = {annotation, *get_args(annotation)}
-    if annotation is bool:
+    if bool in types:
         return {"metavar": ""}
     if list[str] in types:
         return {"metavar": "<str>"}
@@ -140,7 +155,9 @@ def _value_options(name: str, annotation: Any) -> dict[str, Any]:
         maximum = _MAX_HOLDOUT if name == "holdout" else None
         return {"metavar": "<float>", "min": 0, "max": maximum}
     if int in types:
-        return {"metavar": "<int>", "min": 0 if name == "seed" else 1}
+        minimum = 0 if name == "seed" else 1
+        maximum = _MAX_PORT if name == "port" else None
+        return {"metavar": "<int>", "min": minimum, "max": maximum}
     return {"metavar": _METAVARS.get(name)}
 
 
@@ -171,6 +188,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
         quiet = values.pop("quiet", False)
         debug = values.pop("debug", False)
         with exit_on_error(parameters, debug=debug):
+            if as_json and str(values.get("out")) == "-":
+                raise UsageError("--json and --out - both print", "choose one")
             if takes_output:
                 values["output"] = Output(silent=quiet or as_json, progress=not quiet)
             result = function(**values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from sliceflow import datasets
 from sliceflow.cli.failures import CommandError, UsageError
+from sliceflow.cli.messy_tables import find_free_text, note_free_text
 from sliceflow.cli.settings import (
     DATASET_NAMES,
     PICTURES,
@@ -19,6 +20,8 @@ from sliceflow.cli.settings import (
     Settings,
     parse_kinds,
 )
+from sliceflow.number_formats import Dialect
+from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 
 # With fewer rows all are fitted: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
+# Pictures with labels are fitted by class unless a class has fewer than this: the maps
+# of a class of a few pictures could do little else than copy them. A choice by
+# judgement.
+_MIN_PICTURES_OF_A_CLASS = 10
 # Files of pictures have at most red, green, blue and opacity.
 _MAX_CHANNELS = 4
 # The pixel value from which on a mask is white.
@@ -56,6 +63,8 @@ class Data:
     labels : the classes (n,) of pictures, or None
     n_pixel_values : whole pixels are below this
     notes : what was left out of the data
+    dialect : how the text file of a table is written
+    free_text : columns of a table that are left out, because they hold free text
     full_table : the table of which `x` is a part. The model is fitted to all of it, and
         measured by a second fit to `x` alone. None for pictures
     """
@@ -66,6 +75,8 @@ class Data:
     labels: np.ndarray | None = None
     n_pixel_values: int = 256
     notes: tuple[str, ...] = ()
+    dialect: Dialect | None = None
+    free_text: tuple[str, ...] = ()
     full_table: Any = None
 
     @property
@@ -104,6 +115,7 @@ class Data:
             "columns": self.columns,
             "held_out": 0 if test is None else len(test.x),
             "notes": list(self.notes),
+            "dialect": None if self.dialect is None else asdict(self.dialect),
         }
 
     def take(self, rows: np.ndarray) -> Data:
@@ -124,30 +136,70 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
     settings.check()
     if settings.kind == TABLE:
         return hold_out(_read_table(settings), settings.holdout)
-    pictures = _read_pictures(settings, "train", root)
+    pictures = _with_labels_to_fit(_read_pictures(settings, "train", root), settings)
     if settings.source in DATASET_NAMES:
         try:
-            return pictures, _read_pictures(settings, "test", root)
+            test = _read_pictures(settings, "test", root)
         except CommandError:  # CelebA without its list of splits, or a missing file
             pass
+        else:
+            if pictures.labels is None:
+                test = replace(test, labels=None)
+            return pictures, test
     return hold_out(pictures, settings.holdout)
+
+
+def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
+    """The pictures, with labels only if they are to be fitted by class.
+
+    That is what --conditional asks for, and what is done without it if every class has
+    pictures enough. A model that completes pictures has no classes.
+    """
+    labels = pictures.labels
+    completes = settings.observed is not None or settings.mask is not None
+    if labels is None or settings.conditional:
+        return pictures
+    if completes or settings.conditional is False:
+        return replace(pictures, labels=None)
+    classes, counts = np.unique(labels, return_counts=True)
+    smallest = int(np.argmin(counts))
+    if len(classes) > 1 and counts[smallest] >= _MIN_PICTURES_OF_A_CLASS:
+        return pictures
+    note = (
+        f"not fitted by class: class {classes[smallest]} has {counts[smallest]} "
+        "pictures; --conditional fits by class all the same"
+    )
+    if len(classes) == 1:
+        note = f"not fitted by class: all pictures are of class {classes[0]}"
+    return replace(pictures, labels=None, notes=(*pictures.notes, note))
 
 
 def _read_table(settings: Settings) -> Data:
     """The table of a file, which must have the columns that flags name."""
-    from sliceflow.spaces.tables.files import read_table
+    from sliceflow.spaces.tables.files import read_file
 
     path = Path(settings.source).expanduser()
-    frame = read_table(path)
-    named_by_flags = list(settings.drop or [])
+    file = read_file(path, settings.missing or ())
+    names = [str(column) for column in file.df.columns]
+    kinds = parse_kinds(settings.column, settings.drop) or {}
+    named_by_flags = list(kinds)
     if settings.target:
         named_by_flags.append(settings.target)
     for name in named_by_flags:
-        if name not in frame:
-            names = ", ".join(str(column) for column in frame.columns)
+        if name not in names:
             fact = f"{settings.source} has no column {name!r}"
-            raise UsageError(fact, f"it has {names}")
-    return Data(path.stem, TABLE, frame)
+            raise UsageError(fact, did_you_mean(name, names))
+    free_text = find_free_text(file.df, kinds)
+    notes = [note.where + note.fact for note in file.notes]
+    notes += [note_free_text(name) for name in free_text]
+    return Data(
+        path.stem,
+        TABLE,
+        file.df,
+        notes=tuple(notes),
+        dialect=file.dialect,
+        free_text=tuple(free_text),
+    )
 
 
 def _read_pictures(settings: Settings, split: str, root: str | None) -> Data:
@@ -214,16 +266,17 @@ def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
 
     resolve_device(settings.device)  # an error for one that does not exist
     if data.kind == TABLE:
-        return make_table_flow(settings)
+        return make_table_flow(settings, data.free_text)
     return make_image_flow(settings, data)
 
 
-def make_table_flow(settings: Settings) -> TableFlow:
-    """The estimator of a table."""
+def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> TableFlow:
+    """The estimator of a table, without its columns of free text."""
     from sliceflow import TableFlow
 
+    drop = [*(settings.drop or ()), *free_text]
     return TableFlow(
-        columns=parse_kinds(settings.column, settings.drop),
+        columns=parse_kinds(settings.column, drop),
         constraints=tuple(settings.constraint or ()),
         random_state=settings.seed,
     )

@@ -9,18 +9,33 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes, class_named
 from sliceflow.cli.data import read_mask
-from sliceflow.cli.failures import CommandError, UsageError, rows_of_a_file
+from sliceflow.cli.failures import (
+    CommandError,
+    UsageError,
+    print_note,
+    rows_of_a_file,
+)
+from sliceflow.cli.given import parse_given, split_given
 from sliceflow.cli.grids import (
+    find_picture_files,
     make_grid,
     read_pictures,
     write_arrays,
     write_image,
     write_pictures,
 )
+from sliceflow.cli.messy_tables import all_problems, find_free_text, note_free_text
 from sliceflow.cli.results import Result
-from sliceflow.cli.run_folder import check_new, load_model
-from sliceflow.cli.settings import Part, parse_kinds
-from sliceflow.errors import DataError, HintedError, ParameterError
+from sliceflow.cli.run_folder import (
+    check_new,
+    is_stdout,
+    load_model,
+    model_file,
+    read_description,
+    write_or_print,
+)
+from sliceflow.cli.settings import PICTURES, TABLE, Part, parse_kinds
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.number_formats import TABLE_ENDINGS
 from sliceflow.validation import from_tensor
 
@@ -30,6 +45,7 @@ if TYPE_CHECKING:
 
 _ENDINGS_OF_PICTURES = (".png", ".npz", "")
 _ENDINGS_OF_VECTORS = (".npz",)
+_VECTORS = "vectors"
 
 
 def sample(
@@ -41,29 +57,31 @@ def sample(
     device: str = "auto",
     seed: int = 0,
     force: bool = False,
-) -> Result:
+) -> Result | None:
     """Draw new samples from a model: pictures, vectors, or rows of a table.
 
     The ending of --out chooses the format: a .png grid, an .npz, a folder of pictures;
-    for tables .csv, .tsv, .parquet, .xlsx.
+    for tables .csv, .tsv, .parquet, .xlsx. Rows of a table also go to stdout, as
+    --out - asks for.
     """
     check_new(out, force=force)
-    model = load_model(run, device)
+    description = read_description(run)
+    _check_request(description.kind, out, label, given)
+    if description.columns:
+        for text in given or ():
+            split_given(text, description.columns)
+    model = load_model(run, device)  # imports torch: what is wrong was said before
     from sliceflow import ImageFlow, TableFlow
 
     if isinstance(model, TableFlow):
-        _check_ending(out, TABLE_ENDINGS)
-        if label is not None:
-            fact = "--label is for classes; this is a table"
-            raise UsageError(fact, "pass --given column=value")
-        _sample_table(model, out, n, given or [], seed)
+        _check_request(TABLE, out, label, given)
+        rows = _draw_rows(model, n, given or [], seed)
+        write_or_print(rows, out, description.dialect)
+        if is_stdout(out):
+            return None
     else:
         is_image_flow = isinstance(model, ImageFlow)
-        _check_ending(
-            out, _ENDINGS_OF_PICTURES if is_image_flow else _ENDINGS_OF_VECTORS
-        )
-        if given:
-            raise UsageError("--given is for tables", "pass --label for a class")
+        _check_request(PICTURES if is_image_flow else _VECTORS, out, label, given)
         if isinstance(model, ImageFlow) and model.observed is not None:
             fact = f"{run} completes pictures, and makes none"
             raise UsageError(fact, "use sliceflow inpaint")
@@ -78,15 +96,32 @@ def sample(
     return Result(found, f"wrote {n} samples to {out}")
 
 
-def _sample_table(
-    model: TableFlow, out: Path, n: int, given: list[str], seed: int
+def _check_request(
+    kind: str, out: Path, label: str | None, given: list[str] | None
 ) -> None:
-    """Write n new rows, all of which have what is given."""
-    from sliceflow.spaces.tables.files import write_table
+    """Refuse an ending and flags that are not for models of this kind.
 
-    conditions = dict(_parse_given(model, text) for text in given)
-    rows = model.sample(n, given=conditions or None, random_state=seed)
-    write_table(rows, out)
+    The kind is empty if it is not known yet.
+    """
+    if not kind:
+        return
+    if kind == TABLE:
+        _check_ending(out, TABLE_ENDINGS)
+        if label is not None:
+            fact = "--label is for classes; this is a table"
+            raise UsageError(fact, "pass --given column=value")
+        return
+    _check_ending(
+        out, _ENDINGS_OF_PICTURES if kind == PICTURES else _ENDINGS_OF_VECTORS
+    )
+    if given:
+        raise UsageError("--given is for tables", "pass --label for a class")
+
+
+def _draw_rows(model: TableFlow, n: int, given: list[str], seed: int) -> Any:
+    """A DataFrame of n new rows, all of which have what is given."""
+    conditions = parse_given(model, given)
+    return model.sample(n, given=conditions or None, random_state=seed)
 
 
 def _sample_flow(
@@ -126,12 +161,17 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
         hint = "pass --observed top, or --mask m.png"
         raise UsageError("the known part is given twice", hint)
     _check_ending(out, _ENDINGS_OF_PICTURES)
-    model = load_model(run, device)
+    not_of_pictures = UsageError(
+        f"{run} is not a model of pictures", "sliceflow impute fills tables"
+    )
+    if read_description(run).kind == TABLE:
+        raise not_of_pictures
+    find_picture_files(picture)
+    model = load_model(run, device)  # imports torch: what is wrong was said before
     from sliceflow import ImageFlow
 
     if not isinstance(model, ImageFlow):
-        fact = f"{run} is not a model of pictures"
-        raise UsageError(fact, "sliceflow impute fills tables")
+        raise not_of_pictures
     layout = model.plan_.layout
     known: str | np.ndarray | None = observed
     if mask is not None:
@@ -195,35 +235,44 @@ def _write_completions(
 
 
 def impute(
-    table: Path,
+    run_and_table: list[Path],
     out: Path,
-    run: Path | None = None,
     column: list[str] | None = None,
     drop: list[str] | None = None,
+    missing: list[str] | None = None,
     n: int = 1,
     seed: int = 0,
     force: bool = False,
-) -> Result:
-    """Fill the missing cells of a table, and leave all others as they are."""
-    from sliceflow.spaces.tables.files import read_table, write_table
+) -> Result | None:
+    """Fill the missing cells of a table, and leave all others as they are.
 
-    _check_ending(out, TABLE_ENDINGS)
-    paths = [out]
-    if n > 1:
-        paths = [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
+    With a run, its model fills them. Without one, the table itself is fitted first.
+    Several tables (-n) get numbers before the ending of --out.
+    """
+    run, table = _split_run_and_table(run_and_table)
+    paths = _paths_of_tables(out, n)
     for path in paths:
         check_new(path, force=force)
-    if run is not None and (column or drop):
-        fact = "--column and --drop are for fitting the table itself, not for a run"
-        raise UsageError(fact, "leave them out, or leave --run out")
-    frame = read_table(table)
+    _check_table_and_run(table, run, flags=[*(column or ()), *(drop or ())])
+    kinds = parse_kinds(column, drop) or {}
+    from sliceflow.spaces.tables.files import read_file
+
+    file = read_file(table, missing or ())
+    df = file.df
+    for note in file.notes:
+        print_note(note.where + note.fact)
+    if run is None:
+        model = _fit_table(df, kinds, seed)
+    else:
+        model = _load_table_model(run)
     with rows_of_a_file():
-        model = _load_or_fit_table(frame, run, parse_kinds(column, drop), seed)
-        filled = model.impute(frame, n=n, random_state=seed)
+        filled = model.impute(df, n=n, random_state=seed)
     tables = filled if isinstance(filled, list) else [filled]
     for path, filled_table in zip(paths, tables, strict=True):
-        write_table(filled_table, path)
-    n_missing = int(frame.isna().sum().sum())
+        write_or_print(filled_table, path, file.dialect)
+    if is_stdout(out):
+        return None
+    n_missing = int(df.isna().sum().sum())
     n_empty = int(tables[0].isna().sum().sum())
     n_filled = n_missing - n_empty
     names = [str(path) for path in paths]
@@ -234,36 +283,68 @@ def impute(
     return Result(found, f"{text}; wrote {', '.join(names)}")
 
 
-def _load_or_fit_table(
-    frame: Any, run: Path | None, kinds: dict[str, str] | None, seed: int
-) -> TableFlow:
-    """The model of a run, or without one, a model of the table itself."""
+def _split_run_and_table(paths: list[Path]) -> tuple[Path | None, Path]:
+    """The run, or None, and the table of ``sliceflow impute [RUN] TABLE``."""
+    if len(paths) == 1:
+        return None, paths[0]
+    if len(paths) == 2:
+        return paths[0], paths[1]
+    fact = f"there are {len(paths)} paths: {', '.join(str(path) for path in paths)}"
+    raise UsageError(fact, "pass a run, if there is one, and then one table")
+
+
+def _check_table_and_run(table: Path, run: Path | None, flags: list[str]) -> None:
+    """Refuse what is no table, and a run that is none of a table or has `flags`."""
+    if not table.exists():
+        raise UsageError(f"{table} does not exist", "name a table with missing cells")
+    _check_ending(table, TABLE_ENDINGS, "the table")
+    if run is None:
+        return
+    if flags:
+        fact = "--column and --drop are for fitting the table itself, not for a run"
+        raise UsageError(fact, "leave them out, or leave the run out")
+    model_file(run)
+    if read_description(run).kind == PICTURES:
+        raise _not_of_a_table(run)
+
+
+def _paths_of_tables(out: Path, n: int) -> list[Path]:
+    """Where n filled tables are written to."""
+    _check_ending(out, TABLE_ENDINGS)
+    if n == 1:
+        return [out]
+    if is_stdout(out):
+        raise UsageError(
+            f"--out - takes one table, not {n}", "name a file, or pass -n 1"
+        )
+    return [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
+
+
+def _fit_table(df: Any, kinds: dict[str, str], seed: int) -> TableFlow:
+    """A model of the table itself, without its columns of free text."""
     from sliceflow import TableFlow
 
-    if run is None:
-        return TableFlow(columns=kinds, random_state=seed).fit(frame)
+    free_text = find_free_text(df, kinds)
+    for name in free_text:
+        print_note(note_free_text(name))
+    kinds = kinds | dict.fromkeys(free_text, "drop")
+    with rows_of_a_file(), all_problems(df, kinds):
+        return TableFlow(columns=kinds, random_state=seed).fit(df)
+
+
+def _load_table_model(run: Path) -> TableFlow:
+    """The model of a run, which must be one of a table."""
+    from sliceflow import TableFlow
+
     model = load_model(run)
     if not isinstance(model, TableFlow):
-        fact = f"{run} is not a model of a table"
-        raise UsageError(fact, "fit one, or leave --run out")
+        raise _not_of_a_table(run)
     return model
 
 
-def _parse_given(model: TableFlow, text: str) -> tuple[str, Any]:
-    """A column and its value from text such as plan=gold."""
-    name, equals, value = text.partition("=")
-    names = [str(column) for column in model.feature_names_in_]
-    if not equals or name not in names:
-        hint = f"pass column=value; there are {', '.join(names)}"
-        raise UsageError(f"--given {text} does not name a column", hint)
-    hint = "pass another value"
-    try:
-        return name, model.value_of(name, value)
-    except HintedError as error:
-        fact = f"--given {text}: {error.fact}"
-        raise UsageError(fact, error.advice or hint) from error
-    except ValueError as error:
-        raise UsageError(f"--given {text}: {error}", hint) from error
+def _not_of_a_table(run: Path) -> UsageError:
+    fact = f"{run} is not a model of a table"
+    return UsageError(fact, "name a run of a table, or only the table")
 
 
 def _find_class(
@@ -272,16 +353,25 @@ def _find_class(
     """The class of the model that is written like `label`; None for all classes."""
     if label is None:
         return None
+    if not hasattr(model, "classes_"):
+        fact = f"{run} was fitted without classes"
+        hint = "leave --label out, or fit by class: sliceflow fit … --conditional"
+        raise UsageError(fact, hint)
     try:
         return class_named(model, label, str(run))
     except DataError as error:
         raise UsageError(error.fact, error.hint) from error
 
 
-def _check_ending(out: Path, endings: tuple[str, ...]) -> None:
-    """Refuse an ending that does not say what to write."""
-    if out.suffix.lower() in endings:
+def _check_ending(path: Path, endings: tuple[str, ...], what: str = "--out") -> None:
+    """Refuse an ending that does not say how to write, or read, a file."""
+    may_be_stdout = endings == TABLE_ENDINGS and what == "--out"
+    if path.suffix.lower() in endings and not is_stdout(path):
+        return
+    if is_stdout(path) and may_be_stdout:
         return
     names = ", ".join(ending or "a folder" for ending in endings)
-    fact = f"--out {out} ends in {out.suffix or 'nothing'}"
+    fact = f"{what} {path} ends in {path.suffix or 'nothing'}"
+    if is_stdout(path):
+        fact = f"{what} - is for tables"
     raise UsageError(fact, f"name one of {names}")

@@ -28,6 +28,11 @@ from sliceflow.errors import (
 INSTALL_HINT = "pip install 'sliceflow[cli]'"
 # Modules that only this extra installs.
 OPTIONAL_MODULES = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")
+# How to install modules that are optional: those, and those for files of one kind.
+_INSTALL_HINTS = dict.fromkeys(OPTIONAL_MODULES, INSTALL_HINT) | {
+    "openpyxl": "pip install 'sliceflow[excel]'",
+    "pyarrow": "pip install pyarrow",
+}
 
 # Flags whose names differ from the parameters that they set.
 _FLAGS_BY_PARAMETER = {
@@ -108,9 +113,9 @@ def as_command_error(error: BaseException, flags: Collection[str]) -> CommandErr
         return CommandError("interrupted", "nothing was finished; run it again")
     if isinstance(error.__cause__, ModuleNotFoundError):
         error = error.__cause__
-    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL_MODULES:
+    if isinstance(error, ModuleNotFoundError) and error.name in _INSTALL_HINTS:
         fact = f"this command needs {error.name}, which is not installed"
-        return CommandError(fact, INSTALL_HINT)
+        return CommandError(fact, _INSTALL_HINTS[error.name])
     if isinstance(error, OSError) and error.filename is not None:
         return _file_error(error)
     if isinstance(error, ParameterError):
@@ -230,6 +235,11 @@ def print_error(fact: str, hint: str) -> None:
     """One line each on stderr."""
     _print_line("error:", fact)
     _print_line("hint:", hint)
+
+
+def print_note(text: str) -> None:
+    """A line on stderr about what was left out of the data, or taken for missing."""
+    _print_line("note:", text)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -18,13 +18,20 @@ from typing import TYPE_CHECKING, Any
 from sliceflow.app.server import JsonObject
 from sliceflow.cli import evaluate
 from sliceflow.cli.data import Data, make_estimator, read_data
-from sliceflow.cli.failures import CommandError, Output, UsageError, rows_of_a_file
+from sliceflow.cli.failures import (
+    CommandError,
+    Output,
+    UsageError,
+    as_command_error,
+    rows_of_a_file,
+)
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
+from sliceflow.cli.messy_tables import all_problems
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
-from sliceflow.wording import format_bytes
+from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
@@ -156,11 +163,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     train, test = read_data(settings)
     _say_what_was_read(train, test, output, _is_first(ranks))
     rows = train.fitted_rows
-    labels = None
-    if settings.conditional:
-        labels = train.labels
-    elif train.labels is not None and not settings.observed and not settings.mask:
-        output.say("note: the labels are not used; --conditional fits by class")
+    labels = train.labels
     if ranks is not None:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
@@ -176,7 +179,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        with rows_of_a_file():
+        with rows_of_a_file(), all_problems(rows, estimator.columns or {}):
             prepared = estimator.prepare(rows)
     return _Job(settings, train, test, estimator, prepared, ranks, started_at)
 
@@ -201,7 +204,7 @@ def _estimate_cost(job: _Job) -> Result:
 
     plan = job.prepared.plan
     free = free_memory(resolve_device(plan.device))
-    lines = [str(plan)]
+    lines = [str(plan), *_describe_time(job)]
     if free is not None:
         lines.append(f"{format_bytes(free)} of memory are free")
     lines.append("nothing was written")
@@ -212,8 +215,33 @@ def _estimate_cost(job: _Job) -> Result:
         "bytes": plan.nbytes,
         "free_bytes": free,
         "seconds": plan.seconds,
+        "measure_seconds": _seconds_to_measure(job),
     }
     return Result(found, "\n".join(lines))
+
+
+def _seconds_to_measure(job: _Job) -> float | None:
+    """About how long the measures take; None if there are none, or nobody knows."""
+    if job.settings.no_measure:
+        return None
+    seconds = job.prepared.plan.seconds
+    device = job.prepared.plan.device
+    return evaluate.estimate_seconds(job.train, job.test, seconds, device)
+
+
+def _describe_time(job: _Job) -> list[str]:
+    """A line with the times of the fit and the measures, as far as they are known."""
+    times = []
+    seconds = job.prepared.plan.seconds
+    if seconds:
+        times.append(f"about {format_duration(seconds)} to fit")
+    seconds_to_measure = _seconds_to_measure(job)
+    if seconds_to_measure is not None:
+        measuring = f"about {format_duration(seconds_to_measure)} to measure"
+        times.append(f"{measuring} (--no-measure leaves that out)")
+    if not times:
+        return []
+    return [", then ".join(times)]
 
 
 def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None:
@@ -221,6 +249,8 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
     config = _describe_run(job)
     if job.is_first_rank:
         folder.begin(config, replace=replace)
+        for line in _describe_time(job):
+            output.say(line)
     if job.ranks is not None:
         job.ranks.broadcast("the folder is ready")  # the others wait for it
     _fit_estimator(job, folder, output)
@@ -250,6 +280,7 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=job.settings.checkpoint_every,
+        keep_checkpoint=True,  # until the model is saved: a disk may be full
     )
 
 
@@ -293,6 +324,10 @@ def _explain(
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, CheckpointMismatchError):
         return CommandError(error.fact, "--force starts again, without the checkpoint")
+    if isinstance(error, OSError) and folder.has_checkpoint:
+        failure = as_command_error(error, ())
+        hint = f"{failure.hint}; to resume it: {settings.command} --resume"
+        return CommandError(failure.fact, hint)
     if not isinstance(error, KeyboardInterrupt):
         return None
     if not folder.has_checkpoint:

@@ -169,7 +169,8 @@ def read_pictures(path: Path, layout: Layout, *, resize: bool) -> np.ndarray:
     """
     if path.suffix.lower() in (".npy", ".npz"):
         return _read_array(path, resize=resize)
-    pictures = [_read_picture(file, layout, resize) for file in _picture_files(path)]
+    files = find_picture_files(path)
+    pictures = [_read_picture(file, layout, resize) for file in files]
     values = np.stack(pictures) / 255.0
     if layout.channels == 1:
         values = values[..., None]
@@ -192,8 +193,8 @@ def _read_array(path: Path, *, resize: bool) -> np.ndarray:
         raise CommandError(error.where + error.fact, hint) from error
 
 
-def _picture_files(path: Path) -> list[Path]:
-    """A picture, or all pictures of a folder."""
+def find_picture_files(path: Path) -> list[Path]:
+    """A picture, or all pictures of a folder; an error if there is none."""
     from sliceflow.datasets.folders import SUFFIXES
 
     hint = f"name a picture, a folder of {', '.join(SUFFIXES)}, an .npy or an .npz"

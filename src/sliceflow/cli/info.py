@@ -34,6 +34,7 @@ CORE_PACKAGES = (
 _EXTRAS = {
     "images": ("Pillow",),
     "tables": ("pandas",),
+    "excel": ("openpyxl",),
     "cli": ("typer", "rich", "jinja2"),
     "metrics": ("torch-fidelity",),
     "demo": ("matplotlib",),

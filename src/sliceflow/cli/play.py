@@ -22,11 +22,18 @@ from sliceflow.cli.data import (
     make_table_flow,
     read_data,
 )
-from sliceflow.cli.failures import CommandError, Output, fact_in_file, join_advice
+from sliceflow.cli.failures import (
+    CommandError,
+    Output,
+    UsageError,
+    fact_in_file,
+    join_advice,
+)
 from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import TABLE, Settings
 from sliceflow.errors import DataError
+from sliceflow.number_formats import Dialect
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
@@ -38,7 +45,10 @@ PICTURE_LIMIT = 16 << 20
 
 
 def play(
-    runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto"
+    runs: list[Path] | None = None,
+    port: int | None = None,
+    no_browser: bool = False,
+    device: str = "auto",
 ) -> None:
     """Open a page in the browser: points, pictures, their completions, a table.
 
@@ -51,7 +61,7 @@ def play(
         offered = [_offer_digits(device)]
     gallery = Gallery(offered, read_uploaded_picture)
     table = TableTab(TableWork, example_table())
-    with closing(table), make_server(gallery, table) as server:
+    with closing(table), make_server(gallery, table, port) as server:
         print(f"open {server.address}", flush=True)
         print("Ctrl-C ends it.", flush=True)
         threading.Thread(target=_open_first, args=(gallery,), daemon=True).start()
@@ -66,8 +76,13 @@ def play(
             print("\nended", flush=True)
 
 
-def make_server(gallery: Gallery, table: TableTab) -> PlayServer:
-    """The server of the page, bound to a free port; `serve_forever` runs it."""
+def make_server(
+    gallery: Gallery, table: TableTab, port: int | None = None
+) -> PlayServer:
+    """The server of the page, bound to a port; `serve_forever` runs it.
+
+    A port of None is any that is free.
+    """
     names = {"runs": [run.name for run in gallery.runs]}
     routes = {
         "runs": Route(lambda _: names),
@@ -84,7 +99,11 @@ def make_server(gallery: Gallery, table: TableTab) -> PlayServer:
         "table/imputed": Route(table.imputed),
         "table/report": Route(table.report, is_post=False),
     }
-    return PlayServer(routes)
+    try:
+        return PlayServer(routes, port or 0)
+    except OSError as error:
+        fact = f"--port {port} cannot be used: {error.strerror}"
+        raise UsageError(fact, "pass another --port, or none: any free one") from error
 
 
 def read_uploaded_picture(path: Path, layout: Layout) -> np.ndarray:
@@ -96,18 +115,26 @@ class TableWork:
     """What the process of the tab Table does: the pipeline of ``sliceflow fit``."""
 
     def __init__(self) -> None:
-        self._frame: Any = None
-        self._record: TableFlow | None = None
+        self._df: Any = None
+        self._dialect = Dialect()
+        self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. What is missing is said then.
         with suppress(ImportError):
             import sliceflow.spaces.tables.estimator  # noqa: F401
 
     def read(self, path: str) -> JsonObject:
         """Read a file; returns what its columns were understood as."""
-        from sliceflow.spaces.tables.files import read_table
+        from sliceflow.spaces.tables.files import read_file
 
-        self._frame = read_table(path)
-        return {"columns": describe_columns(self._frame), "rows": len(self._frame)}
+        file = read_file(path)
+        self._df = file.df
+        self._dialect = file.dialect
+        columns = describe_columns(self._df)
+        for note in file.notes:
+            for column in columns:
+                if column["column"] == str(note.column):
+                    column["note"] = f"{note.fact}; {column['note']}"
+        return {"columns": columns, "rows": len(self._df)}
 
     def fit(
         self,
@@ -126,18 +153,18 @@ class TableWork:
         started_at = time.monotonic()
         set_stage(1)
         try:
-            model = make_table_flow(settings).fit(self._frame)
+            model = make_table_flow(settings).fit(self._df)
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = Data(PurePath(name).stem, TABLE, self._frame)
+        whole = Data(PurePath(name).stem, TABLE, self._df)
         train, test = hold_out(whole, settings.holdout)
         samples = evaluate.draw_samples(model, settings, train, test)
         set_stage(3)
         silent = Output(silent=True, progress=False)
         measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
-        self._record = model
+        self._model = model
         config = {
             "data": train.summary(test),
             "command": settings.command,
@@ -147,19 +174,24 @@ class TableWork:
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV, all of which have what is given."""
+        from sliceflow.spaces.tables.files import as_csv
+
         model = self._fitted_model()
         values = {name: model.value_of(name, text) for name, text in given.items()}
-        return _as_csv(model.sample(n, given=values or None, random_state=seed))
+        rows = model.sample(n, given=values or None, random_state=seed)
+        return as_csv(rows, self._dialect)
 
     def impute(self, seed: int) -> bytes:
         """The table with its missing cells filled, as CSV."""
-        filled = self._fitted_model().impute(self._frame, random_state=seed)
-        return _as_csv(filled)
+        from sliceflow.spaces.tables.files import as_csv
+
+        filled = self._fitted_model().impute(self._df, random_state=seed)
+        return as_csv(filled, self._dialect)
 
     def _fitted_model(self) -> TableFlow:
-        if self._record is None:
+        if self._model is None:
             raise ValueError("there is no fitted table; fit one first")
-        return self._record
+        return self._model
 
 
 def _as_page_error(error: DataError) -> CommandError:
@@ -168,7 +200,7 @@ def _as_page_error(error: DataError) -> CommandError:
     return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
 
 
-def describe_columns(frame: Any) -> list[JsonObject]:
+def describe_columns(df: Any) -> list[JsonObject]:
     """What every column was understood as.
 
     A column that cannot be used is to be left out, and its note says why.
@@ -176,8 +208,8 @@ def describe_columns(frame: Any) -> list[JsonObject]:
     from sliceflow.spaces.tables import cells, columns
 
     described = []
-    distinct_rows = np.flatnonzero(~frame.duplicated().to_numpy())
-    for column in cells.read_dataframe(frame).columns:
+    distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())
+    for column in cells.read_dataframe(df).columns:
         try:
             described.append(columns.infer_column(column, distinct_rows).describe())
         except ValueError as error:
@@ -195,21 +227,17 @@ def describe_columns(frame: Any) -> list[JsonObject]:
     return described
 
 
-def _as_csv(frame: Any) -> bytes:
-    text: str = frame.to_csv(index=False)
-    return text.encode()
-
-
 def example_table() -> tuple[str, bytes]:
     """A table to try: scikit-learn's wines, with some missing cells."""
     from sklearn.datasets import load_wine
 
     wine = load_wine(as_frame=True)
     names = {0: "Barolo", 1: "Grignolino", 2: "Barbera"}
-    frame = wine["data"].iloc[:, :6].round(2)
-    frame.insert(0, "kind", wine["target"].map(names))
-    frame.loc[::15, "magnesium"] = np.nan
-    return "wine.csv", _as_csv(frame)
+    df = wine["data"].iloc[:, :6].round(2)
+    df.insert(0, "kind", wine["target"].map(names))
+    df.loc[::15, "magnesium"] = np.nan
+    text: str = df.to_csv(index=False)
+    return "wine.csv", text.encode()
 
 
 def _offer_digits(device: str) -> Run:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sliceflow.cli.failures import Output
-from sliceflow.wording import format_duration
+from sliceflow.wording import format_duration, shorten
 
 if TYPE_CHECKING:  # importing it would import torch, which takes seconds
     from sliceflow.engine.events import ProgressEvent
@@ -22,6 +22,9 @@ _MIN_SHARE_FOR_A_FORECAST = 0.1
 # waits for a GPU.
 _FRAMES_PER_SECOND = 8
 _BAR_WIDTH = 20  # characters
+# Names of columns that are fitted together are cut to this, so that a line of progress
+# fits into a terminal of 80 characters beside the bar and the remaining time.
+_MAX_NAME_LENGTH = 30
 
 
 @runtime_checkable
@@ -33,6 +36,14 @@ class StageEvent(Protocol):
 
     @property
     def step_index(self) -> int: ...
+
+
+@runtime_checkable
+class ColumnEvent(Protocol):
+    """An event of a table says which column was fitted."""
+
+    @property
+    def column(self) -> str: ...
 
 
 class PlannedStage(Protocol):
@@ -150,7 +161,7 @@ class ProgressBar:
         if tick < self._last_tick + 1 and not is_last:
             return
         self._last_tick = tick
-        text = f"step {event.steps_done}/{event.steps_total}, {event.describe()}"
+        text = describe_progress(event)
         seconds_left = self._clock.seconds_left()
         if seconds_left is not None and not is_last:
             text += f", {format_duration(seconds_left)} left"
@@ -168,6 +179,14 @@ class ProgressBar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def describe_progress(event: ProgressEvent) -> str:
+    """How far a fit is, such as "column 5 of 12 (age)" or "step 20 of 100, …"."""
+    done = f"{event.steps_done} of {event.steps_total}"
+    if isinstance(event, ColumnEvent):
+        return f"column {done} ({shorten(event.column, _MAX_NAME_LENGTH)})"
+    return f"step {done}, {event.describe()}"
 
 
 def progress_bars(

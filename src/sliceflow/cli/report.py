@@ -187,8 +187,10 @@ def _plot_column(name: str, real: Any, new: Any) -> JsonObject:
         edges = _bin_edges(real_numbers)
         real_shares = _histogram(real_numbers, edges)
         new_shares = _histogram(new_numbers, edges)
-        known = real.dropna()
-        ends = [_shorten(known.min()), _shorten(known.max())]
+        # Texts such as "$9.50" are compared as the numbers that they stand for.
+        smallest = real.iloc[int(np.nanargmin(real_numbers))]
+        largest = real.iloc[int(np.nanargmax(real_numbers))]
+        ends = [_shorten(smallest), _shorten(largest)]
     else:
         labels = _frequent_levels(real, is_category)
         real_shares = _shares_of_levels(real, labels)

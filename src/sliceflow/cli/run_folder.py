@@ -6,16 +6,18 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from sliceflow.app.server import JsonObject
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.models.atomic import write_atomically
+from sliceflow.number_formats import Dialect
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
@@ -185,6 +187,25 @@ class RunFolder:
             raise UsageError(fact, f"to resume it: {command} --resume")
 
 
+class Description(NamedTuple):
+    """What a run folder says of its data, without a look at the model."""
+
+    kind: str = ""  # "pictures" or "table"; empty if nothing is known
+    columns: tuple[str, ...] = ()  # of a table
+    dialect: Dialect | None = None  # of the text file of a table
+
+
+def read_description(run: Path) -> Description:
+    """What the folder of a run says; nothing if it is a model file."""
+    if not (run / "config.json").exists():
+        return Description()
+    data = RunFolder(run).read_json("config.json").get("data", {})
+    dialect = None
+    if data.get("dialect"):
+        dialect = Dialect(**data["dialect"])
+    return Description(data.get("kind", ""), tuple(data.get("columns", ())), dialect)
+
+
 def model_file(run: Path) -> Path:
     """The model of a run folder, or the .sliceflow file itself, which must exist."""
     path = run / "model.sliceflow" if run.is_dir() else run
@@ -208,11 +229,32 @@ def load_model(run: Path, device: str = "auto") -> Model:
         raise CommandError(str(error), hint) from error
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether a path is the "-" that stands for stdout."""
+    return str(path) == "-"
+
+
+def write_or_print(df: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write a table to a file, or to stdout, as the text file that was read is."""
+    from sliceflow.spaces.tables.files import as_csv, write_table
+
+    if not is_stdout(path):
+        write_table(df, path, dialect)
+        return
+    if dialect is None:
+        dialect = Dialect()
+    text = as_csv(df, dialect).decode(dialect.encoding)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def check_new(path: Path, *, force: bool) -> None:
     """Refuse to replace a file, or a folder with files, without `force`.
 
     Makes the folder above it.
     """
+    if is_stdout(path):
+        return
     is_taken = path.exists()
     if path.is_dir():
         is_taken = any(path.iterdir())

@@ -31,7 +31,7 @@ FLAGS_FOR = {
     ),
     "folders and celeba": ("size", "skip_broken"),
     "named sets": ("data_root",),
-    "tables": ("target", "drop", "column", "constraint"),
+    "tables": ("target", "drop", "column", "missing", "constraint"),
     "your own data": ("holdout",),
 }
 # What to do in place of a flag that is for other data.
@@ -42,12 +42,15 @@ _HINTS = {
     "checkpoint_every": "leave it out: a table has no checkpoints, its fit is short",
 }
 # Flags that may change between a run and its resumption.
-_MAY_CHANGE = ("out", "data_root", "checkpoint_every")
+_MAY_CHANGE = ("out", "data_root", "checkpoint_every", "no_measure")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a fit depends on but the data. The fields are the flags."""
+    """Everything that a fit depends on but the data. The fields are the flags.
+
+    A `conditional` of None fits by class if the pictures have classes.
+    """
 
     source: str
     out: str | None = None
@@ -55,9 +58,10 @@ class Settings:
     seed: int = 0
     holdout: float = 0.1
     checkpoint_every: float = 60.0
+    no_measure: bool = False
     quality: str = "standard"
     particles: int | None = None
-    conditional: bool = False
+    conditional: bool | None = None
     observed: Part | None = None
     mask: str | None = None
     mirror: bool = False
@@ -68,6 +72,7 @@ class Settings:
     target: str | None = None
     drop: list[str] | None = None
     column: list[str] | None = None
+    missing: list[str] | None = None
     constraint: list[str] | None = None
 
     @classmethod
@@ -100,6 +105,9 @@ class Settings:
         for name, value in self.changed().items():
             if value is True:
                 words.append(_flag(name))
+                continue
+            if value is False:
+                words.append(_flag(f"no_{name}"))
                 continue
             for item in value if isinstance(value, list) else [value]:
                 words += [_flag(name), str(item)]

@@ -179,6 +179,7 @@ def _thumbnail_scores(
     if side < 2 * _THUMBNAIL_SIDE:
         return {}
     factor = side // _THUMBNAIL_SIDE
+    settings.notify("searching for copies among thumbnails")
     scores = _copy_scores(
         _thumbnails(samples, factor),
         [_thumbnails(train, factor)],
@@ -198,6 +199,7 @@ def _memorized_halves(
     settings: ComparisonSettings,
 ) -> Score:
     """The share of patches, of half a side, that match one training picture."""
+    settings.notify("searching for patches that are copies")
     side = min(train.shape[1:3])
     held_out = subsample(test, settings.max_rows)
     memorized = copying.memorized_rate(

@@ -147,7 +147,13 @@ def _parse_texts(texts: pd.Series) -> Floats | None:
     if number_format is not None:
         numbers = number_format.parse(texts.to_numpy())
     elif texts.str.match(DATE_PATTERN).all():
-        dates = pd.to_datetime(texts, errors="coerce", format="mixed", utc=True)
+        dates = pd.to_datetime(
+            texts,
+            errors="coerce",
+            format="mixed",
+            dayfirst=_is_day_first(texts),
+            utc=True,
+        )
         if dates.isna().any():
             return None
         numbers = _days(dates)
@@ -156,6 +162,20 @@ def _parse_texts(texts: pd.Series) -> Floats | None:
     if np.isnan(numbers).any():
         return None
     return numbers
+
+
+def _is_day_first(texts: pd.Series) -> bool:
+    """Whether the day stands before the month in dates that do not begin with a year.
+
+    So it does in 17.05.2024 and 17-05-2024. In 05/17/2024 the month is first, unless a
+    first number is none.
+    """
+    first_numbers = texts.str.extract(r"^(\d+)", expand=False)
+    if (first_numbers.str.len() > 2).any():
+        return False
+    if texts.str.contains("/").any():
+        return bool((first_numbers.astype(int) > 12).any())
+    return True
 
 
 def _days(times: pd.Series) -> Floats:

@@ -92,6 +92,7 @@ class Checkpoints:
     ----------
     resumes : whether there is a checkpoint
     seed : that of the checkpoint if there is one, which replaces a random seed
+    keep : whether the last checkpoint stays in its folder when the fit ends well
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Checkpoints:
         self.seed = seed
         if self.resumes:
             self.seed = self._read().seed
+        self.keep = False
         self._written_at = 0.0  # the time of the last checkpoint of this run
 
     @contextmanager
@@ -128,7 +130,7 @@ class Checkpoints:
         """Restore the last checkpoint, if any, and write more while a flow runs.
 
         Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
-        removes its checkpoint.
+        removes its checkpoint, unless `keep` is true.
         """
         if self.resumes:
             self._restore(state, running, history)
@@ -144,7 +146,7 @@ class Checkpoints:
             raise self._lost_rank_error(error, state) from error
         if ranks.maximum(int(ctrl_c.is_set())):
             raise self._interrupted_error(state)
-        if ranks.is_main:
+        if ranks.is_main and not self.keep:
             self._path.unlink(missing_ok=True)
 
     def _after_step(

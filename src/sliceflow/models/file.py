@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -124,12 +124,30 @@ def load(
     ModelFileError
         If anything is wrong with the file.
     """
+
+    def find_kind(name: str) -> type[T]:
+        return _find_kind(name, kinds)
+
+    return load_any(path, find_kind, device, max_memory)
+
+
+def load_any(
+    path: str | os.PathLike[str],
+    find_kind: Callable[[str], type[T]],
+    device: torch.device | str = "cpu",
+    max_memory: int | None = None,
+) -> T:
+    """The object that `save` wrote, of the dataclass that `find_kind` gives.
+
+    That takes the name that the file has, and raises a ValueError for an unknown one.
+    The rest is as in `load`.
+    """
     name = _path_in_folder(path)
     content = _read_content(name)
     budget = MemoryBudget(len(content), max_memory)
     with reading(name):
         kind_name, header, arrays = parse(content, budget)
-        kind = _find_kind(kind_name, kinds)
+        kind = find_kind(kind_name)
         value = codec.decode(kind, header, arrays, device)
         if hasattr(value, "sample_bytes"):
             budget.check_sample(value.sample_bytes())

@@ -82,6 +82,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         listeners: events.Listeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
+        keep_checkpoint: bool = False,
         ranks: Ranks | None = None,
     ) -> Self:
         """Move particles onto the rows of X.
@@ -96,6 +97,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             interrupted fit, call it again with the same data, parameters and folder.
             The result has the same bits as that of an uninterrupted fit
         checkpoint_every : seconds between checkpoints
+        keep_checkpoint : leave the last checkpoint in its folder when the fit ends.
+            Remove it when the model is saved: if saving fails, the same fit resumes
         ranks : from `sliceflow.ranks.joined`. All ranks call this with the same
             parameters and their own rows. `particles_` and `particle_conditions_` are
             this rank's share; ``ranks.gather(flow.particles_)`` gives all
@@ -119,6 +122,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
                 prepared.seed,
                 prepared.ranks,
             )
+            checkpoints.keep = keep_checkpoint
             if checkpoints.seed != prepared.seed:  # of a fit with random_state=None
                 adapter = self._adapter(ranks=prepared.ranks)
                 planned = adapter.plan(prepared.rows, checkpoints.seed)
@@ -324,6 +328,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         self._check_saveable()
         particle_rows = None
         if particles:
+            if "particles_" not in vars(self):
+                fact = "this model has no particles: its file was saved without them"
+                hint = "save without particles, or fit again and save with particles"
+                raise DataError(fact, hint)
             adapter = self._adapter(like_fitted=True)
             particle_rows = adapter.read(self.particles_, self.particle_conditions_)
         save(self, path, particle_rows)

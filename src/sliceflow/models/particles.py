@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import ClassOrder, ClassSlices
 from sliceflow.engine.random import Seed
@@ -31,6 +32,8 @@ from sliceflow.models.rows import RowConditions
 # Particles of a fit by default, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
+# The index of a row, its shuffled copy and the code, 8 bytes each.
+_BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,13 @@ class ParticleConditions:
         `has_model`, more particles are added where maps of few particles would be poor
         for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
+        # The plan counts all memory, but only after conditions are known.
+        require_memory(
+            _BYTES_PER_CONDITION * n_kept,
+            torch.device("cpu"),
+            f"the conditions of n_particles={n_kept} need",
+            "lower n_particles",
+        )
         indices = conditions.stratified_indices(rows.codes, n_kept, seed, least=1)
         y = None
         if not rows.encoder.is_inferred:

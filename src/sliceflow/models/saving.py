@@ -24,7 +24,7 @@ a file holds an object of, in short,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import (
     TYPE_CHECKING,
@@ -163,20 +163,24 @@ def save(
 
 def load_estimator(
     path: str | os.PathLike[str],
-    estimator_types: Sequence[type[EstimatorT]],
+    type_of_kind: Callable[[str], type[EstimatorT]],
     device: torch.device,
     max_memory: int | None,
 ) -> EstimatorT:
-    """The fitted estimator of a file, of one of these classes.
+    """The fitted estimator of a file.
 
-    Raises a `ModelFileError` if the file is not valid; see `file.load`.
+    `type_of_kind` gives the class of the name that the file has, or raises a ValueError
+    that says that there is none. Raises a `ModelFileError` if the file is not valid;
+    see `file.load`.
     """
-    estimator_type_of: dict[Any, type[EstimatorT]] = {}
-    for estimator_type in estimator_types:
-        saved_type = _saved_types(estimator_type).estimator
-        estimator_type_of[saved_type] = estimator_type
-    saved: Any = file.load(path, tuple(estimator_type_of), device, max_memory)
-    estimator = estimator_type_of[type(saved)](**vars(saved.parameters))
+
+    def find_saved_type(kind: str) -> type[Any]:
+        saved_type: type[Any] = _saved_types(type_of_kind(kind)).estimator
+        return saved_type
+
+    saved: Any = file.load_any(path, find_saved_type, device, max_memory)
+    estimator_type = type_of_kind(type(saved).__name__)
+    estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=device)

@@ -188,3 +188,10 @@ def test_memory_is_counted_before_any_work(flow, images, monkeypatch):
         MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"
     ):
         flow.set_params(device="cpu").fit(images)
+
+
+def test_memory_of_conditions_is_counted_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
+    flow = pictures(n_particles=10**12)
+    with pytest.raises(MemoryError, match=r"conditions .* lower n_particles"):
+        flow.fit(PICTURES, np.arange(len(PICTURES)) % 2)

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from sliceflow import TableFlow
-from sliceflow.errors import DataError
-from sliceflow.spaces.tables.files import read_table, write_table
+from sliceflow.errors import DataError, DataWarning
+from sliceflow.spaces.tables.files import read_file, read_table, write_table
 
 X = np.random.default_rng(0).normal(size=40)
 
@@ -106,3 +106,53 @@ def test_samples_are_written_and_read(tmp_path, ending):
     pd.testing.assert_frame_equal(
         read_table(tmp_path / f"t.{ending}"), new, check_dtype=False
     )
+
+
+def test_words_among_numbers_and_dates_are_missing_with_a_note(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        "age;price;day;city",
+        "31;$1.50;03.01.2024;Bonn",
+        "Unknown;unknown;unknown;unknown",
+        "n.a.;$2.50;04.01.2024;Köln",
+        "42;--;-;Bonn",
+    ]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    with pytest.warns(DataWarning) as caught:
+        frame = read_table(path)
+    assert frame["age"].isna().tolist() == [False, True, True, False]
+    assert frame["age"].dtype == "Int64"
+    assert frame["price"].isna().tolist() == [False, True, False, True]
+    assert frame["day"].isna().tolist() == [False, True, False, True]
+    assert frame["city"].tolist() == ["Bonn", "unknown", "Köln", "Bonn"]
+    columns = [warning.message.column for warning in caught]
+    assert columns == ["age", "price", "day"]
+    assert "'Unknown', 'n.a.'" in str(caught[0].message)
+
+
+def test_words_among_numbers_of_a_spreadsheet_are_missing(tmp_path):
+    path = tmp_path / "t.xlsx"
+    cells = {"a": [1, "unknown", 3, "oops"], "b": ["x", "unknown", "y", "x"]}
+    pd.DataFrame(cells).to_excel(path, index=False)
+    file = read_file(path, missing=["Oops"])
+    assert file.df["a"].tolist()[::2] == [1, 3]
+    assert file.df["a"].isna().tolist() == [False, True, False, True]
+    assert file.df["a"].dtype == "Int64"
+    assert file.df["b"].tolist() == ["x", "unknown", "y", "x"]
+    assert [note.column for note in file.notes] == ["a"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_file_is_written_as_it_was_read(tmp_path, encoding, line_end):
+    rows = ["Straße;Preis;Tag"]
+    rows += [f"Köln;{k},5;0{k}.05.2024" for k in range(1, 9)]
+    content = (line_end.join(rows) + line_end).encode(encoding)
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.warns(match="1252") if encoding == "cp1252" else nullcontext():
+        file = read_file(tmp_path / "t.csv")
+    write_table(file.df, tmp_path / "again.csv", file.dialect)
+    assert (tmp_path / "again.csv").read_bytes() == content
+    write_table(file.df, tmp_path / "again.tsv", file.dialect)
+    tabs = (tmp_path / "again.tsv").read_bytes().decode(encoding)
+    assert tabs.splitlines()[0] == "Straße\tPreis\tTag"

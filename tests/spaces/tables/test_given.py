@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import TableFlow
+from sliceflow.errors import DataError
 
 
 def fit(frame, **parameters):
@@ -238,3 +239,45 @@ def test_texts_stand_for_values_of_any_type():
     for value in (0.5, "half", 1e3 + 0.5):
         with pytest.raises(ValueError, match=r"column 'big': .* does not fit"):
             flow.sample(1, random_state=0, given={"big": value})
+
+
+def test_open_ranges_and_those_without_their_bounds(rng):
+    frame = pd.DataFrame({"age": rng.integers(20, 60, 400), "x": rng.normal(size=400)})
+    frame["cents"] = (100 * frame["x"]).round() / 100
+    flow = fit(frame)
+
+    def drawn(name, given):
+        return flow.sample(200, random_state=0, given={name: given})[name]
+
+    assert drawn("age", (50, None)).min() >= 50
+    assert drawn("age", (None, 30)).max() <= 30
+    above = flow.value_of("age", ">50")
+    assert repr(above) == "> 50"
+    assert set(drawn("age", above)) <= set(range(51, 60))
+    assert drawn("age", flow.value_of("age", "<= 21")).isin([20, 21]).all()
+    assert drawn("x", flow.value_of("x", "> 0.5")).min() > 0.5
+    assert drawn("cents", flow.value_of("cents", "<-0.995")).max() <= -1
+    with pytest.raises(DataError, match="not a range"):
+        drawn("age", (None, None))
+
+
+def test_given_texts_may_be_iso_dates_and_plain_numbers(rng):
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, 300), "D")
+    dollars = rng.gamma(2, 500, 300)
+    frame = pd.DataFrame(
+        {
+            "day": [f"{day:%d.%m.%Y}" for day in days],
+            "net": [f"${value:,.2f}" for value in dollars],
+            "income": rng.choice([">50K", "<=50K"], 300),
+        }
+    )
+    flow = fit(frame)
+    assert flow.value_of("day", "2024-02-29") == "29.02.2024"
+    assert flow.value_of("day", "29.02.2024") == "29.02.2024"
+    given = {"day": flow.value_of("day", "> 2024-06-30")}
+    months = flow.sample(100, random_state=0, given=given)["day"].str[3:5].astype(int)
+    assert months.min() >= 7
+    given = {"net": flow.value_of("net", ">1000")}
+    net = flow.sample(100, random_state=0, given=given)["net"]
+    assert net.str.replace("[$,]", "", regex=True).astype(float).min() > 1000
+    assert flow.value_of("income", ">50K") == ">50K"

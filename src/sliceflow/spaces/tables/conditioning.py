@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,28 @@ NEAR_DISTANCE = 0.5
 EQUAL_TOLERANCE = 1e-12
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """A range of numbers or times. A bound that is None is open.
+
+    In `given`, a tuple (low, high) is short for a range that contains its bounds.
+    """
+
+    low: Any = None
+    high: Any = None
+    with_low: bool = True  # whether the bound itself belongs to the range
+    with_high: bool = True
+
+    def __repr__(self) -> str:
+        """As users write it, such as "> 100" or "> 100 and <= 200"."""
+        parts = []
+        if self.low is not None:
+            parts.append(f"{'>=' if self.with_low else '>'} {self.low}")
+        if self.high is not None:
+            parts.append(f"{'<=' if self.with_high else '<'} {self.high}")
+        return " and ".join(parts)
+
+
 class FoundValue(NamedTuple):
     """A value that a column can have."""
 
@@ -79,7 +101,7 @@ class _Request:
     rare_grid_values: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what is doubtful
 
-    def add_range(self, c: int, bounds: tuple[Any, ...]) -> None:
+    def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
         """Ask for cells of column c from a lower to an upper bound."""
         self.rules.extend(_range_rules(self.table.columns[c], c, bounds))
         self.matches &= has_value(self.table.z[:, c])
@@ -159,7 +181,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     request = _Request(table, np.ones(len(table.z), dtype=bool))
     for name, value in given.items():
         c = _column_index(table, name)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | Bounds):
             request.add_range(c, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
             request.add_list(c, value)
@@ -208,22 +230,54 @@ def find_value(column: Column, value: Any) -> FoundValue:
     return FoundValue(position, float(located.grid_values[0]), found)
 
 
-def _range_rules(column: Column, c: int, bounds: tuple[Any, ...]) -> list[Rule]:
-    """The rules low ≤ column and column ≤ high for bounds (low, high)."""
+def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> list[Rule]:
+    """The rules low ≤ column and column ≤ high, or with < for what is not included."""
+    bounds = _as_bounds(column, given)
+    text = f"given {column.name}={given}"
+    rules: list[Rule] = []
+    if bounds.low is not None:
+        relation, rounding = _relation(bounds.with_low, ceil, floor)
+        bound = -_bound_in_units(column, bounds.low, rounding)
+        rules.append(LinearRule(text, (c,), (-1,), relation, bound, column.unit))
+    if bounds.high is not None:
+        relation, rounding = _relation(bounds.with_high, floor, ceil)
+        bound = _bound_in_units(column, bounds.high, rounding)
+        rules.append(LinearRule(text, (c,), (1,), relation, bound, column.unit))
+    return rules
+
+
+def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
+    """The range that is given; an error if it is none of numbers or times."""
     import pandas as pd
 
-    is_range = len(bounds) == 2 and column.is_number
-    if not is_range or pd.Series(bounds, dtype=object).isna().any():
-        fact = f"given {bounds} is not a range (low, high) of numbers or times"
+    if isinstance(given, Bounds):
+        ends: tuple[Any, ...] = (given.low, given.high)
+    else:
+        ends = given
+    known_ends = [end for end in ends if end is not None]
+    is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_number
+    if not is_range or pd.Series(known_ends, dtype=object).isna().any():
+        fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
-    text = f"given {column.name}={bounds}"
-    low, high = bounds
-    lower_bound = -_bound_in_units(column, low, ceil)
-    upper_bound = _bound_in_units(column, high, floor)
-    return [
-        LinearRule(text, (c,), (-1,), "<=", lower_bound, column.unit),
-        LinearRule(text, (c,), (1,), "<=", upper_bound, column.unit),
-    ]
+    if isinstance(given, Bounds):
+        return given
+    return Bounds(*ends)
+
+
+_Rounding = Callable[[Fraction], int]
+
+
+def _relation(
+    included: bool, into: _Rounding, out_of: _Rounding
+) -> tuple[Literal["<=", "<"], _Rounding]:
+    """The relation of a bound, and how a bound between two units is rounded.
+
+    A bound that is included is rounded `into` the range, so that ≤ holds for the same
+    units; else `out_of` it, so that < does.
+    """
+    if included:
+        return "<=", into
+    return "<", out_of
 
 
 def _bound_in_units(

@@ -23,8 +23,6 @@ from sliceflow.spaces.tables.cells import (
     format_names,
     read_dataframe,
 )
-from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.conditioning import find_value
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -32,6 +30,7 @@ from sliceflow.spaces.tables.fit import (
     TableHistory,
     TablePlan,
 )
+from sliceflow.spaces.tables.given_texts import given_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.positions import has_value, is_missing
 from sliceflow.spaces.tables.table import Table, generator
@@ -217,8 +216,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n : number of rows
         random_state : int, RandomState, Generator or None (new rows on every call)
         given : what all rows must have, by column: a value, None for missing, a list of
-            values, or a range (low, high). The chain is fitted again to the rows that
-            have it. A warning says if these are few
+            values, or a range (low, high), of which one may be None. The chain is
+            fitted again to the rows that have it. A warning says if these are few
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         n = int(n)
@@ -252,20 +251,13 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.
 
-        A value; ``30..40`` is a range, ``a|b`` a list, and the empty text missing.
+        A value; ``30..40`` is a range, and so is ``>30`` or ``<=40``; ``a|b`` is a
+        list, and the empty text missing. Dates may be ISO dates, and numbers plain
+        numbers, however the column writes them.
         """
         table: Table = self._fitted_state().table
         texts = [str(column.name) for column in table.columns]
-        column = table.columns[texts.index(name)]
-        if not text:
-            return None
-        if ".." in text and column.is_number:
-            low, high = text.split("..", 1)
-            return _python_value(column, low), _python_value(column, high)
-        is_level = text in column.levels.astype(str).tolist()
-        if "|" in text and not is_level:
-            return [_python_value(column, part) for part in text.split("|")]
-        return _python_value(column, text)
+        return given_value(table.columns[texts.index(name)], text)
 
     @overload
     def impute(
@@ -355,11 +347,6 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
             note = f"{note[: width - 1]}…"
         notes.append(note)
     return notes
-
-
-def _python_value(column: Column, text: str) -> Any:
-    """What a text stands for in a column, as an object of Python or pandas."""
-    return find_value(column, text).series.tolist()[0]
 
 
 def _with_filled_cells(

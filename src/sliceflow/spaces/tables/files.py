@@ -4,25 +4,39 @@ CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/
 ``nan``, ``null``, ``none``, ``?``, ``-`` in any case. A column is boolean if all others
 are ``True`` or ``False``, numbers if they all are plain numbers, and text otherwise.
 Dates, ``1,234``, ``7%``, ``$5`` and codes such as ``00123`` are text here; `TableFlow`
-understands them, and writes them again in the same way.
+understands them, and writes them again in the same way. In columns of numbers and of
+dates, words such as ``unknown`` are missing cells as well.
+
+The `Dialect` of a text file says how it is laid out. Files that are made from it can be
+written in the same way.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.atomic import write_atomically
-from sliceflow.number_formats import MISSING_WORDS, PLAIN_NUMBER, TABLE_ENDINGS
+from sliceflow.number_formats import (
+    MISSING_WORDS,
+    PLAIN_NUMBER,
+    TABLE_ENDINGS,
+    UNKNOWN_WORDS,
+    Dialect,
+    infer_number_format,
+)
 from sliceflow.spaces.tables.cells import require_pandas
+from sliceflow.spaces.tables.formats import infer_date_formats
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
@@ -43,10 +57,17 @@ _LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
-class _Layout(NamedTuple):
-    """How a text file is laid out."""
+class TableFile(NamedTuple):
+    """What a file holds."""
 
-    separator: str
+    df: pd.DataFrame
+    dialect: Dialect  # the usual one for files that are not text
+    notes: list[DataWarning]  # which words were taken for missing cells
+
+
+class _Layout(NamedTuple):
+    """Where the names of a text file's columns are."""
+
     names: list[str]  # of the columns
     has_header: bool  # whether the first row has these names
 
@@ -60,19 +81,32 @@ def read_if_path(X: Any) -> Any:
 
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
+    file = read_file(path)
+    for note in file.notes:
+        warnings.warn(note, stacklevel=2)
+    return file.df
+
+
+def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> TableFile:
+    """What the file holds; a `DataError` says what is wrong with it.
+
+    Cells that are one of the words `missing` are missing, beside the usual words.
+    """
     require_pandas()
     import pandas as pd
 
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
+    words = {*MISSING_WORDS, *(word.strip().lower() for word in missing)}
     binary_format = _binary_format(path)
     if binary_format == "parquet":
-        return pd.read_parquet(path)
+        return _with_missing_words(pd.read_parquet(path), words)
     if binary_format == "excel":
-        return pd.read_excel(path)
-    text = _read_text(path)
-    layout = _find_layout(path, text)
+        return _with_missing_words(pd.read_excel(path), words)
+    text, encoding = _read_text(path)
+    separator = _find_separator(text)
+    layout = _find_layout(path, text, separator)
     header = None
     if layout.has_header:
         header = 0
@@ -80,20 +114,89 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         io.StringIO(text),
         names=layout.names,
         header=header,
-        sep=layout.separator,
+        sep=separator,
         skipinitialspace=True,
         dtype=str,
         na_filter=False,
     )
-    return pd.DataFrame({name: _infer_type(texts.pop(name)) for name in layout.names})
+    notes = list[DataWarning]()
+    columns = {}
+    for name in layout.names:
+        cells = texts.pop(name).str.strip()
+        cells = cells.mask(cells.str.lower().isin(words))
+        columns[name] = _infer_type(_without_unknown(cells, name, notes))
+    line_end = "\n"
+    if "\r\n" in text:
+        line_end = "\r\n"
+    dialect = Dialect(separator, encoding, line_end)
+    return TableFile(pd.DataFrame(columns), dialect, notes)
 
 
-def write_table(df: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
+    """A table whose columns have types already, without words for missing cells.
+
+    Columns of numbers with such words among them have the type of Python objects.
+    """
+    notes = list[DataWarning]()
+    for place, name in enumerate(df.columns):
+        cells = df.iloc[:, place]
+        if cells.dtype != object:
+            continue
+        texts = cells.where(cells.map(lambda cell: isinstance(cell, str)))
+        lower = texts.str.strip().str.lower()
+        is_missing = lower.isin(words)
+        without_texts = texts.mask(is_missing | lower.isin(UNKNOWN_WORDS)).isna().all()
+        if without_texts and cells[texts.isna()].notna().any():
+            unknown = texts[lower.isin(UNKNOWN_WORDS) & ~is_missing]
+            _add_note(notes, name, unknown)
+            is_missing |= lower.isin(UNKNOWN_WORDS)
+            # To types that have missing cells: whole numbers stay so.
+            cells = cells.mask(is_missing).convert_dtypes()
+        if is_missing.any():
+            df.isetitem(place, cells.mask(is_missing).array)
+    return TableFile(df, Dialect(), notes)
+
+
+def _without_unknown(
+    texts: pd.Series, name: str, notes: list[DataWarning]
+) -> pd.Series:
+    """A column of texts, without words such as "unknown" if all else are numbers."""
+    is_unknown = texts.str.lower().isin(UNKNOWN_WORDS)
+    others = texts[~is_unknown].dropna()
+    if not is_unknown.any() or not len(others) or not _are_numbers_or_dates(others):
+        return texts
+    _add_note(notes, name, texts[is_unknown])
+    return texts.mask(is_unknown)
+
+
+def _are_numbers_or_dates(texts: pd.Series) -> bool:
+    """Whether nearly all texts are numbers, or all are dates, in one way of writing."""
+    if infer_number_format(texts.to_numpy(dtype=object)) is not None:
+        return True
+    return bool(infer_date_formats(texts.tolist()))
+
+
+def _add_note(notes: list[DataWarning], name: Any, unknown: pd.Series) -> None:
+    """Note which words of a column were taken for missing cells, if any."""
+    if len(unknown):
+        words = ", ".join(repr(word) for word in unknown.unique())
+        fact = f"{words} is taken for a missing cell ({len(unknown)} of them)"
+        notes.append(DataWarning(fact, column=name))
+
+
+def write_table(
+    df: pd.DataFrame, path: str | os.PathLike[str], dialect: Dialect | None = None
+) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name.
 
-    The file is written whole or not at all.
+    The file is written whole or not at all. `dialect` says how text is written; a
+    .tsv file has tabs.
     """
     binary_format = _binary_format(Path(path))
+    if dialect is None:
+        dialect = Dialect()
+    if Path(path).suffix.lower() == ".tsv":
+        dialect = replace(dialect, separator="\t")
 
     def write(file: BinaryIO) -> None:
         # Excel files seek in what they write, so it is written to memory first. That is
@@ -104,13 +207,19 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             df.to_parquet(content, index=False)
         elif binary_format == "excel":
             df.to_excel(content, index=False)
-        elif Path(path).suffix.lower() == ".tsv":
-            df.to_csv(content, index=False, sep="\t")
         else:
-            df.to_csv(content, index=False)
+            content.write(as_csv(df, dialect))
         file.write(content.getbuffer())
 
     write_atomically(path, write)
+
+
+def as_csv(df: pd.DataFrame, dialect: Dialect) -> bytes:
+    """A DataFrame as the bytes of a text file."""
+    text: str = df.to_csv(
+        index=False, sep=dialect.separator, lineterminator=dialect.line_end
+    )
+    return text.encode(dialect.encoding)
 
 
 def _binary_format(path: Path) -> _BinaryFormat | None:
@@ -122,19 +231,27 @@ def _binary_format(path: Path) -> _BinaryFormat | None:
     return _BINARY_FORMATS.get(ending)
 
 
-def _read_text(path: Path) -> str:
-    """The text of a file in UTF-8 or UTF-16; in Windows-1252, with a warning."""
+def _read_text(path: Path) -> tuple[str, str]:
+    """The text of a file in UTF-8 or UTF-16, and its encoding.
+
+    Other text is Windows-1252, with a warning.
+    """
     raw = path.read_bytes()
-    encoding = "utf-8-sig"
-    if raw.startswith(b"\0"):  # every Latin letter has a zero byte in UTF-16
+    encoding = "utf-8"
+    if raw.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    elif raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif raw.startswith(b"\0"):  # every Latin letter has a zero byte in UTF-16
         encoding = "utf-16-be"
     elif b"\0" in raw:
-        encoding = "utf-16"
+        encoding = "utf-16-le"
     try:
-        return raw.decode(encoding)
+        return raw.decode(encoding), encoding
     except UnicodeDecodeError as error:
         odd_byte = f"byte {raw[error.start]:#x}"
-    text = raw.decode("cp1252", "replace")
+    encoding = "cp1252"
+    text = raw.decode(encoding, "replace")
     if "\ufffd" in text or "\0" in text:
         raise DataError(
             f"{path} is neither UTF-8 nor Windows-1252 text ({odd_byte})",
@@ -145,15 +262,14 @@ def _read_text(path: Path) -> str:
         "if letters are wrong, save it as UTF-8",
         stacklevel=3,
     )
-    return text
+    return text, encoding
 
 
-def _find_layout(path: Path, text: str) -> _Layout:
-    """The separator and the column names of a text file.
+def _find_layout(path: Path, text: str, separator: str) -> _Layout:
+    """The column names of a text file.
 
     A `DataError` names a row with more or fewer cells than the first.
     """
-    separator = _find_separator(text)
     rows = _rows_with_cells(text, separator)
     first_rows = [
         [cell.strip() for cell in row] for row in islice(rows, _MAX_ROWS_BELOW_HEADER)
@@ -179,7 +295,7 @@ def _find_layout(path: Path, text: str) -> _Layout:
     repeated = duplicates(names)
     if repeated:
         raise DataError(f"{path} has two columns named {repeated[0]!r}", "rename one")
-    return _Layout(separator, names, has_header)
+    return _Layout(names, has_header)
 
 
 def _find_separator(text: str) -> str:
@@ -220,9 +336,7 @@ def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
 
 
 def _infer_type(texts: pd.Series) -> pd.Series:
-    """A column of texts as booleans, numbers or texts, with missing cells."""
-    texts = texts.str.strip()
-    texts = texts.mask(texts.str.lower().isin(MISSING_WORDS))
+    """A column of texts, some missing, as booleans, numbers or texts."""
     present = texts.dropna()
     if not len(present):
         return texts.astype("float64")
