@@ -97,7 +97,7 @@ class TableWork:
 
     def __init__(self) -> None:
         self._frame: Any = None
-        self._record: TableFlow | None = None
+        self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. What is missing is said then.
         with suppress(ImportError):
             import sliceflow.spaces.tables.estimator  # noqa: F401
@@ -137,7 +137,7 @@ class TableWork:
         set_stage(3)
         silent = Output(silent=True, progress=False)
         measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
-        self._record = model
+        self._model = model
         config = {
             "data": train.summary(test),
             "command": settings.command,
@@ -157,9 +157,9 @@ class TableWork:
         return _as_csv(filled)
 
     def _fitted_model(self) -> TableFlow:
-        if self._record is None:
+        if self._model is None:
             raise ValueError("there is no fitted table; fit one first")
-        return self._record
+        return self._model
 
 
 def _as_page_error(error: DataError) -> CommandError:
