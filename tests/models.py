@@ -57,7 +57,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
         device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved=40
     )
     plan |= dict(
-        condition="none",
+        condition_kind="none",
         condition_dim=0,
         amplifier=0.0,
         patch_basis="pixels",

@@ -91,7 +91,9 @@ def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
     fit(tmp_path / "part", "grey", (skip, resumed.append))
 
     def positions(events):
-        return [(e.steps_done, e.steps_total, e.stage_index, e.step) for e in events]
+        return [
+            (e.steps_done, e.steps_total, e.stage_index, e.step_index) for e in events
+        ]
 
     assert positions(whole)[-len(resumed) :] == positions(resumed)
 

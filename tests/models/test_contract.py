@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_model(case):
 def test_the_plan_is_what_the_fit_does(case):
     plan = case.estimator.plan(case.first)
     fitted_plan = case.estimator.fit(case.first).plan_
-    if getattr(plan, "smoothing", 0) is None:  # the fit chooses it from the rows
+    if getattr(plan, "bandwidth", 0) is None:  # the fit chooses it from the rows
         assert fitted_plan.bandwidth > 0
         plan = dataclasses.replace(plan, bandwidth=fitted_plan.bandwidth)
     assert plan == fitted_plan

@@ -164,7 +164,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
 
 def as_planned(plan):
     """A fitted plan as it was before the fit, which chooses the smoothing of rows."""
-    if getattr(plan, "smoothing", 0) and plan.smoothing_from:
+    if getattr(plan, "bandwidth", 0) and plan.smoothing_from:
         return dataclasses.replace(plan, bandwidth=None)
     return plan
 

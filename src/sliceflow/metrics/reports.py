@@ -306,16 +306,16 @@ tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
     max_rows = _MAX_ROWS_ON_GPU
     if device == "cpu":
         max_rows = _MAX_ROWS_ON_CPU
-    budget = ComparisonSettings(max_rows, device, notify)
+    settings = ComparisonSettings(max_rows, device, notify)
     details = Details()
     if kind == "tables":
-        scores, details = compare_tables(samples, train, test, y, budget)
+        scores, details = compare_tables(samples, train, test, y, settings)
     elif kind == "pictures":
         labels = _as_labels(y, counts)
-        scores = compare_pictures(samples, train, test, labels, budget)
+        scores = compare_pictures(samples, train, test, labels, settings)
     else:
         labels = _as_labels(y, counts)
-        scores = compare_vectors(samples, train, test, labels, budget)
+        scores = compare_vectors(samples, train, test, labels, settings)
     return Report(kind, _as_metrics(scores, details), counts, max_rows, details)
 
 

@@ -196,12 +196,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if particles is not None:
             self.particles_ = particles
             self.particle_conditions_ = y
-        condition = record.fitted.encoder
-        if (
-            isinstance(condition, conditions.LabelCondition)
-            and not condition.is_inferred
-        ):
-            self.classes_ = condition.classes
+        encoder = record.fitted.encoder
+        if isinstance(encoder, conditions.LabelCondition) and not encoder.is_inferred:
+            self.classes_ = encoder.classes
 
     # Sampling
 
@@ -234,10 +231,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        condition = fitted.encoder
-        if codes is None or condition is None or condition.is_inferred:
+        encoder = fitted.encoder
+        if codes is None or encoder is None or encoder.is_inferred:
             return rows, None
-        return rows, condition.decode(codes)
+        return rows, encoder.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -268,10 +265,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
         """The encoded conditions of n rows; None if the model or the user has none."""
-        condition = fitted.encoder
-        if y is None or condition is None or condition.is_inferred:
+        encoder = fitted.encoder
+        if y is None or encoder is None or encoder.is_inferred:
             return None
-        codes: Tensor = condition.encode(conditions.as_array(y))
+        codes: Tensor = encoder.encode(conditions.as_array(y))
         if len(codes) != n:
             fact = f"X has {n} rows but y has {len(codes)}"
             raise DataError(fact, "pass one y for every row")
@@ -285,17 +282,17 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         If y is None, the conditions have the data's proportions.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        condition = fitted.encoder
+        encoder = fitted.encoder
         codes = fitted.codes
-        if y is not None and (condition is None or condition.is_inferred):
+        if y is not None and (encoder is None or encoder.is_inferred):
             raise DataError("y was given but the model was fitted without y", "omit y")
         self._require_memory(fitted, n)  # before codes are allocated
-        if condition is None or codes is None:
+        if encoder is None or codes is None:
             return n, None
         if y is None:
             indices = conditions.stratified_indices(codes, n, seed.child("conditions"))
             return n, codes[indices]
-        requested = condition.encode(conditions.broadcast_condition(condition, y, n))
+        requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
         if len(requested) == n:
             return n, requested
         if n != 1:

@@ -128,15 +128,13 @@ class ParticleOrder:
 
     @classmethod
     def from_conditions(
-        cls, particles: ParticleConditions | None, n_separate_classes: int, shard: Shard
+        cls, particles: ParticleConditions, n_separate_classes: int, shard: Shard
     ) -> ParticleOrder:
         """The order of particles with these conditions.
 
         `n_separate_classes` have maps of their own; 0 if all share maps. This rank has
         a `shard` of the particles.
         """
-        if particles is None:
-            return cls()
         if n_separate_classes == 0:
             return cls(particles.codes, particles.flow_index)
         by_class = ClassOrder.from_class_indices(particles.codes, n_separate_classes)

@@ -311,12 +311,14 @@ class _Classes:
     @classmethod
     def from_fit(cls, planned: PlannedPictures, shard: Shard) -> _Classes:
         """The classes of a planned fit; this rank has a `shard` of the particles."""
-        order = ParticleOrder.from_conditions(
-            planned.particle_conditions, planned.plan.n_separate_classes, shard
-        )
+        particles = planned.particle_conditions
         picture_codes = planned.data.codes
-        if order.codes is None or picture_codes is None:
-            return cls(order)
+        if particles is None or picture_codes is None:
+            return cls(ParticleOrder())
+        order = ParticleOrder.from_conditions(
+            particles, planned.plan.n_separate_classes, shard
+        )
+        assert order.codes is not None
         device = planned.data.device
         return cls(order, order.codes.to(device), picture_codes.to(device))
 

@@ -392,9 +392,11 @@ class RunningVectors:
 
         # This rank's particles, at their start.
         self.shard = data.ranks.shard(plan.n_moved)
-        self.order = ParticleOrder.from_conditions(
-            particle_conditions, plan.n_separate_classes, self.shard
-        )
+        self.order = ParticleOrder()
+        if particle_conditions is not None:
+            self.order = ParticleOrder.from_conditions(
+                particle_conditions, plan.n_separate_classes, self.shard
+            )
         shard_codes = None
         if self.order.codes is not None:
             shard_codes = self.order.codes[self.shard.slice].to(data.device)

@@ -127,7 +127,7 @@ class VectorPlan(Plan):
 
     def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
-        if self.is_local:
+        if self.n_local_neighbors > 0:  # samples come from rows: nothing flows
             return []
         options = self.options
         stages = []
