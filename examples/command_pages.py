@@ -114,7 +114,7 @@ def prepare(folder: Path) -> None:
 
     numbers = np.random.default_rng(1).normal((50, 90), 9, (300, 2))
     with (folder / "patients.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("age", "sex", "pressure", "visits"))
         for i, (age, noise) in enumerate(numbers):
             pressure = f"{noise + age / 5:.1f}"
@@ -123,14 +123,15 @@ def prepare(folder: Path) -> None:
             writer.writerow((int(age), "ab"[i % 2], pressure, i * i % 7))
 
     with (folder / "messy.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("age", "seen", "notes"))
         for i, (age, _) in enumerate(numbers):
             cell = str(int(age))
             if i in (3, 50):
                 cell = ("unknown", "fifty")[i // 50]
             seen = f"0{i % 9 + 1}/0{i % 8 + 1}/2026"
-            writer.writerow((cell, seen, f"came {i} days after the last visit"))
+            notes = f"came {i} days after the last visit and stayed for {2 * i} min"
+            writer.writerow((cell, seen, notes))
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ _MAX_PICTURES = 2000
 # of 28×28 and of 32×32 in colour, 5,000 to 60,000 of them, the search for copies, per
 # value of each pair of pictures, and principal components, per picture and pair of
 # values. Users are told an order of magnitude.
+_SECONDS_OF_PICTURES = 0.5  # of any, as 1,300 of 8×8 take
 _SECONDS_PER_COMPARED_VALUE = 5.5e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
 # And of tables, 300 to 2,000 compared rows of 5 to 20 columns.
@@ -189,7 +190,8 @@ def estimate_seconds(
         return fit_seconds + _SECONDS_OF_TABLE + _SECONDS_PER_CELL * n_cells
     n_values = math.prod(train.x.shape[1:])
     n_components_of = min(n_train, _MAX_PICTURES)
-    seconds = _SECONDS_PER_COMPARED_VALUE * n_compared * n_train * n_values
+    seconds = _SECONDS_OF_PICTURES
+    seconds += _SECONDS_PER_COMPARED_VALUE * n_compared * n_train * n_values
     seconds += _SECONDS_OF_COMPONENTS * n_components_of * n_values**2
     return float(seconds) / torch.get_num_threads()
 
