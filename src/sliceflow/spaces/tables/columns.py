@@ -370,6 +370,16 @@ class Column:
         levels = np.maximum(positions, 0).astype(np.int64)
         return has_value(positions) & self.interpolable[levels]
 
+    def nearest_positions(self, grid_values: Floats) -> Floats:
+        """Positions (m,) of grid values (m,), rounded as those of the column are.
+
+        What is outside the range of the column becomes its lowest or highest value.
+        """
+        lowest = self.level_grid_values[0]
+        highest = self.level_grid_values[-1]
+        inside = np.clip(grid_values, lowest, highest)
+        return self.grid.grid_values_to_positions(self.grid.round(inside))
+
     def interpolate(
         self,
         low: Floats,

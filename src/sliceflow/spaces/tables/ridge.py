@@ -125,10 +125,7 @@ class RidgeRegression:
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
             grid_values = exponentials - _log_offset(column)
-        lowest = column.level_grid_values[0]
-        highest = column.level_grid_values[-1]
-        inside = np.clip(grid_values, lowest, highest)
-        return column.grid.grid_values_to_positions(column.grid.round(inside))
+        return column.nearest_positions(grid_values)
 
     def is_exact(self, z: Floats, target_index: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""
