@@ -226,6 +226,7 @@ def table_scores(
     )
     sample_distances = distances_to(synthetic_rows, train_rows)
     test_distances = distances_to(test_rows, train_rows)
+    to_test = distances_to(synthetic_rows, test_rows)
     shapes = []
     for name in columns:
         shapes.append(_shape(test[name], synthetic[name], is_category[name]))
@@ -239,7 +240,22 @@ def table_scores(
         "utility_real": _utility(train, test, is_category, target, seed),
         "copies": copies(sample_distances, test_distances),
         "nn_ratio": nn_ratio(sample_distances, test_distances),
+        "nearer_train": float(np.mean(_is_nearer(sample_distances, to_test))),
+        "exact": _share_among(synthetic, train),
+        "exact_real": _share_among(test, train),
     }
+
+
+def _is_nearer(to_train: np.ndarray, to_test: np.ndarray) -> np.ndarray:
+    """1 where samples are nearer to a fitted than to a held-out row, ½ for ties."""
+    return (np.sign(to_test - to_train) + 1) / 2
+
+
+def _share_among(rows: pd.DataFrame, others: pd.DataFrame) -> float:
+    """The share of rows that are among others, cell by cell."""
+    known = set(map(tuple, others.fillna(np.inf).to_numpy()))
+    found = [row in known for row in map(tuple, rows.fillna(np.inf).to_numpy())]
+    return float(np.mean(found))
 
 
 def _is_category(name: str, frames: Sequence[pd.DataFrame]) -> bool:

@@ -21,7 +21,11 @@ MODULES = {  # imported before the clock starts
     "utrees": ("utrees",),
     "forest": ("ForestDiffusion",),
     "copula": ("sdv.metadata", "sdv.single_table"),
+    "cart": ("sklearn.tree",),
+    "gaussian": ("scipy.stats",),
 }
+CART_MIN_LEAF = 5  # rows of a leaf, as synthpop has by default
+CART_MAX_LEVELS = 30  # of a text that trees predict as classes; of more, their codes
 FLAG = " is missing"  # at the end of a column's name: whether its cells are missing
 
 
@@ -176,11 +180,74 @@ def draw_copula(train: pd.DataFrame, seed: int) -> pd.DataFrame:
     return synthetic
 
 
+def draw_cart(train: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """As many rows of sequential trees, column by column, as synthpop's CART.
+
+    A new cell is that of a random row in the leaf. Texts are numbered; synthpop splits
+    their levels freely. A missing number counts as one below the others.
+    """
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    rng = np.random.default_rng(seed)
+    encoded, levels = encode_texts(train)
+    cells = encoded.to_numpy(float)
+    lowest = np.nan_to_num(np.nanmin(cells, axis=0))
+    known = np.where(np.isnan(cells), lowest - 1, cells)
+    n = len(train)
+    chosen = rng.integers(n, size=n)
+    new_cells = cells[chosen]
+    new_known = known[chosen]
+    for i, name in enumerate(train):
+        if i == 0:
+            continue
+        tree_class = DecisionTreeRegressor
+        if name in levels and len(levels[name]) <= CART_MAX_LEVELS:
+            tree_class = DecisionTreeClassifier
+        tree = tree_class(min_samples_leaf=CART_MIN_LEAF, random_state=seed)
+        tree.fit(known[:, :i], known[:, i])
+        rows_of_leaf = pd.Series(range(n)).groupby(tree.apply(known[:, :i])).indices
+        for k, leaf in enumerate(tree.apply(new_known[:, :i])):
+            row = rng.choice(rows_of_leaf[leaf])
+            new_cells[k, i] = cells[row, i]
+            new_known[k, i] = known[row, i]
+    return decode_texts(pd.DataFrame(new_cells, columns=encoded.columns), levels)
+
+
+def draw_gaussian(train: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """As many rows of a Gaussian copula with the columns' own distributions.
+
+    The levels of texts are ordered by how often they occur, and equal cells have random
+    ranks. So a missing cell is one more level.
+    """
+    from scipy.stats import norm
+
+    rng = np.random.default_rng(seed)
+    n = len(train)
+    orders = []
+    scores = np.empty(train.shape)
+    for i, name in enumerate(train):
+        column = train[name]
+        if name in text_columns(train):
+            column = column.map(column.value_counts())
+        order = np.lexsort((rng.random(n), column.fillna(-np.inf)))
+        orders.append(order)
+        scores[order, i] = norm.ppf((np.arange(n) + 0.5) / n)
+    covariance = np.corrcoef(scores.T) + 1e-6 * np.eye(train.shape[1])
+    drawn = rng.standard_normal(train.shape) @ np.linalg.cholesky(covariance).T
+    synthetic = {}
+    for i, name in enumerate(train):
+        ranks = np.minimum((norm.cdf(drawn[:, i]) * n).astype(int), n - 1)
+        synthetic[name] = train[name].to_numpy()[orders[i][ranks]]
+    return pd.DataFrame(synthetic)
+
+
 PEERS = {
     "arf": draw_arf,
     "utrees": draw_utrees,
     "forest": draw_forest,
     "copula": draw_copula,
+    "cart": draw_cart,
+    "gaussian": draw_gaussian,
 }
 
 

@@ -12,13 +12,14 @@ again.
 
 A peer runs in an environment of its own: pass its Python interpreter (--arf: arfpy;
 --utrees: UnmaskingTrees, with scikit-learn 1.6; --forest: ForestDiffusion; --copula:
-SDV's Gaussian copula). One that is not passed is said to be missing. They are treated
-as a kind user would: their numbers are rounded to the decimals of the column and kept
-within its bounds, dates are given as days, or as months where all are the first of one,
-and those that do not generate missing cells get one more column per column with gaps,
-which says where these are. The two boosted ones have less effort than by default:
-UnmaskingTrees repeats each row 5 to 50 times, about 10,000 rows in all (by default 50
-times); ForestDiffusion 5 to 10 times (100), with 10 noise levels (50).
+SDV's Gaussian copula; --cart and --gaussian: scikit-learn). One that is not passed is
+said to be missing. They are treated as a kind user would: their numbers are rounded to
+the decimals of the column and kept within its bounds, dates are given as days, or as
+months where all are the first of one, and those that do not generate missing cells get
+one more column per column with gaps, which says where these are. The two boosted ones
+have less effort than by default: UnmaskingTrees repeats each row 5 to 50 times, about
+10,000 rows in all (by default 50 times); ForestDiffusion 5 to 10 times (100), with 10
+noise levels (50).
 
 detection  AUC of boosted trees that tell synthetic from held-out rows: .5 is ideal
 shape      agreement of the columns' own distributions: 1 is ideal

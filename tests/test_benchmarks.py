@@ -2,6 +2,7 @@
 
 import json
 
+import blind_tables
 import completions
 import cpu
 import fixed_point
@@ -13,6 +14,7 @@ import pandas as pd
 import posteriors
 import pytest
 import scores
+import table_peers
 import table_sets
 import tables
 import today
@@ -45,6 +47,35 @@ def test_tables_travel_as_csv_files(tmp_path):
     assert len(halves.drop_duplicates()) == len(frame.drop_duplicates())
     cell = tables.measure("wine", "independent columns", 0, None, str(tmp_path), 10)
     assert cell["scores"][0] > 0.7
+
+
+def test_a_hash_of_the_name_says_which_tables_are_held_out(tmp_path):
+    assert blind_tables.half_of("ames") == "develop"  # it was looked at
+    halves = {key: blind_tables.half_of(key) for key in ("first", "second", "third")}
+    assert halves == {"first": "develop", "second": "held_out", "third": "held_out"}
+    frame = pd.DataFrame({"a": [1, 2], "free text": ["x", "y"], "b": [0, 1]})
+    for key in halves:
+        frame.to_csv(tmp_path / f"{key}.csv", index=False)
+    assert blind_tables.keys_of("develop", tmp_path) == ["first"]
+    assert set(blind_tables.keys_of("held_out", tmp_path)) == {"second", "third"}
+    assert blind_tables.load_table("first", tmp_path).equals(frame)
+    assert blind_tables.choose_target(frame) == "b"
+    with pytest.raises(SystemExit, match="second is of the half held_out"):
+        blind_tables.main(["run", "--tables", "second", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("peer", ["cart", "gaussian"])
+def test_plain_peers_keep_levels_missing_cells_and_what_depends(peer, rng):
+    x = rng.normal(size=400)
+    x[rng.random(400) < 0.2] = np.nan
+    side = np.where(np.nan_to_num(x) > 0, "right", "left")
+    frame = pd.DataFrame({"x": x, "side": side, "twice": 2 * x})
+    new = table_peers.PEERS[peer](frame, 0)
+    assert set(new["side"]) == {"left", "right"}
+    # Five standard errors of 400 rows: it fails once in a million runs.
+    assert new["x"].isna().mean() == pytest.approx(0.2, abs=0.14)
+    known = new.dropna()
+    assert known["x"].corr(known["twice"]) > 0.8
 
 
 def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
