@@ -1,8 +1,10 @@
-"""Devices and their memory."""
+"""Devices, their memory and threads."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,6 +17,21 @@ _MAX_PROJECTION_BYTES_ON_GPU = 1 << 32
 # Projections take no more than this share of the free memory: sorting needs several
 # arrays of their size, and the rows need some, too.
 _PROJECTION_SHARE = 1 / 8
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread for products that sum over many rows.
+
+    Several threads add up parts of such a sum, so its last bits would depend on how
+    many there are. Products that sum over few columns do not need this.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -101,7 +101,9 @@ def test_mirror_images_are_found_once_and_turned(rng):
     assert nn_ratio(images, train, test, mirror=True, device="cpu") == 0
     assert nn_ratio(images, train, test) > 0
     assert copies(images, train, test, mirror=True, device="cpu") == 1
-    assert copies(images, train, test, device="cpu") == 0
+    # Four images that are not turned and nine test rows are as near to train: all four
+    # are nearer than all nine in one of 715 runs.
+    assert copies(images, train, test, device="cpu") < 1
 
 
 def test_what_cannot_be_compared_is_named(rng):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sliceflow.devices import one_thread
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
@@ -52,8 +53,9 @@ class ClassNeighbours:
             variances = deviations.square().mean(0).clamp(min=_TINY)
             deviations *= (centred.square().mean(0) / variances).sqrt()
         else:
-            covariance = deviations.T @ deviations / len(deviations)
-            wanted = centred.T @ centred / len(x)
+            with one_thread():
+                covariance = deviations.T @ deviations / len(deviations)
+                wanted = centred.T @ centred / len(x)
             deviations = deviations @ bures_wasserstein_map(covariance, wanted)
         # A column of one value stays as it is, to the last bit.
         varies = (x != x[0]).any(0)

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
@@ -282,3 +283,18 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
         SlicedWassersteinFlow(condition="joint", options=options).fit(
             x[:, :2], x[:, 2:]
         )
+
+
+def test_the_number_of_threads_changes_no_bit(rng):
+    """Of rows with six columns: their covariance was once summed by each thread."""
+    X = rng.normal(size=(1000, 6)) @ rng.normal(size=(6, 6))
+    n_threads = torch.get_num_threads()
+    samples = []
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            flow = SlicedWassersteinFlow(n_steps=3, random_state=0).fit(X)
+            samples.append(flow.sample(100, random_state=0).tobytes())
+    finally:
+        torch.set_num_threads(n_threads)
+    assert samples[0] == samples[1]
