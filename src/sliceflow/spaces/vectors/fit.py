@@ -405,7 +405,7 @@ class RunningVectors:
         )
         self.particles = Cloud(x, shard_codes, self.order.class_slices)
         self.noise = ParticleStreams(data.seed.child("particles"), self.shard.first)
-        self.noise.child("start").fill(self.particles.x)
+        self.noise.fill(self.particles.x, "start")
 
         # The flow as offline samples replay it, and as it is fitted: with maps that are
         # shrunk, and fitted to the clouds of all ranks.
