@@ -11,7 +11,11 @@ from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
 from sliceflow.spaces.tables.cells import read_dataframe
-from sliceflow.spaces.tables.chain import fit_column_model, uses_ridge
+from sliceflow.spaces.tables.chain import (
+    find_predictors,
+    fit_column_model,
+    uses_ridge,
+)
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.trees import TreeSettings
 
@@ -76,6 +80,39 @@ def test_a_number_equals_another_as_often_as_in_the_table(rng, times):
         )
     new = draw(frame)
     assert (new["a"] == new["b"]).mean() == pytest.approx(0.3, abs=0.04)
+
+
+def test_a_frequent_lowest_value_of_a_regression_is_drawn_as_often(rng):
+    """Only draws beyond the ends are repeated, not those at an end.
+
+    The share of zeros has a deviation of .02, so it fails once in 10,000 times.
+    """
+    n = 800
+    x = np.where(rng.random(n) < 0.2, 0, rng.gamma(3, 100, n)).round()
+    noise = rng.normal(size=(2, n))
+    frame = pd.DataFrame({"other": noise[0], "x": x})
+    frame["y"] = np.where(x > 0, 0.3 * x + noise[1], 0).round().clip(0)
+    flow = TableFlow(random_state=0).fit(frame)
+    assert uses_ridge(flow.plan_.strategies[-1])
+    new = flow.sample(1000, random_state=0)
+    assert (new["y"] == 0).mean() == pytest.approx((frame["y"] == 0).mean(), abs=0.08)
+
+
+def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
+    """A town of 20 decides the longitude; 45 numbers have nothing to do with it.
+
+    Of a number given towns in random order, the codes of towns explain next to nothing.
+    """
+    n = 1000
+    town = rng.integers(0, 20, n)
+    longitude = rng.permutation(20)[town] + 0.1 * rng.normal(size=n)
+    frame = pd.DataFrame(rng.normal(size=(n, 45)), columns=[f"x{i}" for i in range(45)])
+    frame.insert(0, "town", [f"t{v:02}" for v in town])
+    frame["longitude"] = longitude
+    table = read(frame)
+    predictors = np.arange(46)
+    assert 0 in find_predictors(table.columns, table.z, 46, predictors)
+    assert 46 in find_predictors(table.columns, table.z, 0, np.arange(1, 47))
 
 
 def errors_by_two(frame):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
+from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
@@ -27,6 +28,7 @@ from sliceflow.spaces.tables.positions import (
     MISSING,
     UNDRAWN,
     has_value,
+    is_impossible,
     is_missing,
     is_undrawn,
 )
@@ -40,15 +42,16 @@ from sliceflow.spaces.tables.trees import (
 )
 
 # The most columns that a model sees: of more, it sees those with the largest
-# correlations. So the time of a wide table grows with its columns and not with their
+# correlation ratios. So the time of a wide table grows with its columns and not with their
 # square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
-# About how many rows the correlations for that choice are computed from. It saves time.
-N_CORRELATED_ROWS = 2_000
+# About how many rows these ratios are computed from. It saves time.
+N_ROWS_FOR_RATIOS = 2_000
 
-# Added to a standard deviation that is divided by: that of constant columns is 0.
-MIN_DEVIATION = 1e-12
+# The most groups of a column's values that a ratio is computed with. With more, groups
+# would have few of those rows; with fewer, a column could vary within a group.
+MAX_GROUPS = 50
 
 # That a number equals an earlier column is modelled if it does so in at least this
 # share of rows. A smaller share would take accidents for a pattern, and a larger one
@@ -103,21 +106,21 @@ class ChainStep(Protocol):
         ...
 
     @property
-    def is_ridge(self) -> bool:
-        """Whether they are drawn by a ridge regression."""
-        ...
-
-    @property
     def unexplained(self) -> float:
         """The share of their impurity or variance that the model leaves."""
         ...
 
     def draw(
-        self, z: Floats, rng: np.random.Generator, is_allowed: IsAllowed
+        self,
+        z: Floats,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed,
+        clip: bool = True,
     ) -> Floats:
         """Positions (m, k) of new cells, given those of earlier columns in z (m, d).
 
-        `UNDRAWN` where no draw was allowed.
+        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
+        beyond the ends of the column.
         """
         ...
 
@@ -127,10 +130,14 @@ def draw_chain(
     z: Floats,
     rng: np.random.Generator,
     is_allowed: IsAllowed = allow_all,
+    clip: bool = True,
 ) -> None:
-    """Draw the columns of a chain into positions z (m, d), in place."""
+    """Draw the columns of a chain into positions z (m, d), in place.
+
+    Without `clip`, predictions beyond the ends of their column are left `UNDRAWN`.
+    """
     for step in chain:
-        z[:, step.drawn_indices] = step.draw(z, rng, is_allowed)
+        z[:, step.drawn_indices] = step.draw(z, rng, is_allowed, clip)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,10 +226,12 @@ class ColumnModel:
         z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
+        clip: bool = True,
     ) -> Floats:
         """Positions (m, 1) of new cells, given those of earlier columns in z (m, d).
 
-        `UNDRAWN` where no draw was allowed.
+        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
+        beyond the ends of the column.
         """
         positions = np.full(len(z), UNDRAWN)
         x, predicted = _features(z, self.predictors, self.regressions)
@@ -230,7 +239,7 @@ class ColumnModel:
             sources = self._draw_sources(self.source_tree, x, rng)
             self._copy_equal_columns(sources, z, positions, is_allowed)
             self._leave_missing(sources, positions, is_allowed)
-        self._draw_from_tree(x, predicted, positions, rng, is_allowed)
+        self._draw_from_tree(x, predicted, positions, rng, is_allowed, clip)
         return positions[:, None]
 
     def _draw_sources(
@@ -276,17 +285,24 @@ class ColumnModel:
         positions: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed,
+        clip: bool,
     ) -> None:
         """Draw the positions that are still undrawn, in place, until all are allowed.
 
         After a few draws that are not allowed, draws are from the node above the leaf.
+        A prediction beyond the ends of the column is clipped to the nearest end, or
+        without `clip` left undrawn: draws from other nodes would be no better.
         """
         row_indices = np.flatnonzero(is_undrawn(positions))
         node = self.tree.nodes.apply(x[row_indices])
         for attempt in range(MAX_DRAWS):
             if not len(row_indices):
                 break
-            drawn = self._draw_from_nodes(node, predicted[row_indices], rng)
+            drawn = self._draw_from_nodes(node, predicted[row_indices], rng, clip)
+            is_inside = ~is_impossible(drawn)
+            row_indices = row_indices[is_inside]
+            node = node[is_inside]
+            drawn = drawn[is_inside]
             accepted = is_allowed(self.column_index, row_indices, drawn)
             positions[row_indices[accepted]] = drawn[accepted]
             row_indices = row_indices[~accepted]
@@ -295,12 +311,13 @@ class ColumnModel:
                 node = self.tree.parent[node]
 
     def _draw_from_nodes(
-        self, node: Ints, predicted: Floats, rng: np.random.Generator
+        self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
     ) -> Floats:
         """Positions (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
-        regression predicts, `predicted` (m,).
+        regression predicts, `predicted` (m,). Sums beyond the ends of the column are
+        `IMPOSSIBLE`, or with `clip` at the nearest end.
         """
         tree = self.tree
         start = tree.node_start[node]
@@ -322,7 +339,9 @@ class ColumnModel:
         is_sorted = tree.is_leaf(node)
         if self.is_ridge:
             residual = np.where(is_sorted, low + fraction * (high - low), drawn)
-            return self.regressions[-1].to_positions(self.column, predicted + residual)
+            return self.regressions[-1].to_positions(
+                self.column, predicted + residual, clip
+            )
         between = self.column.interpolate(low, high, fraction, drawn)
         return np.where(is_sorted, between, drawn)
 
@@ -341,11 +360,6 @@ class PerLevel:
         return first_model.drawn_indices
 
     @property
-    def is_ridge(self) -> bool:
-        """Whether any level is drawn by a regression."""
-        return any(model.is_ridge for model in self.models.values())
-
-    @property
     def unexplained(self) -> float:
         """Share of the column's impurity that trees leave, on average over levels."""
         return float(np.mean([model.unexplained for model in self.models.values()]))
@@ -355,13 +369,14 @@ class PerLevel:
         z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
+        clip: bool = True,
     ) -> Floats:
         """As `ColumnModel.draw`, each row by the model of its level."""
         positions = np.full((len(z), 1), UNDRAWN)
         for level, model in self.models.items():
             of_level = np.flatnonzero(z[:, self.label_index] == level)
             is_allowed_here = _for_subset(is_allowed, of_level)
-            positions[of_level] = model.draw(z[of_level], rng, is_allowed_here)
+            positions[of_level] = model.draw(z[of_level], rng, is_allowed_here, clip)
         return positions
 
 
@@ -389,7 +404,7 @@ def fit_column_model(
     """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
     rng = np.random.default_rng(seed.key)
     positions = z[:, column_index]
-    predictors = find_predictors(z, column_index, predictors)
+    predictors = find_predictors(columns, z, column_index, predictors)
     regressions = []
     score_regression = _fit_score_regression(columns, z, column_index, predictors, rng)
     if score_regression is not None:
@@ -485,22 +500,55 @@ def find_equal_columns(
     return CellSources(tuple(equal_indices), codes)
 
 
-def find_predictors(z: Floats, column_index: int, predictors: Ints) -> Ints:
-    """The predictors, or the `MAX_PREDICTORS` that correlate most with the column.
+def find_predictors(
+    columns: Sequence[Column], z: Floats, column_index: int, predictors: Ints
+) -> Ints:
+    """The predictors, or the `MAX_PREDICTORS` that explain most of the column.
 
-    Correlations are Pearson's, of the positions z (n, d): those are the ranks of values
-    among the different values of a column, and −1 for missing cells.
+    What they explain is their correlation ratio, for rows with positions z (n, d).
     """
     if len(predictors) <= MAX_PREDICTORS:
         return predictors
-    sample = z[:: max(1, len(z) // N_CORRELATED_ROWS)]
-    x = sample[:, predictors]
-    y = sample[:, column_index]
-    covariance = (x - x.mean(0)).T @ (y - y.mean())
-    # The deviation of y is left out: it is the same for all.
-    correlation = np.abs(covariance) / (x.std(0) * len(x) + MIN_DEVIATION)
-    largest = np.argsort(-correlation, kind="stable")[:MAX_PREDICTORS]
+    sample = z[:: max(1, len(z) // N_ROWS_FOR_RATIOS)]
+    axes = columns[column_index].features(sample[:, column_index])
+    ratios = [correlation_ratio(_groups(sample[:, c]), axes) for c in predictors]
+    largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
     return np.sort(predictors[largest])
+
+
+def _groups(positions: Floats) -> Ints:
+    """Groups (n,) of cells that are alike, numbered from 0.
+
+    Each level is a group, and so are missing cells. With many levels, these are joined
+    to groups of neighbours with about equally many rows.
+    """
+    levels, group = np.unique(positions, return_inverse=True)
+    if len(levels) <= MAX_GROUPS:
+        return np.asarray(group, dtype=np.int64)
+    ranks = rankdata(positions) - 0.5
+    return np.asarray(ranks * MAX_GROUPS / len(positions), dtype=np.int64)
+
+
+def correlation_ratio(group: Ints, axes: Floats) -> float:
+    """The share of the variance of axes (n, a) that groups (n,) explain.
+
+    It is adjusted for the number of groups k, so that it is about 0 for random ones:
+
+        1 − (variance within groups · n / (n − k)) / (variance · n / (n − 1)).
+    """
+    n = len(group)
+    sizes = np.bincount(group)
+    sizes = np.maximum(sizes, 1)
+    n_groups = int(group.max()) + 1
+    centred = axes - axes.mean(axis=0)
+    total = float((centred**2).sum())
+    between = 0.0
+    for axis in centred.T:
+        sums = np.bincount(group, weights=axis, minlength=n_groups)
+        between += float((sums**2 / sizes).sum())
+    if total <= 0 or n <= n_groups:
+        return 0.0
+    return 1 - (total - between) / total * (n - 1) / (n - n_groups)
 
 
 def _features(

@@ -98,7 +98,7 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(z, column_index, predictors)
+    predictors = find_predictors(columns, z, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
     if not column.allows_new_values or few_levels or not len(predictors):
         return "tree"

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 MAX_DRAW_ROUNDS = 60
 
 # In this many first rounds, two more kinds of rows are drawn again: copies of rows that
-# occur once, and rows with a prediction outside the range of its column. Later rounds
+# occur once, and rows with a prediction beyond the ends of its column. Later rounds
 # accept such rows, because some tables allow no others. More of these rounds would take
 # longer in such tables.
-MAX_ROUNDS_AGAINST_COPIES = 5
+MAX_STRICT_ROUNDS = 5
 
 # A number that equals an earlier column in more than this share of the rows does not do
 # so by accident: it is not drawn from nearest rows, which would lose that. If this were
@@ -325,11 +325,12 @@ def draw_rows(
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = np.tile(blank_row, (len(unfinished), 1))
-        draw_chain(chain, drawn, rng, allowed_by_rules(table.rules, drawn, missing))
+        is_early = attempt < MAX_STRICT_ROUNDS
+        is_allowed = allowed_by_rules(table.rules, drawn, missing)
+        draw_chain(chain, drawn, rng, is_allowed, clip=not is_early)
         accepted = table.rules.complete(drawn, is_free)
-        if attempt < MAX_ROUNDS_AGAINST_COPIES:
+        if is_early:
             accepted[accepted] = ~table.is_copy(drawn[accepted])
-            accepted &= _is_inside_range(table.columns, chain, drawn)
         z[unfinished[accepted]] = drawn[accepted]
         unfinished = unfinished[~accepted]
         if not len(unfinished):
@@ -368,23 +369,6 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
         else:
             row[c] = MISSING
     return row
-
-
-def _is_inside_range(
-    columns: Sequence[Column], chain: Sequence[ChainStep], z: Floats
-) -> Mask:
-    """Which rows z (m, d) have no prediction outside the range of its column.
-
-    Such predictions of regressions were clipped to the lowest or highest value.
-    """
-    is_inside = np.full(len(z), True)
-    for step in chain:
-        if not step.is_ridge:
-            continue
-        for c in step.drawn_indices:
-            highest = columns[c].n_levels - 1
-            is_inside &= (z[:, c] != 0) & (z[:, c] != highest)
-    return is_inside
 
 
 def _no_rows_error(rules: Rules, z: Floats, n: int) -> DataError:
