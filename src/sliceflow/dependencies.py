@@ -13,8 +13,9 @@ import numpy as np
 from sliceflow.arrays import Floats
 
 # Rows per value that a determinant must have on average. With fewer it would be hard
-# to tell a dependency from chance; with more, real ones in small tables would be lost.
-_MIN_ROWS_PER_VALUE = 5
+# to tell a dependency from chance; with more, real ones would be lost, such as what
+# follows from a date in a table with a few rows of each.
+_MIN_ROWS_PER_VALUE = 3
 # A dependency must be less probable than this in columns that are independent. There
 # are at most 300² pairs of columns, so that hardly any table has one by chance.
 _MAX_CHANCE = 1e-9
@@ -84,7 +85,7 @@ def _is_beyond_chance(pair: Floats) -> bool:
     """Whether independent columns would hardly have this dependency; rows (n, 2)."""
     n_groups = _n_different(pair[:, 0])
     counts = np.unique(pair[:, 1], return_counts=True)[1]
-    if len(counts) < 2 or n_groups > len(pair) / _MIN_ROWS_PER_VALUE:
+    if len(counts) < 2:
         return False
     largest_share = counts.max() / len(pair)
     log_chance = (len(pair) - n_groups) * np.log(largest_share)

@@ -137,11 +137,11 @@ def test_numbers_that_follow_from_others_still_do(rng):
     assert flow.plan_.order[0] == "two"
     chosen = dict(zip(flow.plan_.order, flow.plan_.strategies, strict=True))
     by_regression = {name for name, strategy in chosen.items() if uses_ridge(strategy)}
-    assert by_regression == {"area", "ratio", "rest"}
-    assert re.search("regressions +area, ratio, rest", str(flow.plan_))
+    assert by_regression == {"rest"}  # the others are computed
+    assert re.search("regressions +rest", str(flow.plan_))
     new = flow.sample(n, random_state=0)
-    for name, exact in {"area": new.a * new.b, "ratio": 1000 * new.a / new.b}.items():
-        assert (new[name] - exact).abs().quantile(0.9) < 0.05 * frame[name].std()
+    assert np.abs(new["area"] - new["a"] * new["b"]).max() < 0.005 + 1e-9
+    assert np.abs(new["ratio"] - 1000 * new["a"] / new["b"]).max() < 0.5 + 1e-9
     rows = errors_by_two(frame)
     draws = errors_by_two(new)
     log_deviations_of_rows = np.log(rows["error"].std())

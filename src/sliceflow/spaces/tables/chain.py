@@ -33,6 +33,7 @@ from sliceflow.spaces.tables.positions import (
     is_undrawn,
 )
 from sliceflow.spaces.tables.ridge import RidgeRegression, Scale, values_on_scale
+from sliceflow.spaces.tables.rules import ComputingRule, compute
 from sliceflow.spaces.tables.trees import (
     Features,
     Tree,
@@ -61,6 +62,10 @@ MIN_EQUAL_SHARE = 0.001
 # A number with fewer levels is not predicted by a regression, because leaves draw its
 # few levels well, and a regression would only add time.
 MIN_LEVELS_FOR_RIDGE = 12
+
+# If a rule computes a column in all but fewer rows, its tree sees all rows. Those that
+# break the rule are too few to say what else their cells depend on.
+MIN_ROWS_BESIDE_RULES = 20
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
 # of them draws are from the node above, which has more rows. Six nodes are tried: more
@@ -145,12 +150,13 @@ class CellSources:
     """Where the cells of a column come from, row by row.
 
     A cell is drawn from a tree, or it equals the cell of an earlier column in the same
-    row, or it is missing. The last is only for columns with a regression: in others, a
-    tree draws missing cells as one more level.
+    row, or it is missing, or a rule computes it. Cells are missing without a draw only
+    in columns with a regression or a rule: in others, a tree draws missing cells as one
+    more level.
 
     Another tree predicts the source of new cells, so each source has a code, which is
     its class: 0 for the tree, i + 1 for a cell that equals that of the column
-    `equal_indices[i]`, and the next one for missing.
+    `equal_indices[i]`, and the next two for missing and computed.
     """
 
     equal_indices: tuple[int, ...]
@@ -164,12 +170,17 @@ class CellSources:
     @property
     def from_equal_column(self) -> Mask:
         """(n,), which cells equal a cell of an earlier column."""
-        return (self.codes > 0) & ~self.missing
+        return (self.codes > 0) & (self.codes <= len(self.equal_indices))
 
     @property
     def missing(self) -> Mask:
         """(n,), which cells are missing without a draw from a tree."""
         return np.asarray(self.codes == self._missing_code)
+
+    @property
+    def computed(self) -> Mask:
+        """(n,), which cells a rule computes."""
+        return np.asarray(self.codes == self._missing_code + 1)
 
     @property
     def _missing_code(self) -> int:
@@ -182,6 +193,11 @@ class CellSources:
     def with_missing(self, missing: Mask) -> CellSources:
         """The same sources, but for cells (n,) that are missing without a draw."""
         return replace(self, codes=np.where(missing, self._missing_code, self.codes))
+
+    def with_computed(self, computed: Mask) -> CellSources:
+        """The same sources, but for cells (n,) that a rule computes."""
+        computed_code = self._missing_code + 1
+        return replace(self, codes=np.where(computed, computed_code, self.codes))
 
     def take(self, row_indices: Ints) -> CellSources:
         """The sources of the cells of some rows (m,)."""
@@ -204,7 +220,8 @@ class ColumnModel:
     values: Floats  # (n,), their positions, or with `is_ridge` their residuals
     is_ridge: bool  # whether draws are residuals of the last regression
     sources: CellSources  # of all rows
-    source_tree: Tree | None  # of all rows; None if all cells come from the tree
+    source_tree: Tree | None  # of all rows; None if the rules say all of them
+    rules: tuple[ComputingRule, ...] = ()  # that compute cells; all others are drawn
 
     @property
     def column(self) -> Column:
@@ -219,7 +236,7 @@ class ColumnModel:
     @property
     def unexplained(self) -> float:
         """Share of the column's impurity that the tree leaves."""
-        return self.tree.residual_impurity
+        return float(self.tree.residual_impurity * (~self.sources.computed).mean())
 
     def draw(
         self,
@@ -235,12 +252,34 @@ class ColumnModel:
         """
         positions = np.full(len(z), UNDRAWN)
         x, predicted = _features(z, self.predictors, self.regressions)
+        computed = compute(self.rules, self.columns, z, self.column_index)
+        follows = ~is_undrawn(computed)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
             self._copy_equal_columns(sources, z, positions, is_allowed)
             self._leave_missing(sources, positions, is_allowed)
-        self._draw_from_tree(x, predicted, positions, rng, is_allowed, clip)
+            if not _all_exact(self.rules):
+                follows &= sources.computed
+        self._take_computed(follows, computed, positions, is_allowed)
+        row_indices = np.flatnonzero(is_undrawn(positions) & ~follows)
+        node = self.tree.nodes.apply(x[row_indices])
+        self._draw_from_tree(
+            row_indices, node, predicted, positions, rng, is_allowed, clip
+        )
         return positions[:, None]
+
+    def _take_computed(
+        self, follows: Mask, computed: Floats, positions: Floats, is_allowed: IsAllowed
+    ) -> None:
+        """Take `computed` positions (m,), in place, where a cell follows from rules.
+
+        Where such a cell is not allowed it stays undrawn, as another would break a
+        rule.
+        """
+        is_possible = ~is_impossible(computed) & is_undrawn(positions)
+        row_indices = np.flatnonzero(follows & is_possible)
+        accepted = is_allowed(self.column_index, row_indices, computed[row_indices])
+        positions[row_indices[accepted]] = computed[row_indices[accepted]]
 
     def _draw_sources(
         self, source_tree: Tree, x: Features, rng: np.random.Generator
@@ -280,21 +319,20 @@ class ColumnModel:
 
     def _draw_from_tree(
         self,
-        x: Features,
+        row_indices: Ints,
+        node: Ints,
         predicted: Floats,
         positions: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed,
         clip: bool,
     ) -> None:
-        """Draw the positions that are still undrawn, in place, until all are allowed.
+        """Draw the positions of some rows from their nodes, until all are allowed.
 
         After a few draws that are not allowed, draws are from the node above the leaf.
         A prediction beyond the ends of the column is clipped to the nearest end, or
         without `clip` left undrawn: draws from other nodes would be no better.
         """
-        row_indices = np.flatnonzero(is_undrawn(positions))
-        node = self.tree.nodes.apply(x[row_indices])
         for attempt in range(MAX_DRAWS):
             if not len(row_indices):
                 break
@@ -400,8 +438,12 @@ def fit_column_model(
     seed: Seed,
     settings: TreeSettings,
     strategy: Strategy = "tree",
+    rules: Sequence[ComputingRule] = (),
 ) -> ColumnModel:
-    """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
+    """Fit the model of a column given `predictors`, to rows with positions z (n, d).
+
+    Cells that follow from `rules` are computed; the tree is of the other rows.
+    """
     rng = np.random.default_rng(seed.key)
     positions = z[:, column_index]
     predictors = find_predictors(columns, z, column_index, predictors)
@@ -410,10 +452,11 @@ def fit_column_model(
     if score_regression is not None:
         regressions.append(score_regression)
 
-    sources = find_equal_columns(columns, z, column_index, predictors)
+    sources = _find_sources(columns, z, column_index, predictors, rules)
+    in_tree = _rows_in_tree(sources, positions)
     ridge = None
     if uses_ridge(strategy):
-        to_regress = np.flatnonzero(sources.from_tree & ~is_missing(positions))
+        to_regress = np.flatnonzero(in_tree & ~is_missing(positions))
         sample = z[subsample_indices(to_regress, rng)]
         scale = SCALE_OF_STRATEGY[strategy]
         ridge = RidgeRegression.fit(scale, columns, sample, column_index, predictors)
@@ -421,13 +464,13 @@ def fit_column_model(
         regressions.append(ridge)
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(positions))
+        in_tree &= ~is_missing(positions)
 
     x, predicted = _features(z, predictors, regressions)
     source_tree = None
-    if not sources.from_tree.all():
+    if _needs_source_tree(sources, rules):
         codes = sources.codes
         source_tree = Tree.fit(x, codes, codes.astype(np.float64), settings, rng)
-    in_tree = sources.from_tree
     if not in_tree.any():  # constraints may forbid all other sources in a new row
         in_tree = np.full(len(z), True)
     values = positions[in_tree]
@@ -446,7 +489,54 @@ def fit_column_model(
         is_ridge=ridge is not None,
         sources=sources,
         source_tree=source_tree,
+        rules=tuple(rules),
     )
+
+
+def _find_sources(
+    columns: Sequence[Column],
+    z: Floats,
+    column_index: int,
+    predictors: Ints,
+    rules: Sequence[ComputingRule],
+) -> CellSources:
+    """Where the cells of a column come from, in rows with positions z (n, d)."""
+    positions = z[:, column_index]
+    if not rules:
+        return find_equal_columns(columns, z, column_index, predictors)
+    sources = CellSources((), np.zeros(len(z), dtype=np.int64))
+    computed = compute(rules, columns, z, column_index)
+    follows = ~is_undrawn(computed)
+    if not _all_exact(rules):
+        follows &= computed == positions
+    sources = sources.with_computed(follows)
+    return sources.with_missing(is_missing(positions))
+
+
+def _all_exact(rules: Sequence[ComputingRule]) -> bool:
+    """Whether no row breaks any of the rules."""
+    return all(rule.share == 1 for rule in rules)
+
+
+def _needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> bool:
+    """Whether the sources of new cells are drawn.
+
+    Exact rules say where a cell is computed, so only missing cells need a draw.
+    """
+    if rules and _all_exact(rules):
+        return bool(sources.missing.any())
+    return not sources.from_tree.all()
+
+
+def _rows_in_tree(sources: CellSources, positions: Floats) -> Mask:
+    """Which rows (n,) the tree of a column is fitted to: those that come from it.
+
+    All that are known, if these are few: a tree of few rows would repeat them.
+    """
+    in_tree = sources.from_tree
+    if sources.computed.any() and in_tree.sum() < MIN_ROWS_BESIDE_RULES:
+        return has_value(positions)
+    return in_tree
 
 
 def _fit_score_regression(
