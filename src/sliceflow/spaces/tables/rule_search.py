@@ -466,19 +466,28 @@ def _whole_relation(vector: Floats, indices: Ints) -> _Relation | None:
 def _possible_totals(columns: Sequence[Column], relation: _Relation) -> list[int]:
     """The columns of a relation that may be its total, the most natural first.
 
-    This is the only one on its side of the equation, if there is one. Others follow by
-    how many cells are missing, as what is computed is needed least, and by how many
-    values they have: a sum has more than its parts.
+    It has the finest grid of all: a sum of cents would seldom be on one of whole euros.
+    Among these it is the only one on its side of the equation, if there is one. Others
+    follow by how many cells are missing, as what is computed is needed least, and by
+    how many values they have: a sum has more than its parts.
     """
     signs = [np.sign(k) for k in relation.coefficients]
     pairs = list(zip(relation.column_indices, relation.coefficients, strict=True))
 
-    def rank(pair: tuple[int, int]) -> tuple[bool, bool, int, int, int]:
+    def rank(pair: tuple[int, int]) -> tuple[bool, Fraction, bool, int, int, int]:
         c, coefficient = pair
         is_alone = signs.count(np.sign(coefficient)) == 1 and len(pairs) > 2
-        n_missing = int(columns[c].encoded.missing.sum())
-        n_levels = columns[c].n_levels
-        return (abs(coefficient) != 1, not is_alone, -n_missing, -n_levels, -c)
+        column = columns[c]
+        step = column.grid.step * (column.unit or Fraction(0))
+        n_missing = int(column.encoded.missing.sum())
+        return (
+            abs(coefficient) != 1,
+            step,
+            not is_alone,
+            -n_missing,
+            -column.n_levels,
+            -c,
+        )
 
     return [c for c, _ in sorted(pairs, key=rank)]
 
@@ -795,6 +804,7 @@ def _find_orders(
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
+    Two orders in both directions are an equality, which computes the second column.
     Numbers are compared with numbers, and times with times.
     """
     times = [
@@ -812,6 +822,11 @@ def _find_orders(
             follows |= greater[b]
         for b in sorted(larger - follows):
             rules.append(_order_rule(columns, a, b))
+        for b in sorted(larger):
+            if a in greater[b] and a < b:
+                equal = _order_rule(columns, b, a)
+                text = f"{columns[b].name} = {columns[a].name}"
+                rules.insert(0, replace(equal, relation="=", text=text))
     return rules
 
 
