@@ -135,9 +135,7 @@ def test_a_rule_that_nearly_always_holds_holds_as_often(rng):
 
 
 def test_parts_of_dates_and_multiples(rng):
-    time = pd.Timestamp("2013-01-01") + pd.to_timedelta(
-        rng.integers(0, 8000, 900), "h"
-    )
+    time = pd.Timestamp("2013-01-01") + pd.to_timedelta(rng.integers(0, 8000, 900), "h")
     frame = pd.DataFrame({"hour": time.hour, "month": time.strftime("%b"), "at": time})
     frame["net"] = rng.gamma(2, 50, 900).round(2)
     frame["tax"] = (0.19 * frame["net"]).round(2)

@@ -43,8 +43,8 @@ from sliceflow.spaces.tables.trees import (
 )
 
 # The most columns that a model sees: of more, it sees those with the largest
-# correlation ratios. So the time of a wide table grows with its columns and not with their
-# square. With fewer, a model could miss columns that matter.
+# correlation ratios. So the time of a wide table grows with its columns and not with
+# their square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
 # About how many rows these ratios are computed from. It saves time.

@@ -269,11 +269,13 @@ class Table:
         Near rows would break such rules, and trees do not.
         """
         for rule in self.all_rules:
-            if c == rule.column_indices[0] and computes(rule):
+            if computes(rule):
+                is_ruled = c == rule.column_indices[0]
+            else:
+                compared = set(rule.column_indices)
+                is_ruled = c in compared and not compared.isdisjoint(earlier)
+            if is_ruled:
                 return True
-            if c in rule.column_indices and not computes(rule):
-                if not set(earlier).isdisjoint(rule.column_indices):
-                    return True
         return False
 
     def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
