@@ -541,20 +541,29 @@ def _sum_text(
 ) -> str:
     """A sum in words, such as "total = net + 2·tax"."""
     total, *parts = indices
-    left = str(columns[total].name)
-    if coefficients[total] != 1:
-        left = f"{coefficients[total]}·{left}"
+    parts.sort(key=lambda c: coefficients[c] > 0)  # what is added comes first
+    terms = [(-coefficients[c], str(columns[c].name)) for c in parts]
     right = ""
-    for c in sorted(parts, key=lambda c: coefficients[c] > 0):
-        coefficient = -coefficients[c]
-        right += " − " if coefficient < 0 else " + "
-        if abs(coefficient) != 1:
-            right += f"{abs(coefficient)}·"
-        right += str(columns[c].name)
+    for coefficient, name in terms:
+        right += _signed(coefficient, _multiple(abs(coefficient), name))
     if bound:
-        right += f" {'−' if bound < 0 else '+'} {abs(bound):g}"
-    right = right.removeprefix(" + ").replace(" − ", "−", int(right[1] == "−"))
-    return f"{left} = {right}"
+        right += _signed(bound, f"{abs(bound):g}")
+    right = right.removeprefix(" + ").replace(" − ", "−", int(terms[0][0] < 0))
+    return f"{_multiple(coefficients[total], str(columns[total].name))} = {right}"
+
+
+def _signed(value: float, text: str) -> str:
+    """A term of a sum with its sign before it."""
+    if value < 0:
+        return f" − {text}"
+    return f" + {text}"
+
+
+def _multiple(factor: int, name: str) -> str:
+    """A column with its factor, such as "2·tax"."""
+    if factor == 1:
+        return name
+    return f"{factor}·{name}"
 
 
 # --- products and quotients -----------------------------------------------------------
@@ -704,7 +713,7 @@ def _product_rule(
     parts.append(str(columns[others[0]].name))
     right = " · ".join(parts)
     if len(others) > 1:
-        operator = "·" if exponents[1] > 0 else "/"
+        operator = {1: "·", -1: "/"}[exponents[1]]
         right = f"{right} {operator} {columns[others[1]].name}"
     text = f"{columns[derived].name} = {right}, rounded"
     return ProductRule(text, (derived, *others), exponents, factor)
