@@ -44,6 +44,10 @@ MAX_RANK_ERROR = 0.05
 # the table economics, and .611 instead of .588 on mpg).
 RIDGE_MARGIN = 0.8
 
+# If a rule computes a column in all but fewer rows, a tree draws these few. To choose
+# would only take time.
+MIN_ROWS_BESIDE_RULES = 20
+
 # A label has trees of its own for each level if a tree of the numbers predicts it with
 # at least this area under the ROC curve, and each level has this many rows. It does on
 # the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
@@ -68,6 +72,9 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     for k, c in enumerate(table.order):
         if c == label:
             strategies.append("per_level")
+            continue
+        if table.drawn_rows(c, table.order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
+            strategies.append("tree")
             continue
         strategy = choose_strategy(
             table.columns,
@@ -98,7 +105,7 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(z, column_index, predictors)
+    predictors = find_predictors(columns, z, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
     if not column.allows_new_values or few_levels or not len(predictors):
         return "tree"
