@@ -22,6 +22,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column, Grid
 from sliceflow.spaces.tables.positions import (
     MISSING,
@@ -66,6 +67,11 @@ MIN_LEVELS_FOR_RIDGE = 12
 # leaf, which knows most about the row, too soon.
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
+
+# How often a rare number is moved until the constraints allow where it is. After that
+# it stays where it is: it was allowed there. More moves would take longer, and fewer
+# would leave more rare numbers in samples of tables with constraints.
+MAX_MOVES = 8
 
 # How a column is drawn: from the leaves of a tree; as a label of which each level has
 # trees of its own; or by a ridge regression of grid values or of their logarithms, and
@@ -288,11 +294,38 @@ class ColumnModel:
                 break
             drawn = self._draw_from_nodes(node, predicted[row_indices], rng)
             accepted = is_allowed(self.column_index, row_indices, drawn)
-            positions[row_indices[accepted]] = drawn[accepted]
+            positions[row_indices[accepted]] = self._without_rare_numbers(
+                row_indices[accepted], drawn[accepted], rng, is_allowed
+            )
             row_indices = row_indices[~accepted]
             node = node[~accepted]
             if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
                 node = self.tree.parent[node]
+
+    def _without_rare_numbers(
+        self,
+        row_indices: Ints,
+        drawn: Floats,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed,
+    ) -> Floats:
+        """Draws (k,) for rows (k,), in which rare numbers have moved to allowed ones.
+
+        What a regression predicts does not move: it is a number of the table only by
+        chance, and a total would not be that of its parts any more.
+        """
+        if self.is_ridge:
+            return drawn
+        positions = drawn.copy()
+        rare = np.flatnonzero(rare_numbers.is_rare(self.column, drawn))
+        for _ in range(MAX_MOVES):
+            if not len(rare):
+                break
+            moved = rare_numbers.move(self.column, drawn[rare], rng)
+            accepted = is_allowed(self.column_index, row_indices[rare], moved)
+            positions[rare[accepted]] = moved[accepted]
+            rare = rare[~accepted]
+        return positions
 
     def _draw_from_nodes(
         self, node: Ints, predicted: Floats, rng: np.random.Generator

@@ -261,6 +261,8 @@ class Column:
     text_format: TextFormat | None = None  # how numbers or times are written as text
     observed_only: bool = False  # whether only values that occur may be drawn
     identifier_reason: str = ""  # why it is an identifier
+    # Numbers of fewer rows are rare: samples have others near by (`rare_numbers`).
+    min_count: int = 1
 
     @property
     def name(self) -> Any:
@@ -361,9 +363,33 @@ class Column:
         few_levels = k < _MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
         if few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
+        return self.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
+
+    @cached_property
+    def level_counts(self) -> Ints:
+        """(k,), how many rows have each level."""
         present = self.positions[has_value(self.positions)].astype(np.int64)
-        counts = np.bincount(present, minlength=k)
-        return counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
+        return np.bincount(present, minlength=self.n_levels)
+
+    @cached_property
+    def may_move(self) -> Mask:
+        """(k,), whether each level is a rare number, which moves in samples."""
+        if not self.is_number or self.observed_only or self.n_levels < 2:
+            return np.zeros(self.n_levels, dtype=bool)
+        return self.level_counts < self.min_count
+
+    @cached_property
+    def has_full_grid(self) -> bool:
+        """Whether most levels are one step apart, so that any grid value may be."""
+        gaps = np.diff(self.grid.grid_values)
+        return self.unit is not None and float(np.median(gaps)) <= 1
+
+    @property
+    def has_plausible_gaps(self) -> bool:
+        """Whether there may be numbers between levels: of many, or on a full grid."""
+        if not self.allows_new_values:
+            return False
+        return self.has_full_grid or bool(self.interpolable.any())
 
     def is_interpolable(self, positions: Floats) -> Mask:
         """Which positions (m,) are at or above an interpolable level."""

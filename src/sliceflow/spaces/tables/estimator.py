@@ -134,6 +134,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         constraints: Sequence[str] = (),
         missing: Literal["model", "fill"] = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
+        min_count: int = 5,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -141,6 +142,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         self.constraints = constraints
         self.missing = missing
         self.tree_settings = tree_settings
+        self.min_count = min_count
         self.random_state = random_state
         self.verbose = verbose
 
@@ -151,6 +153,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         is_list = not isinstance(self.constraints, str)
         what = "a list of expressions such as ['a <= b']"
         require(is_list, "constraints", self.constraints, what)
+        is_count = is_int(self.min_count, 1)
+        require(is_count, "min_count", self.min_count, "an int of at least 1")
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
@@ -159,6 +163,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             constraints=tuple(self.constraints),
             known_rows=known_rows,
             tree_settings=_checked_tree_settings(self.tree_settings),
+            min_count=int(self.min_count),
         )
 
     def _store_record(self, record: FitRecord[TableRows, FittedTable]) -> None:
@@ -167,8 +172,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         if fitted.known_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
-            adapter = self._adapter()
-            table = Table.from_rows(record.rows, adapter.kinds, adapter.constraints)
+            table = self._adapter().table_of(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)

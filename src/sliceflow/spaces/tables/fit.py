@@ -243,6 +243,7 @@ class TableAdapter:
     constraints: Sequence[str]
     known_rows: TableRows | None = None  # rows must have the columns of these
     tree_settings: TreeSettings | None = None  # None lets the rows choose
+    min_count: int = 1  # numbers of fewer rows are not drawn
 
     def read(self, X: Any, y: Any) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
@@ -254,9 +255,13 @@ class TableAdapter:
             return rows
         return rows.align_columns(self.known_rows)
 
+    def table_of(self, rows: TableRows) -> Table:
+        """What the columns of rows are, and what holds between them."""
+        return Table.from_rows(rows, self.kinds, self.constraints, self.min_count)
+
     def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
-        table = Table.from_rows(rows, self.kinds, self.constraints)
+        table = self.table_of(rows)
         strategies = choose_strategies(table)
         settings = self.tree_settings
         if settings is None:

@@ -86,12 +86,17 @@ class Table:
 
     @classmethod
     def from_rows(
-        cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]
+        cls,
+        rows: TableRows,
+        kinds: Mapping[Any, str],
+        constraints: Sequence[str],
+        min_count: int = 1,
     ) -> Table:
         """Find out what the columns of rows are, and what holds between them.
 
         `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. An error says which column, row or constraint is wrong.
+        them. Numbers of fewer than `min_count` rows are not drawn. An error says which
+        column, row or constraint is wrong.
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
@@ -101,14 +106,15 @@ class Table:
                 hint = f"there are {format_names(names)}"
                 raise ParameterError("columns", {name: kind}, fact, hint)
         distinct = _distinct_row_indices(rows)
-        columns = tuple(
-            infer_column(encoded, distinct, kinds.get(str(encoded.name)))
-            for encoded in rows.columns
-        )
+        columns = list[Column]()
+        for encoded in rows.columns:
+            column = infer_column(encoded, distinct, kinds.get(str(encoded.name)))
+            columns.append(replace(column, min_count=min_count))
         z = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
         rules.extend(dependency_rules(columns, z))
-        table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
+        no_rules = Rules((), columns, z)
+        table = cls(rows, tuple(columns), no_rules, z).with_rules(rules)
         table.rules.check()
         return table
 

@@ -1,0 +1,122 @@
+"""Numbers and times of few rows, which move so that samples do not hold them.
+
+A number that fewer than `min_count` rows have may tell who is in the table: an exact
+income, or the highest age. So where a draw is such a number, it moves to another one
+near by (`move`). Ranks decide what is near: the new number is between the order
+statistics that are at most `MAX_RANKS_MOVED` ranks away, and on the grid of the column,
+so decimals, steps and bounds stay. It may meet another number of the table by chance.
+
+| the column                                 | where its rare numbers may move to         |
+|--------------------------------------------|--------------------------------------------|
+| most grid values are levels, as of ages    | to any grid value near by                  |
+| others of many levels, as of prices        | between rare levels, not beyond frequent   |
+|                                            | ones: nothing may be next to an income of 0|
+| few levels with gaps, as of grades         | to the next frequent level                 |
+| only values of the table may be drawn,     | they stay                                  |
+| by a rule or as first days of months       |                                            |
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.positions import has_value
+
+# How many ranks a rare number moves, at most. With 1, an attacker who looks for rare
+# numbers still finds some, because on a coarse grid the nearest ones are known; with
+# many, leaves of trees would be blurred. Measured in benchmarks/RESULTS.md.
+MAX_RANKS_MOVED = 3
+
+
+class _Runs(NamedTuple):
+    """Between which levels (k,) each level may move; both are levels, and included."""
+
+    first: Ints
+    last: Ints
+
+
+def is_rare(column: Column, positions: Floats) -> Mask:
+    """Which positions (m,) are levels of too few rows, which may move."""
+    if not column.may_move.any():
+        return np.zeros(len(positions), dtype=bool)
+    level = np.maximum(positions, 0).astype(np.int64)
+    is_level = has_value(positions) & (level == positions)
+    return is_level & column.may_move[level]
+
+
+def move(column: Column, positions: Floats, rng: np.random.Generator) -> Floats:
+    """Positions (m,) near those of rare levels (m,), but never the same."""
+    level = positions.astype(np.int64)
+    if not column.has_plausible_gaps:
+        return _next_frequent_level(column, level, rng)
+    runs = _runs(column)
+    moved = _move_ranks(column, level, runs, rng)
+    is_alone = runs.first[level] == runs.last[level]
+    moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)
+    return moved
+
+
+def _move_ranks(
+    column: Column, level: Ints, runs: _Runs, rng: np.random.Generator
+) -> Floats:
+    """Positions (m,) whose ranks differ from those of levels (m,), on the grid."""
+    counts = column.level_counts
+    rank_of_level = np.cumsum(counts) - counts / 2
+    low = rank_of_level[runs.first[level]]
+    high = rank_of_level[runs.last[level]]
+    most = np.minimum(MAX_RANKS_MOVED, high - low)
+    rank = rank_of_level[level] + rng.uniform(-1, 1, len(level)) * most
+    # Ranks are reflected at the ends: so all of them stay as likely as they were.
+    rank = np.where(rank < low, 2 * low - rank, rank)
+    rank = np.where(rank > high, 2 * high - rank, rank)
+    between = np.interp(rank, rank_of_level, np.arange(column.n_levels))
+    grid = column.grid
+    before = grid.grid_values[level]
+    after = grid.round(grid.positions_to_grid_values(between))
+    # What rounding moves back goes one step, up or down, inside the column's range.
+    direction = np.where(between < level, -1.0, 1.0)
+    direction = np.where(before >= grid.grid_values[-1], -1.0, direction)
+    direction = np.where(before <= grid.grid_values[0], 1.0, direction)
+    after = np.where(after == before, before + direction, after)
+    return grid.grid_values_to_positions(after)
+
+
+def _runs(column: Column) -> _Runs:
+    """Where each level may move: anywhere on a full grid, else between frequent ones.
+
+    A frequent level is a run of its own.
+    """
+    k = column.n_levels
+    if column.has_full_grid:
+        return _Runs(np.zeros(k, dtype=np.int64), np.full(k, k - 1))
+    index = np.arange(k)
+    is_frequent = ~column.may_move
+    starts_run = np.ones(k, dtype=bool)
+    starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
+    first = np.maximum.accumulate(np.where(starts_run, index, 0))
+    ends_run = np.append(starts_run[1:], True)
+    last = np.minimum.accumulate(np.where(ends_run, index, k)[::-1])[::-1]
+    return _Runs(first, last)
+
+
+def _next_frequent_level(
+    column: Column, level: Ints, rng: np.random.Generator
+) -> Floats:
+    """The next frequent level (m,) below or above levels (m,), at random.
+
+    If no level is frequent, it is the next level.
+    """
+    k = column.n_levels
+    targets = np.flatnonzero(~column.may_move)
+    if not len(targets):
+        targets = np.arange(k)
+    below = np.searchsorted(targets, level, "left") - 1
+    above = np.searchsorted(targets, level, "right")
+    goes_up = rng.random(len(level)) < 0.5
+    goes_up = (goes_up | (below < 0)) & (above < len(targets))
+    chosen = np.where(goes_up, above, below)
+    return targets[chosen].astype(np.float64)
