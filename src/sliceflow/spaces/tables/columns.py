@@ -276,8 +276,13 @@ class Column:
 
     @property
     def is_category(self) -> bool:
-        """Whether it is a category, ordered or not, or boolean."""
-        return self.kind in CATEGORY_KINDS
+        """Whether models draw its levels: a category, or identifiers that repeat."""
+        return self.kind in CATEGORY_KINDS or self.has_pseudonyms
+
+    @property
+    def has_pseudonyms(self) -> bool:
+        """Whether samples have a new identifier for each one that is drawn."""
+        return self.kind == "identifier" and self.n_levels > 1
 
     @property
     def is_binary(self) -> bool:
@@ -293,9 +298,9 @@ class Column:
     def is_modelled(self) -> bool:
         """Whether the model draws its positions.
 
-        Of constants and identifiers these only say which cells are missing.
+        Of constants and identifiers that differ these only say which cells are missing.
         """
-        if self.kind in ("constant", "identifier"):
+        if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
             return bool(self.encoded.missing.any()) and self.n_levels > 0
         return self.kind != "drop"
 
@@ -307,7 +312,7 @@ class Column:
     @cached_property
     def positions(self) -> Floats:
         """(n,), the positions of the column's own cells."""
-        # All identifiers are at the position 0.
+        # Identifiers that do not repeat are all at the position 0.
         other_levels = MISSING
         if self.n_levels:
             other_levels = 0.0
@@ -472,10 +477,11 @@ class Column:
     def decode(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
-        Identifiers are new ones, drawn at random.
+        Identifiers are new ones, drawn at random. Of those that repeat, each level has
+        one.
         """
         if self.kind == "identifier":
-            return self._new_identifiers(is_missing(positions), rng)
+            return self._new_identifiers(positions, rng)
         level = np.floor(positions).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
@@ -485,14 +491,22 @@ class Column:
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(self, missing: Mask, rng: np.random.Generator) -> pd.Series:
+    def _new_identifiers(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
         """Identifiers (m,) that are not in the column, but where cells are missing."""
         import pandas as pd
 
-        values = np.full(len(missing), None, dtype=object)
-        n = int((~missing).sum())
-        values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
-        return pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
+        known = has_value(positions)
+        which = np.arange(int(known.sum()))
+        if self.has_pseudonyms:
+            which = np.unique(positions[known], return_inverse=True)[1]
+        n = int(which.max(initial=-1)) + 1
+        new = identifiers.new_identifiers(self.encoded, n, rng)
+        values = np.full(len(positions), None, dtype=object)
+        values[known] = np.array(new, dtype=object)[which]
+        series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
+        if self.encoded.categorical:
+            return series.astype("category")
+        return series
 
     def _write_values(self, positions: Floats) -> pd.Series:
         """The values at positions, written anew even if they are levels."""
@@ -584,7 +598,7 @@ class Column:
 
         A `DataError` names a value that the column cannot have.
         """
-        if not self.is_category and not self.is_number:
+        if self.kind == "identifier" or not (self.is_category or self.is_number):
             return np.where(cells.missing, MISSING, 0.0)
         present = ~cells.missing
         used_codes, which = np.unique(cells.codes[present], return_inverse=True)
@@ -611,7 +625,10 @@ class Column:
             return "left out, as asked"
         if self.kind == "identifier":
             example = identifiers.example_of(self.encoded)
-            return f"{self.identifier_reason}: new ones like {example}"
+            new = "new ones"
+            if self.has_pseudonyms:
+                new = "a new one for each,"
+            return f"{self.identifier_reason}: {new} like {example}"
         if self.is_number:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         note = format_names(self.levels.tolist()) or "all missing"
@@ -627,7 +644,7 @@ class Column:
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
-        return self.is_category and many_rows and 2 * n_once > n
+        return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n
 
 
 def infer_column(
@@ -647,9 +664,9 @@ def infer_column(
     if kind == "drop":
         return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
 
-    reason = _identifier_reason(encoded, distinct_row_indices, wanted)
-    if reason and reason != identifiers.NEARLY_UNIQUE:
-        return _identifier(encoded, present, reason)
+    recognised = _recognise_identifier(encoded, distinct_row_indices, wanted)
+    if recognised.reason and recognised.reason != identifiers.NEARLY_UNIQUE:
+        return _identifier(encoded, counts, recognised)
     if _is_constant(encoded, present):
         return _constant(encoded, present)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
@@ -658,8 +675,8 @@ def infer_column(
     column = _infer_numeric(encoded, present, kind, date_format)
     if column is not None:
         return column
-    if reason:
-        return _identifier(encoded, present, reason)
+    if recognised.reason:
+        return _identifier(encoded, counts, recognised)
     _refuse_free_text(encoded, present, kind)
     return _category(encoded, counts, kind)
 
@@ -684,21 +701,30 @@ def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, 
     return kind, date_format
 
 
-def _identifier_reason(
+def _recognise_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None
-) -> str:
-    """Why a column is an identifier; empty if it is none, or if the user says so."""
+) -> identifiers.Recognition:
+    """Why a column is an identifier; no reason if it is none, or if the user says so."""
     if wanted == "identifier":
-        return "as asked"
+        return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
     if wanted:
-        return ""
-    return identifiers.why_identifier(encoded, distinct_row_indices)
+        return identifiers.Recognition("")
+    return identifiers.recognise(encoded, distinct_row_indices)
 
 
-def _identifier(encoded: EncodedColumn, present: Ints, reason: str) -> Column:
-    """A column of identifiers. All values are at the position 0."""
-    grid = Grid(np.empty(0))
-    return Column(encoded, "identifier", present[:1], grid, identifier_reason=reason)
+def _identifier(
+    encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
+) -> Column:
+    """A column of identifiers, of which `counts` says how many cells each code has.
+
+    Those that repeat have levels, as a category. Others are all at the position 0.
+    """
+    column = replace(
+        _category(encoded, counts, "identifier"), identifier_reason=recognised.reason
+    )
+    if recognised.repeats:
+        return column
+    return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
 
 def _is_constant(encoded: EncodedColumn, present: Ints) -> bool:
