@@ -47,7 +47,8 @@ Names mean the same in all modules of tables:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -263,6 +264,8 @@ class Column:
     identifier_reason: str = ""  # why it is an identifier
     # Numbers of fewer rows are rare: samples have others near by (`rare_numbers`).
     min_count: int = 1
+    # What levels became that are merged into others (`rare_levels`).
+    merged_levels: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> Any:
@@ -491,7 +494,9 @@ class Column:
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
+    def _new_identifiers(
+        self, positions: Floats, rng: np.random.Generator
+    ) -> pd.Series:
         """Identifiers (m,) that are not in the column, but where cells are missing."""
         import pandas as pd
 
@@ -541,10 +546,9 @@ class Column:
         """
         value_type = self.encoded.value_type
         as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-        levels = self.levels.tolist()
+        position_of = self._position_of_level
         if as_texts:
-            levels = [str(level) for level in levels]
-        position_of = {level: position for position, level in enumerate(levels)}
+            position_of = {str(level): p for level, p in position_of.items()}
         positions = np.array(
             [position_of.get(value, MISSING) for value in values.tolist()],
             dtype=np.float64,
@@ -574,6 +578,15 @@ class Column:
             grid_values[new], self.grid.grid_values, np.arange(self.n_levels)
         )
         return Located(positions, grid_values, new_values)
+
+    @property
+    def _position_of_level(self) -> dict[Any, int]:
+        """The position of each level, and of those that are merged into one."""
+        levels = self.levels.tolist()
+        position_of = {level: position for position, level in enumerate(levels)}
+        for level, merged_into in self.merged_levels.items():
+            position_of[level] = position_of[merged_into]
+        return position_of
 
     def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
@@ -670,7 +683,7 @@ def infer_column(
     if _is_constant(encoded, present):
         return _constant(encoded, present)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
-        return _category(encoded, counts, kind)
+        return category_column(encoded, counts, kind)
 
     column = _infer_numeric(encoded, present, kind, date_format)
     if column is not None:
@@ -678,7 +691,7 @@ def infer_column(
     if recognised.reason:
         return _identifier(encoded, counts, recognised)
     _refuse_free_text(encoded, present, kind)
-    return _category(encoded, counts, kind)
+    return category_column(encoded, counts, kind)
 
 
 def _is_user_kind(kind: str) -> TypeGuard[UserKind]:
@@ -704,7 +717,7 @@ def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, 
 def _recognise_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None
 ) -> identifiers.Recognition:
-    """Why a column is an identifier; no reason if it is none, or if the user says so."""
+    """Why a column is an identifier; no reason if it is none, or as the user says."""
     if wanted == "identifier":
         return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
     if wanted:
@@ -720,7 +733,8 @@ def _identifier(
     Those that repeat have levels, as a category. Others are all at the position 0.
     """
     column = replace(
-        _category(encoded, counts, "identifier"), identifier_reason=recognised.reason
+        category_column(encoded, counts, "identifier"),
+        identifier_reason=recognised.reason,
     )
     if recognised.repeats:
         return column
@@ -742,7 +756,7 @@ def _constant(encoded: EncodedColumn, present: Ints) -> Column:
     return Column(encoded, "constant", present, Grid(np.zeros(len(present))))
 
 
-def _category(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
+def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
     """A column of categories, of which `counts` says how many cells each code has.
 
     A `kind` of None is chosen.

@@ -116,9 +116,9 @@ def recognise(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
     values = column.levels.iloc[distinct_codes[:_MAX_VALUES_READ]]
     texts = values.astype(str).tolist()
     repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
-    rows_per_value = float(np.median(counts[distinct_codes]))
     is_text = column.value_type == "str"
     if is_text:
+        rows_per_value = float(np.median(counts[distinct_codes]))
         kind = personal_kind(name, texts, rows_per_value)
         if kind:
             return Recognition(f"looks like {kind}", repeats)
@@ -133,12 +133,17 @@ def recognise(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
         if is_text and most_differ and _NAME_COLUMN.search(name):
             return Recognition("looks like a name", repeats)
         return not_recognised
-    if _IDENTIFIER_COLUMN.search(name):
-        return Recognition("is nearly unique and named like an identifier")
+    return Recognition(_reason_of_unique(name, texts, is_text))
+
+
+def _reason_of_unique(column_name: str, texts: list[str], is_text: bool) -> str:
+    """Why nearly unique values, as texts, are identifiers; empty if they are none."""
+    if _IDENTIFIER_COLUMN.search(column_name):
+        return "is nearly unique and named like an identifier"
     # Nearly all integers of a measurement differ, too, so this is only for texts.
     if is_text and _have_forms_of_identifiers(texts):
-        return Recognition(NEARLY_UNIQUE)
-    return not_recognised
+        return NEARLY_UNIQUE
+    return ""
 
 
 def does_repeat(column: EncodedColumn) -> bool:
@@ -407,7 +412,8 @@ def _largest(column: EncodedColumn) -> int:
     """The largest integer of the column's dtype."""
     dtype = column.levels.dtype
     if dtype.kind not in "iu":
-        return 10 ** (1 + max(len(str(abs(v))) for v in column.levels.tolist()))
+        longest = max(len(str(abs(value))) for value in column.levels.tolist())
+        return int(10 ** (longest + 1))
     return int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max)
 
 

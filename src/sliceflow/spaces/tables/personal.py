@@ -102,40 +102,43 @@ _MIN_DIGITS = 6
 _MIN_KEYS = 20
 
 # First names that are common in several countries, without accents.
-_FIRST_NAMES = frozenset(
-    """
-    aaron abdul adam adrian agnes ahmed aisha alan albert alejandro alex alexander
-    alexandra ali alice alicia alina amanda amelia amina amy ana andre andrea andreas
-    andrew angela anita ann anna anne annette anthony antonio ashley barbara beata ben
-    benjamin bernd betty birgit bjorn brandon brenda brian bruno camille carl carla
-    carlos carmen carol caroline catherine charles charlotte chen chiara chloe christian
-    christina christine christopher claire clara claudia cleo cynthia dan daniel daniela
-    david deborah denis dennis diana diego dieter dmitri donald donna dorothy dylan
-    edward eli elena elisabeth elizabeth ella ellen emily emma eric erik eva ewa fatima
-    felix fernando fiona florian francesca francesco francisco francois frank franz
-    frederik gabriel george gerald giovanni giulia grace greta gustav hannah hans harald
-    harry hassan heather heidi heinz helen helena henry hiroshi hugo ian ibrahim igor
-    ines ingrid irene isabel isabella ivan jack jacob jacqueline jakub james jan jana
-    jane janet jason javier jean jeffrey jennifer jens jeremy jerry jessica jim joan joe
-    john jonas jonathan jorge jose joseph joshua joyce juan judith julia julian julie
-    jun jurgen justin kamil karen karin karl katarzyna kate katharina katherine kathleen
-    katrin keith kelly ken kenneth kevin khalid klaus krzysztof kyle lars laura lauren
-    lea lena leon li liam linda lisa louis louise luca lucas lucia lucy luis lukas luke
-    magdalena maja malgorzata manfred manuel marc marcel marco marcus margaret maria
-    marie mario marion mark markus marta martha martin martina mary mateusz matteo
-    matthew matthias max mehmet mei melissa mia michael michal michel michelle miguel
-    mike mohamed mohammad mohammed monica monika muhammad nancy natalia natalie nathan
-    nicholas nicolas nicole nina noah nora olga olivia omar oscar otto pablo pamela
-    paola patricia patrick paul paula pavel pedro peter petra philip philipp pierre
-    piotr priya rachel rainer raj ralph ramon raymond rebecca renate ricardo richard
-    robert roberto roger roland ronald rosa rosemary ruth ryan sabine samantha samuel
-    sandra sara sarah scott sean sebastian sergei sharon shirley simon simone sofia
-    sophia sophie stefan stefanie stephanie stephen steven susan susanne svetlana sylvia
-    takashi tamara tanja teresa theresa thomas tim timothy tobias tom tomasz torsten
-    ursula ute valentina vera veronica victor victoria viktor vincent virginia vladimir
-    walter wei werner will william wolfgang xin yan yang yuki yusuf yvonne zofia
-    """.split()
+_FIRST_NAME_LINES = (
+    "aaron abdul adam adrian agnes ahmed aisha alan albert alejandro alex",
+    "alexander alexandra ali alice alicia alina amanda amelia amina amy ana andre",
+    "andrea andreas andrew angela anita ann anna anne annette anthony antonio",
+    "ashley barbara beata ben benjamin bernd betty birgit bjorn brandon brenda",
+    "brian bruno camille carl carla carlos carmen carol caroline catherine",
+    "charles charlotte chen chiara chloe christian christina christine",
+    "christopher claire clara claudia cleo cynthia dan daniel daniela david",
+    "deborah denis dennis diana diego dieter dmitri donald donna dorothy dylan",
+    "edward eli elena elisabeth elizabeth ella ellen emily emma eric erik eva ewa",
+    "fatima felix fernando fiona florian francesca francesco francisco francois",
+    "frank franz frederik gabriel george gerald giovanni giulia grace greta",
+    "gustav hannah hans harald harry hassan heather heidi heinz helen helena",
+    "henry hiroshi hugo ian ibrahim igor ines ingrid irene isabel isabella ivan",
+    "jack jacob jacqueline jakub james jan jana jane janet jason javier jean",
+    "jeffrey jennifer jens jeremy jerry jessica jim joan joe john jonas jonathan",
+    "jorge jose joseph joshua joyce juan judith julia julian julie jun jurgen",
+    "justin kamil karen karin karl katarzyna kate katharina katherine kathleen",
+    "katrin keith kelly ken kenneth kevin khalid klaus krzysztof kyle lars laura",
+    "lauren lea lena leon li liam linda lisa louis louise luca lucas lucia lucy",
+    "luis lukas luke magdalena maja malgorzata manfred manuel marc marcel marco",
+    "marcus margaret maria marie mario marion mark markus marta martha martin",
+    "martina mary mateusz matteo matthew matthias max mehmet mei melissa mia",
+    "michael michal michel michelle miguel mike mohamed mohammad mohammed monica",
+    "monika muhammad nancy natalia natalie nathan nicholas nicolas nicole nina",
+    "noah nora olga olivia omar oscar otto pablo pamela paola patricia patrick",
+    "paul paula pavel pedro peter petra philip philipp pierre piotr priya rachel",
+    "rainer raj ralph ramon raymond rebecca renate ricardo richard robert roberto",
+    "roger roland ronald rosa rosemary ruth ryan sabine samantha samuel sandra",
+    "sara sarah scott sean sebastian sergei sharon shirley simon simone sofia",
+    "sophia sophie stefan stefanie stephanie stephen steven susan susanne",
+    "svetlana sylvia takashi tamara tanja teresa theresa thomas tim timothy",
+    "tobias tom tomasz torsten ursula ute valentina vera veronica victor victoria",
+    "viktor vincent virginia vladimir walter wei werner will william wolfgang xin",
+    "yan yang yuki yusuf yvonne zofia",
 )
+_FIRST_NAMES = frozenset(" ".join(_FIRST_NAME_LINES).split())
 
 # Words that belong to nobody, in lower case: new addresses and names keep them.
 GENERIC_WORDS = frozenset(
@@ -143,7 +146,20 @@ GENERIC_WORDS = frozenset(
         *_STREETS.split("|"),
         *("apt", "unit", "suite", "box", "po", "north", "south", "east", "west", "rue"),
         *("straße", "strasse", "weg", "platz", "gasse", "allee", "ul", "via", "calle"),
-        *("mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "van", "von", "de", "la"),
+        *(
+            "mr",
+            "mrs",
+            "ms",
+            "miss",
+            "dr",
+            "prof",
+            "jr",
+            "sr",
+            "van",
+            "von",
+            "de",
+            "la",
+        ),
         *("www", "com", "org", "net", "edu", "gov", "info", "mail", "gmail", "yahoo"),
         *("hotmail", "outlook", "icloud", "gmx", "web", "aol", "protonmail"),
         *("uk", "us", "fr", "it", "es", "pl", "nl", "be", "at", "ch", "se", "no", "dk"),

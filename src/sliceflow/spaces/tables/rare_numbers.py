@@ -6,14 +6,14 @@ near by (`move`). Ranks decide what is near: the new number is between the order
 statistics that are at most `MAX_RANKS_MOVED` ranks away, and on the grid of the column,
 so decimals, steps and bounds stay. It may meet another number of the table by chance.
 
-| the column                                 | where its rare numbers may move to         |
-|--------------------------------------------|--------------------------------------------|
-| most grid values are levels, as of ages    | to any grid value near by                  |
-| others of many levels, as of prices        | between rare levels, not beyond frequent   |
-|                                            | ones: nothing may be next to an income of 0|
-| few levels with gaps, as of grades         | to the next frequent level                 |
-| only values of the table may be drawn,     | they stay                                  |
-| by a rule or as first days of months       |                                            |
+| the column                              | where its rare numbers move           |
+|-----------------------------------------|---------------------------------------|
+| most grid values are levels: ages       | to any grid value near by             |
+| has many other levels: prices           | between rare levels, and not beyond   |
+|                                         | frequent ones, such as an income of 0 |
+| has few levels with gaps: grades        | to the next frequent level            |
+| may only have values of the table,      | they stay                             |
+| by a rule, or as first days of months   |                                       |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_rare(column: Column, positions: Floats) -> Mask:
         return np.zeros(len(positions), dtype=bool)
     level = np.maximum(positions, 0).astype(np.int64)
     is_level = has_value(positions) & (level == positions)
-    return is_level & column.may_move[level]
+    return np.asarray(is_level & column.may_move[level])
 
 
 def move(column: Column, positions: Floats, rng: np.random.Generator) -> Floats:

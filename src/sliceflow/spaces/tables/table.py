@@ -43,6 +43,7 @@ from sliceflow.spaces.tables.positions import (
     has_value,
     is_impossible,
 )
+from sliceflow.spaces.tables.rare_levels import merge_rare_levels
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.trees import TreeSettings
 
@@ -91,12 +92,13 @@ class Table:
         kinds: Mapping[Any, str],
         constraints: Sequence[str],
         min_count: int = 1,
+        merges_rare_levels: bool = False,
     ) -> Table:
         """Find out what the columns of rows are, and what holds between them.
 
         `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. Numbers of fewer than `min_count` rows are not drawn. An error says which
-        column, row or constraint is wrong.
+        them. Numbers of fewer than `min_count` rows are not drawn, and levels of fewer
+        rows may be merged. An error says which column, row or constraint is wrong.
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
@@ -109,7 +111,10 @@ class Table:
         columns = list[Column]()
         for encoded in rows.columns:
             column = infer_column(encoded, distinct, kinds.get(str(encoded.name)))
-            columns.append(replace(column, min_count=min_count))
+            column = replace(column, min_count=min_count)
+            if merges_rare_levels:
+                column = merge_rare_levels(column)
+            columns.append(column)
         z = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
         rules.extend(dependency_rules(columns, z))
