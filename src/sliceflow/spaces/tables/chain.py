@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
@@ -292,48 +293,77 @@ class ColumnModel:
         for attempt in range(MAX_DRAWS):
             if not len(row_indices):
                 break
-            drawn = self._draw_from_nodes(node, predicted[row_indices], rng)
+            drawn, is_of_row = self._draw_from_nodes(node, predicted[row_indices], rng)
             accepted = is_allowed(self.column_index, row_indices, drawn)
-            positions[row_indices[accepted]] = self._without_rare_numbers(
-                row_indices[accepted], drawn[accepted], rng, is_allowed
+            positions[row_indices[accepted]] = drawn[accepted]
+            to_move = accepted & is_of_row & rare_numbers.is_rare(self.column, drawn)
+            self._move_rare_numbers(
+                row_indices[to_move], node[to_move], positions, rng, is_allowed
             )
             row_indices = row_indices[~accepted]
             node = node[~accepted]
             if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
                 node = self.tree.parent[node]
 
-    def _without_rare_numbers(
+    def _move_rare_numbers(
         self,
         row_indices: Ints,
-        drawn: Floats,
+        node: Ints,
+        positions: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed,
-    ) -> Floats:
-        """Draws (k,) for rows (k,), in which rare numbers have moved to allowed ones.
+    ) -> None:
+        """Move rare numbers, in place, which were drawn for rows (k,) from nodes (k,).
 
-        What a regression predicts does not move: it is a number of the table only by
-        chance, and a total would not be that of its parts any more.
+        They stay where they are if no move is allowed.
         """
-        if self.is_ridge:
-            return drawn
-        positions = drawn.copy()
-        rare = np.flatnonzero(rare_numbers.is_rare(self.column, drawn))
         for _ in range(MAX_MOVES):
-            if not len(rare):
+            if not len(row_indices):
                 break
-            moved = rare_numbers.move(self.column, drawn[rare], rng)
-            accepted = is_allowed(self.column_index, row_indices[rare], moved)
-            positions[rare[accepted]] = moved[accepted]
-            rare = rare[~accepted]
-        return positions
+            leaf = self._range_of_nodes(node)
+            moved = rare_numbers.move(self.column, positions[row_indices], leaf, rng)
+            accepted = is_allowed(self.column_index, row_indices, moved)
+            positions[row_indices[accepted]] = moved[accepted]
+            row_indices = row_indices[~accepted]
+            node = node[~accepted]
+
+    def _range_of_nodes(self, node: Ints) -> rare_numbers.Range:
+        """The lowest and the highest level of nodes (m,).
+
+        Rows of a node above leaves are not sorted, so it has those of the column.
+        """
+        tree = self.tree
+        start = tree.node_start[node]
+        last = self.values[tree.row_order[start + tree.node_size[node] - 1]]
+        first = self.values[tree.row_order[start + self._n_missing[node]]]
+        whole = rare_numbers.Range.of_column(self.column, len(node))
+        is_sorted = tree.is_leaf(node)
+        return rare_numbers.Range(
+            np.where(is_sorted, first, whole.first).astype(np.int64),
+            np.where(is_sorted, last, whole.last).astype(np.int64),
+        )
+
+    @cached_property
+    def _n_missing(self) -> Ints:
+        """(nodes,), how many cells of each node are missing, but one less than all."""
+        tree = self.tree
+        missing = is_missing(self.values[tree.row_order])
+        n_before = np.append(0, np.cumsum(missing))
+        end = tree.node_start + tree.node_size
+        n_missing = n_before[end] - n_before[tree.node_start]
+        return np.minimum(n_missing, tree.node_size - 1)
 
     def _draw_from_nodes(
         self, node: Ints, predicted: Floats, rng: np.random.Generator
-    ) -> Floats:
+    ) -> tuple[Floats, Mask]:
         """Positions (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
         regression predicts, `predicted` (m,).
+
+        Also returns which positions (m,) are those of the rows, and so may disclose
+        them. What a regression predicts is none: it is a number of the table only by
+        chance, and if it moved, a total would not be that of its parts any more.
         """
         tree = self.tree
         start = tree.node_start[node]
@@ -341,7 +371,7 @@ class ColumnModel:
         place = _stratified_uniforms(node, rng) * size
         drawn = self.values[tree.row_order[start + place.astype(np.int64)]]
         if not self.is_ridge and not self.column.interpolable.any():
-            return drawn
+            return drawn, np.full(len(node), True)
 
         # Rows of a leaf are sorted by value, so a draw may be between the two rows
         # around its place. Rows of a node above are not sorted, so a draw from there
@@ -355,9 +385,13 @@ class ColumnModel:
         is_sorted = tree.is_leaf(node)
         if self.is_ridge:
             residual = np.where(is_sorted, low + fraction * (high - low), drawn)
-            return self.regressions[-1].to_positions(self.column, predicted + residual)
+            regression = self.regressions[-1]
+            new = regression.to_positions(self.column, predicted + residual)
+            return new, np.full(len(node), False)
         between = self.column.interpolate(low, high, fraction, drawn)
-        return np.where(is_sorted, between, drawn)
+        positions = np.where(is_sorted, between, drawn)
+        is_of_row = (positions == drawn) | (positions == low) | (positions == high)
+        return positions, is_of_row
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,8 +165,9 @@ class NeighbourModel:
         u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
         column = self.columns[self.drawn_indices[i]]
         moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
-        is_rare = rare_numbers.is_rare(column, moved)
-        moved[is_rare] = rare_numbers.move(column, moved[is_rare], rng)
+        rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
+        whole_column = rare_numbers.Range.of_column(column, len(rare))
+        moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
 
 
