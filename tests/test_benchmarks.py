@@ -17,6 +17,7 @@ import table_sets
 import tables
 import today
 import unet
+import verbatim
 from judge import Judge
 from paper import __main__ as paper
 from posterior_tasks import TASKS
@@ -54,6 +55,17 @@ def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     assert len(errors) == 8
     others = errors.drop("mean, mode", level="method")
     assert (others < 0.8 * errors["wine", False, "mean, mode"]).all()
+
+
+def test_copied_rare_numbers_are_suspected_and_fresh_ones_are_not(rng):
+    fitted, others, reference = (
+        pd.DataFrame({"x": rng.normal(size=300), "k": [0, 1, 2] * 100})
+        for _ in range(3)
+    )
+    of_fitted = verbatim.suspicion(fitted, fitted, reference)
+    of_others = verbatim.suspicion(others, fitted, reference)
+    assert (of_fitted == 1).all()  # every x, and no k: all rows have one
+    assert (of_others == 0).all()
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):

@@ -351,7 +351,7 @@ class ColumnModel:
         n_before = np.append(0, np.cumsum(missing))
         end = tree.node_start + tree.node_size
         n_missing = n_before[end] - n_before[tree.node_start]
-        return np.minimum(n_missing, tree.node_size - 1)
+        return np.asarray(np.minimum(n_missing, tree.node_size - 1))
 
     def _draw_from_nodes(
         self, node: Ints, predicted: Floats, rng: np.random.Generator
