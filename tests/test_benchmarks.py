@@ -20,6 +20,7 @@ import table_sets
 import tables
 import today
 import unet
+import verbatim
 from judge import Judge
 from paper import __main__ as paper
 from posterior_tasks import TASKS
@@ -93,6 +94,17 @@ def test_orders_are_measured_beside_sequential_trees(monkeypatch):
     measured = table_rules.main(["--only", "orders"])
     assert measured["rules"]["orders", "TableFlow"] == 4
     assert measured["detection"].between(0.3, 0.9).all()
+
+
+def test_copied_rare_numbers_are_suspected_and_fresh_ones_are_not(rng):
+    fitted, others, reference = (
+        pd.DataFrame({"x": rng.normal(size=300), "k": [0, 1, 2] * 100})
+        for _ in range(3)
+    )
+    of_fitted = verbatim.suspicion(fitted, fitted, reference)
+    of_others = verbatim.suspicion(others, fitted, reference)
+    assert (of_fitted == 1).all()  # every x, and no k: all rows have one
+    assert (of_others == 0).all()
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):

@@ -21,6 +21,12 @@ def test_a_level_with_one_row_warns(rng):
     flow = fit(pd.DataFrame({"level": level, "x": x}))
     with pytest.warns(UserWarning, match="only 1 rows"):
         new = flow.sample(20, random_state=0, given={"level": "one"})
+    # The number of one row moves, but not beyond the next ones.
+    assert (new["x"] != 50).all()
+    assert (new["x"] > np.sort(x)[-5]).all()
+    flow = fit(pd.DataFrame({"level": level, "x": x}), min_count=1)
+    with pytest.warns(UserWarning, match="only 1 rows"):
+        new = flow.sample(20, random_state=0, given={"level": "one"})
     assert (new["x"] == 50).all()
 
 
@@ -215,7 +221,7 @@ def test_frequent_values_are_not_moved(rng):
 
 
 def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
-    flow = fit(pd.DataFrame({"age": rng.integers(18, 80, 2000)}))
+    flow = fit(pd.DataFrame({"age": rng.integers(18, 80, 6000)}))
     assert (flow.sample(5, random_state=0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, random_state=0, given={"age": 30.5})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
@@ -23,6 +24,7 @@ from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column, Grid
 from sliceflow.spaces.tables.positions import (
     MISSING,
@@ -70,6 +72,11 @@ MIN_LEVELS_FOR_RIDGE = 12
 # leaf, which knows most about the row, too soon.
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
+
+# How often a rare number is moved until the constraints allow where it is. After that
+# it stays where it is: it was allowed there. More moves would take longer, and fewer
+# would leave more rare numbers in samples of tables with constraints.
+MAX_MOVES = 8
 
 # How a column is drawn: from the leaves of a tree; as a label of which each level has
 # trees of its own; or by a ridge regression of grid values or of their logarithms, and
@@ -332,26 +339,85 @@ class ColumnModel:
         for attempt in range(MAX_DRAWS):
             if not len(row_indices):
                 break
-            drawn = self._draw_from_nodes(node, predicted[row_indices], rng, clip)
+            drawn, is_of_row = self._draw_from_nodes(
+                node, predicted[row_indices], rng, clip
+            )
             is_inside = ~is_impossible(drawn)
             row_indices = row_indices[is_inside]
             node = node[is_inside]
             drawn = drawn[is_inside]
+            is_of_row = is_of_row[is_inside]
             accepted = is_allowed(self.column_index, row_indices, drawn)
             positions[row_indices[accepted]] = drawn[accepted]
+            to_move = accepted & is_of_row & rare_numbers.is_rare(self.column, drawn)
+            self._move_rare_numbers(
+                row_indices[to_move], node[to_move], positions, rng, is_allowed
+            )
             row_indices = row_indices[~accepted]
             node = node[~accepted]
             if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
                 node = self.tree.parent[node]
 
+    def _move_rare_numbers(
+        self,
+        row_indices: Ints,
+        node: Ints,
+        positions: Floats,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed,
+    ) -> None:
+        """Move rare numbers, in place, which were drawn for rows (k,) from nodes (k,).
+
+        They stay where they are if no move is allowed.
+        """
+        for _ in range(MAX_MOVES):
+            if not len(row_indices):
+                break
+            leaf = self._range_of_nodes(node)
+            moved = rare_numbers.move(self.column, positions[row_indices], leaf, rng)
+            accepted = is_allowed(self.column_index, row_indices, moved)
+            positions[row_indices[accepted]] = moved[accepted]
+            row_indices = row_indices[~accepted]
+            node = node[~accepted]
+
+    def _range_of_nodes(self, node: Ints) -> rare_numbers.Range:
+        """The lowest and the highest level of nodes (m,).
+
+        Rows of a node above leaves are not sorted, so it has those of the column.
+        """
+        tree = self.tree
+        start = tree.node_start[node]
+        last = self.values[tree.row_order[start + tree.node_size[node] - 1]]
+        first = self.values[tree.row_order[start + self._n_missing[node]]]
+        whole = rare_numbers.Range.of_column(self.column, len(node))
+        is_sorted = tree.is_leaf(node)
+        return rare_numbers.Range(
+            np.where(is_sorted, first, whole.first).astype(np.int64),
+            np.where(is_sorted, last, whole.last).astype(np.int64),
+        )
+
+    @cached_property
+    def _n_missing(self) -> Ints:
+        """(nodes,), how many cells of each node are missing, but one less than all."""
+        tree = self.tree
+        missing = is_missing(self.values[tree.row_order])
+        n_before = np.append(0, np.cumsum(missing))
+        end = tree.node_start + tree.node_size
+        n_missing = n_before[end] - n_before[tree.node_start]
+        return np.asarray(np.minimum(n_missing, tree.node_size - 1))
+
     def _draw_from_nodes(
         self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
-    ) -> Floats:
+    ) -> tuple[Floats, Mask]:
         """Positions (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
         regression predicts, `predicted` (m,). Sums beyond the ends of the column are
         `IMPOSSIBLE`, or with `clip` at the nearest end.
+
+        Also returns which positions (m,) are those of the rows, and so may disclose
+        them. What a regression predicts is none: it is a number of the table only by
+        chance, and if it moved, a total would not be that of its parts any more.
         """
         tree = self.tree
         start = tree.node_start[node]
@@ -359,7 +425,7 @@ class ColumnModel:
         place = _stratified_uniforms(node, rng) * size
         drawn = self.values[tree.row_order[start + place.astype(np.int64)]]
         if not self.is_ridge and not self.column.interpolable.any():
-            return drawn
+            return drawn, np.full(len(node), True)
 
         # Rows of a leaf are sorted by value, so a draw may be between the two rows
         # around its place. Rows of a node above are not sorted, so a draw from there
@@ -373,11 +439,13 @@ class ColumnModel:
         is_sorted = tree.is_leaf(node)
         if self.is_ridge:
             residual = np.where(is_sorted, low + fraction * (high - low), drawn)
-            return self.regressions[-1].to_positions(
-                self.column, predicted + residual, clip
-            )
+            regression = self.regressions[-1]
+            new = regression.to_positions(self.column, predicted + residual, clip)
+            return new, np.full(len(node), False)
         between = self.column.interpolate(low, high, fraction, drawn)
-        return np.where(is_sorted, between, drawn)
+        positions = np.where(is_sorted, between, drawn)
+        is_of_row = (positions == drawn) | (positions == low) | (positions == high)
+        return positions, is_of_row
 
 
 @dataclass(frozen=True, eq=False)

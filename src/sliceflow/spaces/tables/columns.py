@@ -47,7 +47,8 @@ Names mean the same in all modules of tables:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -261,6 +262,10 @@ class Column:
     text_format: TextFormat | None = None  # how numbers or times are written as text
     observed_only: bool = False  # whether only values that occur may be drawn
     identifier_reason: str = ""  # why it is an identifier
+    # Numbers of fewer rows are rare: samples have others near by (`rare_numbers`).
+    min_count: int = 1
+    # What levels became that are merged into others (`rare_levels`).
+    merged_levels: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> Any:
@@ -274,8 +279,13 @@ class Column:
 
     @property
     def is_category(self) -> bool:
-        """Whether it is a category, ordered or not, or boolean."""
-        return self.kind in CATEGORY_KINDS
+        """Whether models draw its levels: a category, or identifiers that repeat."""
+        return self.kind in CATEGORY_KINDS or self.has_pseudonyms
+
+    @property
+    def has_pseudonyms(self) -> bool:
+        """Whether samples have a new identifier for each one that is drawn."""
+        return self.kind == "identifier" and self.n_levels > 1
 
     @property
     def is_binary(self) -> bool:
@@ -291,9 +301,9 @@ class Column:
     def is_modelled(self) -> bool:
         """Whether the model draws its positions.
 
-        Of constants and identifiers these only say which cells are missing.
+        Of constants and identifiers that differ these only say which cells are missing.
         """
-        if self.kind in ("constant", "identifier"):
+        if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
             return bool(self.encoded.missing.any()) and self.n_levels > 0
         return self.kind != "drop"
 
@@ -305,7 +315,7 @@ class Column:
     @cached_property
     def positions(self) -> Floats:
         """(n,), the positions of the column's own cells."""
-        # All identifiers are at the position 0.
+        # Identifiers that do not repeat are all at the position 0.
         other_levels = MISSING
         if self.n_levels:
             other_levels = 0.0
@@ -361,9 +371,33 @@ class Column:
         few_levels = k < _MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
         if few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
+        return self.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
+
+    @cached_property
+    def level_counts(self) -> Ints:
+        """(k,), how many rows have each level."""
         present = self.positions[has_value(self.positions)].astype(np.int64)
-        counts = np.bincount(present, minlength=k)
-        return counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
+        return np.bincount(present, minlength=self.n_levels)
+
+    @cached_property
+    def may_move(self) -> Mask:
+        """(k,), whether each level is a rare number, which moves in samples."""
+        if not self.is_number or self.observed_only or self.n_levels < 2:
+            return np.zeros(self.n_levels, dtype=bool)
+        return self.level_counts < self.min_count
+
+    @cached_property
+    def has_full_grid(self) -> bool:
+        """Whether most levels are one step apart, so that any grid value may be."""
+        gaps = np.diff(self.grid.grid_values)
+        return self.unit is not None and float(np.median(gaps)) <= 1
+
+    @property
+    def has_plausible_gaps(self) -> bool:
+        """Whether there may be numbers between levels: of many, or on a full grid."""
+        if not self.allows_new_values:
+            return False
+        return self.has_full_grid or bool(self.interpolable.any())
 
     def is_interpolable(self, positions: Floats) -> Mask:
         """Which positions (m,) are at or above an interpolable level."""
@@ -456,10 +490,11 @@ class Column:
     def decode(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
-        Identifiers are new ones, drawn at random.
+        Identifiers are new ones, drawn at random. Of those that repeat, each level has
+        one.
         """
         if self.kind == "identifier":
-            return self._new_identifiers(is_missing(positions), rng)
+            return self._new_identifiers(positions, rng)
         level = np.floor(positions).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
@@ -469,14 +504,24 @@ class Column:
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(self, missing: Mask, rng: np.random.Generator) -> pd.Series:
+    def _new_identifiers(
+        self, positions: Floats, rng: np.random.Generator
+    ) -> pd.Series:
         """Identifiers (m,) that are not in the column, but where cells are missing."""
         import pandas as pd
 
-        values = np.full(len(missing), None, dtype=object)
-        n = int((~missing).sum())
-        values[~missing] = identifiers.new_identifiers(self.encoded, n, rng)
-        return pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
+        known = has_value(positions)
+        which = np.arange(int(known.sum()))
+        if self.has_pseudonyms:
+            which = np.unique(positions[known], return_inverse=True)[1]
+        n = int(which.max(initial=-1)) + 1
+        new = identifiers.new_identifiers(self.encoded, n, rng)
+        values = np.full(len(positions), None, dtype=object)
+        values[known] = np.array(new, dtype=object)[which]
+        series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
+        if self.encoded.categorical:
+            return series.astype("category")
+        return series
 
     def _write_values(self, positions: Floats) -> pd.Series:
         """The values at positions, written anew even if they are levels."""
@@ -511,10 +556,9 @@ class Column:
         """
         value_type = self.encoded.value_type
         as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-        levels = self.levels.tolist()
+        position_of = self._position_of_level
         if as_texts:
-            levels = [str(level) for level in levels]
-        position_of = {level: position for position, level in enumerate(levels)}
+            position_of = {str(level): p for level, p in position_of.items()}
         positions = np.array(
             [position_of.get(value, MISSING) for value in values.tolist()],
             dtype=np.float64,
@@ -545,6 +589,15 @@ class Column:
         )
         return Located(positions, grid_values, new_values)
 
+    @property
+    def _position_of_level(self) -> dict[Any, int]:
+        """The position of each level, and of those that are merged into one."""
+        levels = self.levels.tolist()
+        position_of = {level: position for position, level in enumerate(levels)}
+        for level, merged_into in self.merged_levels.items():
+            position_of[level] = position_of[merged_into]
+        return position_of
+
     def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
         import pandas as pd
@@ -569,7 +622,7 @@ class Column:
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
         a level of a category that is not known is at the position of missing cells.
         """
-        if not self.is_category and not self.is_number:
+        if self.kind == "identifier" or not (self.is_category or self.is_number):
             return np.where(cells.missing, MISSING, 0.0)
         present = ~cells.missing
         if new_as_missing and self.is_category:
@@ -602,7 +655,10 @@ class Column:
             return "left out, as asked"
         if self.kind == "identifier":
             example = identifiers.example_of(self.encoded)
-            return f"{self.identifier_reason}: new ones like {example}"
+            new = "new ones"
+            if self.has_pseudonyms:
+                new = "a new one for each,"
+            return f"{self.identifier_reason}: {new} like {example}"
         if self.is_number:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         note = format_names(self.levels.tolist()) or "all missing"
@@ -618,7 +674,7 @@ class Column:
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
-        return self.is_category and many_rows and 2 * n_once > n
+        return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n
 
 
 def infer_column(
@@ -638,21 +694,21 @@ def infer_column(
     if kind == "drop":
         return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
 
-    reason = _identifier_reason(encoded, distinct_row_indices, wanted)
-    if reason and reason != identifiers.NEARLY_UNIQUE:
-        return _identifier(encoded, present, reason)
+    recognised = _recognise_identifier(encoded, distinct_row_indices, wanted)
+    if recognised.reason and recognised.reason != identifiers.NEARLY_UNIQUE:
+        return _identifier(encoded, counts, recognised)
     if _is_constant(encoded, present):
         return _constant(encoded, present)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
-        return _category(encoded, counts, kind)
+        return category_column(encoded, counts, kind)
 
     column = _infer_numeric(encoded, present, kind, date_format)
     if column is not None:
         return column
-    if reason:
-        return _identifier(encoded, present, reason)
+    if recognised.reason:
+        return _identifier(encoded, counts, recognised)
     _refuse_free_text(encoded, present, kind)
-    return _category(encoded, counts, kind)
+    return category_column(encoded, counts, kind)
 
 
 def _is_user_kind(kind: str) -> TypeGuard[UserKind]:
@@ -675,21 +731,31 @@ def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, 
     return kind, date_format
 
 
-def _identifier_reason(
+def _recognise_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None
-) -> str:
-    """Why a column is an identifier; empty if it is none, or if the user says so."""
+) -> identifiers.Recognition:
+    """Why a column is an identifier; no reason if it is none, or as the user says."""
     if wanted == "identifier":
-        return "as asked"
+        return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
     if wanted:
-        return ""
-    return identifiers.why_identifier(encoded, distinct_row_indices)
+        return identifiers.Recognition("")
+    return identifiers.recognise(encoded, distinct_row_indices)
 
 
-def _identifier(encoded: EncodedColumn, present: Ints, reason: str) -> Column:
-    """A column of identifiers. All values are at the position 0."""
-    grid = Grid(np.empty(0))
-    return Column(encoded, "identifier", present[:1], grid, identifier_reason=reason)
+def _identifier(
+    encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
+) -> Column:
+    """A column of identifiers, of which `counts` says how many cells each code has.
+
+    Those that repeat have levels, as a category. Others are all at the position 0.
+    """
+    column = replace(
+        category_column(encoded, counts, "identifier"),
+        identifier_reason=recognised.reason,
+    )
+    if recognised.repeats:
+        return column
+    return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
 
 def _is_constant(encoded: EncodedColumn, present: Ints) -> bool:
@@ -707,7 +773,7 @@ def _constant(encoded: EncodedColumn, present: Ints) -> Column:
     return Column(encoded, "constant", present, Grid(np.zeros(len(present))))
 
 
-def _category(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
+def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
     """A column of categories, of which `counts` says how many cells each code has.
 
     A `kind` of None is chosen.

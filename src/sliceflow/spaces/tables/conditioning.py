@@ -28,9 +28,14 @@ from sliceflow.spaces.tables.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-# An answer with fewer rows behind it gets a warning, and a number that fewer rows have
-# takes the nearest rows, too. With fewer rows, samples would repeat their values.
+# A number that fewer rows have takes the nearest rows, too. With fewer rows, samples
+# would repeat their values.
 MIN_ROWS = 20
+
+# An answer with fewer rows behind it gets a warning, because samples are close to these
+# rows. Copies are .02 to .05 of the samples for 20 rows instead of .01, and .01 to .02
+# for 60. With a larger limit, users would be warned of what is harmless.
+MIN_ROWS_TO_SHARE = 50
 
 # How many rows are moved to a number: an eighth of all, within these limits. More rows
 # are farther away, fewer give a noisier answer.
@@ -177,8 +182,9 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
         )
         if n_near < MIN_ROWS:
             notes.append(f"only {n_near} rows of the table are near it")
-    if n_matches < MIN_ROWS:
-        notes.append(f"only {n_matches} rows of the table have this")
+    if n_matches < MIN_ROWS_TO_SHARE:
+        text = f"only {n_matches} rows of the table have this"
+        notes.append(f"{text}, and samples are close to them")
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
         # Below the user's line: TableFlow.sample, FittedTable.draw_given, and this.

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from sliceflow.spaces.tables.cells import (
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
+    RareLevels,
     TableAdapter,
     TableHistory,
     TablePlan,
@@ -67,7 +68,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     There is no network and no training loop: a fit takes seconds, on the CPU. The model
     keeps the rows, and so does its file: treat it like the table. Identifiers and
-    personal data are made up anew.
+    personal data are made up anew, and numbers that few rows have are moved.
 
     Parameters
     ----------
@@ -94,6 +95,14 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         constraints are drawn: 0, the default, draws all from trees. None takes the
         finest trees that copy no rows, and near rows if they are better; ``plan_``
         shows what was taken.
+    min_count : int
+        Numbers and times of fewer rows do not come back: where one is drawn, samples
+        have another near by, between order statistics of the column and on its grid
+        (`sliceflow.spaces.tables.rare_numbers`). 1 lets all of them come back.
+    rare_levels : "warn", "keep" or "merge"
+        What becomes of categories of fewer than `min_count` rows: "keep" draws them as
+        others, "warn" does so with a warning that names the columns, and "merge" draws
+        "other" instead (`sliceflow.spaces.tables.rare_levels`).
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
     verbose : whether to show progress
@@ -143,6 +152,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         rules: Literal["auto", "off"] = "auto",
         missing: Literal["model", "fill"] = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
+        min_count: int = 5,
+        rare_levels: RareLevels = "warn",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -151,6 +162,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         self.rules = rules
         self.missing = missing
         self.tree_settings = tree_settings
+        self.min_count = min_count
+        self.rare_levels = rare_levels
         self.random_state = random_state
         self.verbose = verbose
 
@@ -162,6 +175,10 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         what = "a list of expressions such as ['a <= b']"
         require(is_list, "constraints", self.constraints, what)
         require(self.rules in ("auto", "off"), "rules", self.rules, "'auto' or 'off'")
+        is_count = is_int(self.min_count, 1)
+        require(is_count, "min_count", self.min_count, "an int of at least 1")
+        is_known = self.rare_levels in get_args(RareLevels)
+        require(is_known, "rare_levels", self.rare_levels, "'warn', 'keep' or 'merge'")
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
@@ -171,6 +188,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             search_rules=self.rules == "auto",
             known_rows=known_rows,
             tree_settings=_checked_tree_settings(self.tree_settings),
+            min_count=int(self.min_count),
+            rare_levels=self.rare_levels,
         )
 
     def _store_record(self, record: FitRecord[TableRows, FittedTable]) -> None:
@@ -179,8 +198,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         if fitted.known_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
-            adapter = self._adapter()
-            table = adapter.read_table(record.rows)
+            table = self._adapter().read_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)

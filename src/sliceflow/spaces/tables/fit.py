@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
 from sliceflow.spaces.tables.conditioning import condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
+from sliceflow.spaces.tables.rare_levels import rare_level_codes
 from sliceflow.spaces.tables.strategies import choose_strategies
 from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain
 from sliceflow.spaces.tables.tree_tuning import (
@@ -42,6 +43,11 @@ BYTES_PER_CELL = 200
 
 # About the bytes of each drawn cell, and of each cell of the table, which draws read.
 BYTES_PER_DRAWN_CELL = 64
+
+
+# What becomes of categories' levels that few rows have: they are kept with or without a
+# warning, or merged.
+RareLevels = Literal["warn", "keep", "merge"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +250,8 @@ class TableAdapter:
     known_rows: TableRows | None = None  # rows must have the columns of these
     tree_settings: TreeSettings | None = None  # None lets the rows choose
     search_rules: bool = True  # whether to find rules that nobody asked for
+    min_count: int = 1  # numbers of fewer rows are not drawn
+    rare_levels: RareLevels = "keep"  # what becomes of levels of fewer rows
 
     def read(self, X: Any, y: Any) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
@@ -257,7 +265,14 @@ class TableAdapter:
 
     def read_table(self, rows: TableRows) -> Table:
         """Find out what the columns of rows are, and what holds between them."""
-        return Table.from_rows(rows, self.kinds, self.constraints, self.search_rules)
+        return Table.from_rows(
+            rows,
+            self.kinds,
+            self.constraints,
+            search_rules=self.search_rules,
+            min_count=self.min_count,
+            merges_rare_levels=self.rare_levels == "merge",
+        )
 
     def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
@@ -282,7 +297,8 @@ class TableAdapter:
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
         plan = _with_costs(plan)
-        return PlannedTable(plan, FittedTable(plan, seed, table))
+        warns = self.rare_levels == "warn"
+        return PlannedTable(plan, FittedTable(plan, seed, table), warns)
 
 
 def _with_costs(plan: TablePlan) -> TablePlan:
@@ -303,6 +319,7 @@ class PlannedTable:
 
     plan: TablePlan
     fitted: FittedTable  # without its chain
+    warns_of_rare_levels: bool
 
     def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other, and tell the listeners of each."""
@@ -337,14 +354,32 @@ class PlannedTable:
         return [str(self.fitted.table.names[c]) for c in step.drawn_indices]
 
     def _warning(self) -> DataWarning | None:
-        """What to say of columns whose values mostly belong to one row; or nothing."""
+        """What to say of columns whose real values come back; or nothing."""
         columns = self.fitted.table.columns
         names = [column.name for column in columns if column.discloses_rows]
         if not names:
-            return None
+            return self._warning_of_rare_levels()
         fact = "samples contain real values, most of which belong to one row"
         if len(names) > 1:
             fact += f" (also those of {format_names(names[1:])})"
         return DataWarning(
             fact, column=names[0], suggested_kinds=("identifier", "drop")
         )
+
+    def _warning_of_rare_levels(self) -> DataWarning | None:
+        """What to say of levels that few rows have; nothing if nobody wants to know."""
+        if not self.warns_of_rare_levels:
+            return None
+        columns = self.fitted.table.columns
+        counted = []
+        for column in columns:
+            n_rare = len(rare_level_codes(column))
+            if n_rare:
+                counted.append(f"{column.name} ({n_rare})")
+        if not counted:
+            return None
+        fact = (
+            f"samples contain categories of fewer than {columns[0].min_count} rows, of "
+            f"the columns {format_names(counted)}"
+        )
+        return DataWarning(fact, "choose rare_levels='merge', or 'keep'")

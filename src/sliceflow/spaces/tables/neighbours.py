@@ -25,6 +25,7 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Ints
 from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.chain import IsAllowed, allow_all
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import has_value, is_missing
@@ -162,6 +163,9 @@ class NeighbourModel:
         u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
         column = self.columns[self.drawn_indices[i]]
         moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
+        rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
+        whole_column = rare_numbers.Range.of_column(column, len(rare))
+        moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
 
 

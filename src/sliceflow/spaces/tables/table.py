@@ -39,6 +39,7 @@ from sliceflow.spaces.tables.positions import (
     is_impossible,
     is_undrawn,
 )
+from sliceflow.spaces.tables.rare_levels import merge_rare_levels
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
 from sliceflow.spaces.tables.rules import (
@@ -125,13 +126,17 @@ class Table:
         rows: TableRows,
         kinds: Mapping[Any, str],
         constraints: Sequence[str],
+        *,
         search_rules: bool = True,
+        min_count: int = 1,
+        merges_rare_levels: bool = False,
     ) -> Table:
         """Find out what the columns of rows are, and what holds between them.
 
         `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. More rules are found with `search_rules`. An error says which column, row
-        or constraint is wrong.
+        them. More rules are found with `search_rules`. Numbers of fewer than
+        `min_count` rows are not drawn, and levels of fewer rows may be merged. An error
+        says which column, row or constraint is wrong.
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
@@ -141,13 +146,17 @@ class Table:
                 hint = f"there are {format_names(names)}"
                 raise ParameterError("columns", {name: kind}, fact, hint)
         distinct = _distinct_row_indices(rows)
-        columns = tuple(
-            infer_column(encoded, distinct, kinds.get(str(encoded.name)))
-            for encoded in rows.columns
-        )
+        columns = list[Column]()
+        for encoded in rows.columns:
+            column = infer_column(encoded, distinct, kinds.get(str(encoded.name)))
+            column = replace(column, min_count=min_count)
+            if merges_rare_levels:
+                column = merge_rare_levels(column)
+            columns.append(column)
         z = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
-        table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
+        no_rules = Rules((), columns, z)
+        table = cls(rows, tuple(columns), no_rules, z).with_rules(rules)
         table.rules.check()
         if not search_rules:
             return table
