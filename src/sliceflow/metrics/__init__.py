@@ -6,6 +6,7 @@ every metric has its reference, what real rows score. `fid` needs the extra
 ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
 
+from sliceflow.metrics.attacks import Attack, Attacks, attack
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import (
     copies,
@@ -26,9 +27,12 @@ from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
 
 __all__ = [
+    "Attack",
+    "Attacks",
     "Calibration",
     "Metric",
     "Report",
+    "attack",
     "calibration",
     "copies",
     "coverage",

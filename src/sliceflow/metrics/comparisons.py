@@ -19,7 +19,6 @@ from sliceflow.arrays import Floats
 from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.rows import as_rows, subsample
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
-from sliceflow.validation import require
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32
@@ -239,7 +238,7 @@ def compare_tables(
     sample_rows = subsample(all_samples, settings.max_rows)
     train_rows = subsample(all_train, settings.max_rows)
     test_rows = subsample(all_test, settings.max_rows)
-    target_name = _target_name(target, names, train_rows)
+    target_name = tables.choose_target(target, names, train_rows)
     n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
     held_out = _HeldOutTable(
         rows=test_rows,
@@ -320,19 +319,6 @@ def _table_copy_scores(
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
     return _copy_scores(points(samples), train_blocks, points(test), settings)
-
-
-def _target_name(target: object, names: Sequence[str], rows: Floats) -> str:
-    """The column that `utility` predicts: the user's, or the last that varies."""
-    if target is not None:
-        name = str(target)
-        wanted = f"the name of a column: {', '.join(names)}"
-        require(name in names, "y", name, wanted)
-        return name
-    for name, column in zip(reversed(names), rows.T[::-1], strict=True):
-        if np.nanstd(column) > 0:
-            return name
-    return names[-1]
 
 
 def _compare_pairs(

@@ -16,6 +16,7 @@ from sliceflow.dataframes import DATE_PATTERN, column_kind
 from sliceflow.dependencies import find_dependencies
 from sliceflow.errors import DataError
 from sliceflow.number_formats import infer_number_format
+from sliceflow.validation import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -352,6 +353,19 @@ def _binnable(x: Floats, max_values: Floats) -> Floats:
     """What boosted trees take: codes up to a limit, 0 in columns without a value."""
     empty = np.isnan(x).all(axis=0)
     return np.where(empty, 0.0, np.minimum(x, max_values))
+
+
+def choose_target(target: object, names: Sequence[str], rows: Floats) -> str:
+    """The column that is predicted: the user's, or the last of rows (n, c) to vary."""
+    if target is not None:
+        name = str(target)
+        wanted = f"the name of a column: {', '.join(names)}"
+        require(name in names, "y", name, wanted)
+        return name
+    for name, column in zip(reversed(names), rows.T[::-1], strict=True):
+        if np.nanstd(column) > 0:
+            return name
+    return names[-1]
 
 
 def utility(
