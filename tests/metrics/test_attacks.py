@@ -69,7 +69,8 @@ def test_copies_are_found_by_every_attack(rng):
         assert one.samples.is_beyond_chance, one.name
     for name in ("distance difference", "verbatim values"):
         assert found[name].samples.auc.value > 0.95
-        assert found[name].samples.found_at_1_percent.value > 0.8
+    nearest = found["distance difference"].samples
+    assert nearest.found_at_1_percent.value > 0.9
 
 
 def test_fresh_rows_are_not_found_out(rng):
@@ -110,7 +111,7 @@ def test_shadow_models_of_fresh_rows_find_nothing(rng):
     moved = statistics + 3 * is_member[..., None]
     success, _ = _measure(moved, is_member, rng)
     assert success.auc.value > 0.97
-    assert success.p_value == 0.01
+    assert success.p_value == 2 / 400
 
 
 def test_more_of_the_fitted_rows_in_samples_are_found_more_often(rng):
@@ -177,7 +178,7 @@ def test_attacks_print_a_table_and_are_json(rng):
 
 def test_what_cannot_be_attacked_is_named(rng):
     x = rng.normal(size=(100, 2))
-    with pytest.raises(ValueError, match="too few rows, {'samples': 100, 'train': 9"):
+    with pytest.raises(ValueError, match=r"too few rows, \{'samples': 100, 'train': 9"):
         metrics.attack(x, x[:9], x)
     with pytest.raises(ValueError, match="n_shadows=3 must be 0, or 8 or more"):
         metrics.attack(x, x, x, n_shadows=3)

@@ -25,13 +25,17 @@ from sliceflow.metrics.distances import (
 )
 from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.verdict import Answer, Finding, Verdict, judge
 
 __all__ = [
+    "Answer",
     "Attack",
     "Attacks",
     "Calibration",
+    "Finding",
     "Metric",
     "Report",
+    "Verdict",
     "attack",
     "calibration",
     "copies",
@@ -39,6 +43,7 @@ __all__ = [
     "fid",
     "frechet_distance",
     "frechet_distance_pca",
+    "judge",
     "memorized_rate",
     "nearest",
     "nearest_pictures",

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # Rows are far from others by their mean distance to this many of these, as in Meeus et
 # al.
 _N_NEIGHBOURS = 5
-# Memberships that are drawn anew, to see what the attack finds by chance: the least
-# p-value is 1/200.
-_N_PERMUTATIONS = 199
+# Memberships that are exchanged, to see what the attack finds by chance: the least
+# p-value, of two tests, is 2/400.
+_N_PERMUTATIONS = 399
 # Draws of outliers with repetition, for intervals.
 _N_BOOTSTRAPS = 200
 # A part of the mean variance that every variance has in addition: some statistics of
