@@ -74,13 +74,13 @@ def test_copies_are_found_by_every_attack(rng):
 
 
 def test_fresh_rows_are_not_found_out(rng):
-    """Fails by chance once in 1,000 seeds: at 10 numbers, 4 standard errors each."""
+    """Fails by chance once in 1,000 seeds or less: ten numbers, 5 standard errors."""
     samples, train, held_out = table(rng), table(rng), table(rng)
     found = metrics.attack(samples, train, held_out, device="cpu")
     for one in found.attacks:
         for success in (one.samples, one.fresh):
             standard_error = (success.auc.high - success.auc.low) / (2 * 1.96)
-            assert abs(success.auc.value - 0.5) < 4 * standard_error, one.name
+            assert abs(success.auc.value - 0.5) < 5 * standard_error, one.name
             assert success.p_value > 1e-4
             assert success.found_at_1_percent.value < 0.1
 

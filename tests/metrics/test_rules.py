@@ -44,7 +44,7 @@ def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng
 
 def test_rules_are_said_in_words_the_least_kept_first(rng):
     town = rng.integers(0, 8, 400).astype(float)
-    low = rng.random(400)
+    low = 3 * rng.random(400)
     train = np.column_stack((town, town // 3, low, low + 1, rng.normal(size=400)))
     rules = find_rules(train, NAMES, [True, True, False, False, False])
     assert [rule.text for rule in rules] == ["land follows from town", "low <= high"]

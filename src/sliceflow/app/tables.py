@@ -49,8 +49,11 @@ class TableWork(Protocol):
         constraints: list[str],
         name: str,
         set_stage: Callable[[int], None],
-    ) -> str:
-        """Fit the table, measure the model; returns the report as HTML."""
+    ) -> JsonObject:
+        """Fit the table, measure the model.
+
+        Returns the "report" as HTML, and its "verdict" (None if nothing was measured).
+        """
         ...
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
@@ -241,9 +244,12 @@ class TableTab:
         elif kind == "read":
             self._state = {"state": "columns", "name": self._state["name"], **value}
         elif kind == "fit":
-            self._report = value
-            seconds = round(time.monotonic() - self._started_at, 1)
-            self._state = self._idle_state() | {"state": "fitted", "seconds": seconds}
+            self._report = value["report"]
+            self._state = self._idle_state() | {
+                "state": "fitted",
+                "seconds": round(time.monotonic() - self._started_at, 1),
+                "verdict": value["verdict"],
+            }
         elif kind == "error":
             self._state = self._idle_state() | {"error": value}
 

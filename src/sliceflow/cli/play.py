@@ -142,8 +142,8 @@ class TableWork:
         constraints: list[str],
         name: str,
         set_stage: Callable[[int], None],
-    ) -> str:
-        """Fit all rows, and measure as ``sliceflow fit`` does; returns the report."""
+    ) -> JsonObject:
+        """Fit all rows, and measure as ``sliceflow fit`` does."""
         from sliceflow.cli import evaluate, report
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
@@ -170,7 +170,10 @@ class TableWork:
             "command": settings.command,
             "seconds": seconds,
         }
-        return report.render(config, measures.json, model, train, samples)
+        return {
+            "report": report.render(config, measures.json, model, train, samples),
+            "verdict": measures.json["verdict"],
+        }
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV, all of which have what is given."""

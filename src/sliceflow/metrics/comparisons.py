@@ -344,10 +344,12 @@ def _riskiest_samples(
 
 def _texts(row: pd.Series) -> dict[str, str]:
     """The cells of a row as texts, by column; missing ones are empty."""
-    missing = row.isna()
     texts = {}
-    for name, value in row.items():
-        texts[str(name)] = "" if missing[name] else str(value)
+    for name, value, is_missing in zip(row.index, row, row.isna(), strict=True):
+        text = str(value)
+        if isinstance(value, float):
+            text = f"{value:.10g}"  # binary numbers have digits that nobody wrote
+        texts[str(name)] = "" if is_missing else text
     return texts
 
 

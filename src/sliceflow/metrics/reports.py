@@ -147,13 +147,18 @@ class Report:
         return judge(self)
 
     def __str__(self) -> str:
+        return f"{self.verdict}\n{self.table}"
+
+    @property
+    def table(self) -> str:
+        """The metrics as lines of text, each beside that of real rows."""
         rows = [("", "samples", "real rows", "ideal", "")]
         for metric in self.metrics:
             value = f"{metric.value:.3g}"
             reference = f"{metric.reference:.3g}"
             rows.append((metric.name, value, reference, metric.ideal, metric.meaning))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [str(self.verdict)]
+        lines = []
         for name, value, reference, ideal, meaning in rows:
             cells = (
                 name.ljust(widths[0]),
