@@ -135,7 +135,7 @@ def test_the_report_of_a_table_plots_its_columns(table_run):
 def test_the_report_of_a_table_answers_whether_it_may_be_shared(table_run):
     page = (table_run[0] / "report.html").read_text()
     assert "Share samples, not the model file: it contains your rows." in page
-    assert "Email is personal or identifies a row" in page
+    assert "The column mail tells who it is; its values are made up." in page
     assert "Nobody has attacked the samples" in page
     assert page.count("<th>nearest row</th>") == 3
     rules = page[page.index("Rules found in your table") :]

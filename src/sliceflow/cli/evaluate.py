@@ -144,7 +144,7 @@ def _check_held_out(test: Data | None) -> None:
     """Refuse --attack where nothing is measured."""
     if test is None or len(test.x) < _MIN_HELD_OUT_ROWS:
         fact = "--attack is for runs that are measured, and too few rows were held out"
-        raise CommandError(fact, "fit 100 rows or more, with --holdout")
+        raise CommandError(fact, "sliceflow fit --holdout, for 100 rows or more")
 
 
 def _attack(
@@ -329,12 +329,9 @@ def notes_on_sharing(model: Model) -> tuple[str, ...]:
     if not isinstance(model, TableFlow):
         return ()
     notes = ["share samples, not the model file: it contains your rows"]
-    columns = model.columns_
-    for name, kind, note in zip(
-        columns["column"], columns["kind"], columns["note"], strict=True
-    ):
+    for name, kind in model.kinds_.items():
         if kind == "identifier":
-            notes.append(f"{name} is personal or identifies a row, and made up: {note}")
+            notes.append(f"the column {name} tells who it is; its values are made up")
     return tuple(notes)
 
 
