@@ -39,3 +39,21 @@ def test_what_may_be_chance_is_no_dependency():
     assert find_dependencies(np.column_stack((group, group == 7))) == []
     nearly_unique = np.arange(400.0) // 4  # too few rows of each value
     assert find_dependencies(np.column_stack((nearly_unique, group % 7))) == []
+
+
+def test_missing_cells_are_no_level():
+    """A column with one known cell in every tenth group follows from nothing."""
+    row = np.arange(3000)
+    group = row // 10.0
+    mostly_empty = np.where(row % 100 == 0, row // 100 % 2, np.nan)
+    other = np.where(row % 2 == 0, group % 3, np.nan)
+    cells = np.column_stack((group, mostly_empty, other))
+    assert find_dependencies(cells) == [Dependency(0, 2, one_to_one=False)]
+
+
+def test_values_around_a_missing_cell_are_compared(towns):
+    """In one group, the cells of the dependent are 1, missing and 2."""
+    group = np.flatnonzero(towns[:, 0] == towns[0, 0])
+    towns[group[1::2], 1] = np.nan
+    towns[group[2::4], 1] += 1
+    assert find_dependencies(towns) == []

@@ -115,6 +115,38 @@ def test_dependencies_with_missing_cells_and_beside_combinations(rng):
     assert set(map(tuple, new[["zip", "city"]].dropna().to_numpy())) <= cities
 
 
+def test_a_rare_value_is_drawn_as_often_if_others_follow_from_it(rng):
+    """Of 300 days, a third have 2 rows and the others 9; month and place follow.
+
+    The share of rare days, .1, has a deviation of .008 in samples, so it fails once in
+    10,000 times.
+    """
+    day = np.repeat(np.arange(300), np.where(np.arange(300) % 3, 9, 2))
+    frame = pd.DataFrame({"place": day % 30, "month": day // 30, "day": day})
+    frame.insert(0, "price", rng.normal(20 + day % 7, 5))
+    new = sample(frame.sample(frac=1, random_state=0), n=1500)
+    assert (new["month"] == new["day"] // 30).all()
+    assert (new["place"] == new["day"] % 30).all()
+    assert (new["day"] % 3 == 0).mean() == pytest.approx(0.1, abs=0.035)
+
+
+def test_missing_cells_of_a_dependent_are_drawn_as_often(rng):
+    """A grade follows from the group, where it is known: in one row of ten.
+
+    The share has a deviation of .01, so it fails once in 10,000 times.
+    """
+    group = rng.integers(0, 40, 2000)
+    frame = pd.DataFrame({"group": [f"g{v:02}" for v in group]})
+    grade = pd.Series([f"grade {v % 5}" for v in group])
+    frame["grade"] = grade.where(rng.random(2000) < 0.1)
+    new = sample(frame, n=2000)
+    assert new["grade"].notna().mean() == pytest.approx(0.1, abs=0.04)
+    known = new.dropna()
+    number = known["group"].str[1:].astype(int)
+    assert (known["grade"].str[6:].astype(int) == number % 5).all()
+    assert known["grade"].nunique() == 5
+
+
 def test_dependent_numbers_of_many_values(rng):
     a = rng.integers(0, 150, 1000)
     frame = pd.DataFrame({"x": rng.normal(size=1000), "a": a, "b": a * 2.5 + 1})
@@ -281,7 +313,7 @@ def test_combinations_of_three_and_dependencies_are_exact(rng):
     )  # 95 % are y: by chance
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
     (rule,) = Table.from_rows(read_dataframe(frame), {}, ()).rules.rules
-    assert rule.text == "combinations(a, b)"  # with cells missing in some groups
+    assert rule.text == "b follows from a"  # with cells missing in some groups
 
 
 def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns(rng):

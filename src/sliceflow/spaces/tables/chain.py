@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
+from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
@@ -27,10 +28,12 @@ from sliceflow.spaces.tables.positions import (
     MISSING,
     UNDRAWN,
     has_value,
+    is_impossible,
     is_missing,
     is_undrawn,
 )
 from sliceflow.spaces.tables.ridge import RidgeRegression, Scale, values_on_scale
+from sliceflow.spaces.tables.rules import ComputingRule, compute
 from sliceflow.spaces.tables.trees import (
     Features,
     Tree,
@@ -40,15 +43,16 @@ from sliceflow.spaces.tables.trees import (
 )
 
 # The most columns that a model sees: of more, it sees those with the largest
-# correlations. So the time of a wide table grows with its columns and not with their
+# correlation ratios. So the time of a wide table grows with its columns and not with their
 # square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
-# About how many rows the correlations for that choice are computed from. It saves time.
-N_CORRELATED_ROWS = 2_000
+# About how many rows these ratios are computed from. It saves time.
+N_ROWS_FOR_RATIOS = 2_000
 
-# Added to a standard deviation that is divided by: that of constant columns is 0.
-MIN_DEVIATION = 1e-12
+# The most groups of a column's values that a ratio is computed with. With more, groups
+# would have few of those rows; with fewer, a column could vary within a group.
+MAX_GROUPS = 50
 
 # That a number equals an earlier column is modelled if it does so in at least this
 # share of rows. A smaller share would take accidents for a pattern, and a larger one
@@ -58,6 +62,10 @@ MIN_EQUAL_SHARE = 0.001
 # A number with fewer levels is not predicted by a regression, because leaves draw its
 # few levels well, and a regression would only add time.
 MIN_LEVELS_FOR_RIDGE = 12
+
+# If a rule computes a column in all but fewer rows, its tree sees all rows. Those that
+# break the rule are too few to say what else their cells depend on.
+MIN_ROWS_BESIDE_RULES = 20
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
 # of them draws are from the node above, which has more rows. Six nodes are tried: more
@@ -103,21 +111,21 @@ class ChainStep(Protocol):
         ...
 
     @property
-    def is_ridge(self) -> bool:
-        """Whether they are drawn by a ridge regression."""
-        ...
-
-    @property
     def unexplained(self) -> float:
         """The share of their impurity or variance that the model leaves."""
         ...
 
     def draw(
-        self, z: Floats, rng: np.random.Generator, is_allowed: IsAllowed
+        self,
+        z: Floats,
+        rng: np.random.Generator,
+        is_allowed: IsAllowed,
+        clip: bool = True,
     ) -> Floats:
         """Positions (m, k) of new cells, given those of earlier columns in z (m, d).
 
-        `UNDRAWN` where no draw was allowed.
+        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
+        beyond the ends of the column.
         """
         ...
 
@@ -127,10 +135,14 @@ def draw_chain(
     z: Floats,
     rng: np.random.Generator,
     is_allowed: IsAllowed = allow_all,
+    clip: bool = True,
 ) -> None:
-    """Draw the columns of a chain into positions z (m, d), in place."""
+    """Draw the columns of a chain into positions z (m, d), in place.
+
+    Without `clip`, predictions beyond the ends of their column are left `UNDRAWN`.
+    """
     for step in chain:
-        z[:, step.drawn_indices] = step.draw(z, rng, is_allowed)
+        z[:, step.drawn_indices] = step.draw(z, rng, is_allowed, clip)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +150,13 @@ class CellSources:
     """Where the cells of a column come from, row by row.
 
     A cell is drawn from a tree, or it equals the cell of an earlier column in the same
-    row, or it is missing. The last is only for columns with a regression: in others, a
-    tree draws missing cells as one more level.
+    row, or it is missing, or a rule computes it. Cells are missing without a draw only
+    in columns with a regression or a rule: in others, a tree draws missing cells as one
+    more level.
 
     Another tree predicts the source of new cells, so each source has a code, which is
     its class: 0 for the tree, i + 1 for a cell that equals that of the column
-    `equal_indices[i]`, and the next one for missing.
+    `equal_indices[i]`, and the next two for missing and computed.
     """
 
     equal_indices: tuple[int, ...]
@@ -157,12 +170,17 @@ class CellSources:
     @property
     def from_equal_column(self) -> Mask:
         """(n,), which cells equal a cell of an earlier column."""
-        return (self.codes > 0) & ~self.missing
+        return (self.codes > 0) & (self.codes <= len(self.equal_indices))
 
     @property
     def missing(self) -> Mask:
         """(n,), which cells are missing without a draw from a tree."""
         return np.asarray(self.codes == self._missing_code)
+
+    @property
+    def computed(self) -> Mask:
+        """(n,), which cells a rule computes."""
+        return np.asarray(self.codes == self._missing_code + 1)
 
     @property
     def _missing_code(self) -> int:
@@ -175,6 +193,11 @@ class CellSources:
     def with_missing(self, missing: Mask) -> CellSources:
         """The same sources, but for cells (n,) that are missing without a draw."""
         return replace(self, codes=np.where(missing, self._missing_code, self.codes))
+
+    def with_computed(self, computed: Mask) -> CellSources:
+        """The same sources, but for cells (n,) that a rule computes."""
+        computed_code = self._missing_code + 1
+        return replace(self, codes=np.where(computed, computed_code, self.codes))
 
     def take(self, row_indices: Ints) -> CellSources:
         """The sources of the cells of some rows (m,)."""
@@ -197,7 +220,8 @@ class ColumnModel:
     values: Floats  # (n,), their positions, or with `is_ridge` their residuals
     is_ridge: bool  # whether draws are residuals of the last regression
     sources: CellSources  # of all rows
-    source_tree: Tree | None  # of all rows; None if all cells come from the tree
+    source_tree: Tree | None  # of all rows; None if the rules say all of them
+    rules: tuple[ComputingRule, ...] = ()  # that compute cells; all others are drawn
 
     @property
     def column(self) -> Column:
@@ -212,26 +236,50 @@ class ColumnModel:
     @property
     def unexplained(self) -> float:
         """Share of the column's impurity that the tree leaves."""
-        return self.tree.residual_impurity
+        return float(self.tree.residual_impurity * (~self.sources.computed).mean())
 
     def draw(
         self,
         z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
+        clip: bool = True,
     ) -> Floats:
         """Positions (m, 1) of new cells, given those of earlier columns in z (m, d).
 
-        `UNDRAWN` where no draw was allowed.
+        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
+        beyond the ends of the column.
         """
         positions = np.full(len(z), UNDRAWN)
         x, predicted = _features(z, self.predictors, self.regressions)
+        computed = compute(self.rules, self.columns, z, self.column_index)
+        follows = ~is_undrawn(computed)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
             self._copy_equal_columns(sources, z, positions, is_allowed)
             self._leave_missing(sources, positions, is_allowed)
-        self._draw_from_tree(x, predicted, positions, rng, is_allowed)
+            if not _all_exact(self.rules):
+                follows &= sources.computed
+        self._take_computed(follows, computed, positions, is_allowed)
+        row_indices = np.flatnonzero(is_undrawn(positions) & ~follows)
+        node = self.tree.nodes.apply(x[row_indices])
+        self._draw_from_tree(
+            row_indices, node, predicted, positions, rng, is_allowed, clip
+        )
         return positions[:, None]
+
+    def _take_computed(
+        self, follows: Mask, computed: Floats, positions: Floats, is_allowed: IsAllowed
+    ) -> None:
+        """Take `computed` positions (m,), in place, where a cell follows from rules.
+
+        Where such a cell is not allowed it stays undrawn, as another would break a
+        rule.
+        """
+        is_possible = ~is_impossible(computed) & is_undrawn(positions)
+        row_indices = np.flatnonzero(follows & is_possible)
+        accepted = is_allowed(self.column_index, row_indices, computed[row_indices])
+        positions[row_indices[accepted]] = computed[row_indices[accepted]]
 
     def _draw_sources(
         self, source_tree: Tree, x: Features, rng: np.random.Generator
@@ -271,22 +319,28 @@ class ColumnModel:
 
     def _draw_from_tree(
         self,
-        x: Features,
+        row_indices: Ints,
+        node: Ints,
         predicted: Floats,
         positions: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed,
+        clip: bool,
     ) -> None:
-        """Draw the positions that are still undrawn, in place, until all are allowed.
+        """Draw the positions of some rows from their nodes, until all are allowed.
 
         After a few draws that are not allowed, draws are from the node above the leaf.
+        A prediction beyond the ends of the column is clipped to the nearest end, or
+        without `clip` left undrawn: draws from other nodes would be no better.
         """
-        row_indices = np.flatnonzero(is_undrawn(positions))
-        node = self.tree.nodes.apply(x[row_indices])
         for attempt in range(MAX_DRAWS):
             if not len(row_indices):
                 break
-            drawn = self._draw_from_nodes(node, predicted[row_indices], rng)
+            drawn = self._draw_from_nodes(node, predicted[row_indices], rng, clip)
+            is_inside = ~is_impossible(drawn)
+            row_indices = row_indices[is_inside]
+            node = node[is_inside]
+            drawn = drawn[is_inside]
             accepted = is_allowed(self.column_index, row_indices, drawn)
             positions[row_indices[accepted]] = drawn[accepted]
             row_indices = row_indices[~accepted]
@@ -295,12 +349,13 @@ class ColumnModel:
                 node = self.tree.parent[node]
 
     def _draw_from_nodes(
-        self, node: Ints, predicted: Floats, rng: np.random.Generator
+        self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
     ) -> Floats:
         """Positions (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
-        regression predicts, `predicted` (m,).
+        regression predicts, `predicted` (m,). Sums beyond the ends of the column are
+        `IMPOSSIBLE`, or with `clip` at the nearest end.
         """
         tree = self.tree
         start = tree.node_start[node]
@@ -322,7 +377,9 @@ class ColumnModel:
         is_sorted = tree.is_leaf(node)
         if self.is_ridge:
             residual = np.where(is_sorted, low + fraction * (high - low), drawn)
-            return self.regressions[-1].to_positions(self.column, predicted + residual)
+            return self.regressions[-1].to_positions(
+                self.column, predicted + residual, clip
+            )
         between = self.column.interpolate(low, high, fraction, drawn)
         return np.where(is_sorted, between, drawn)
 
@@ -341,11 +398,6 @@ class PerLevel:
         return first_model.drawn_indices
 
     @property
-    def is_ridge(self) -> bool:
-        """Whether any level is drawn by a regression."""
-        return any(model.is_ridge for model in self.models.values())
-
-    @property
     def unexplained(self) -> float:
         """Share of the column's impurity that trees leave, on average over levels."""
         return float(np.mean([model.unexplained for model in self.models.values()]))
@@ -355,13 +407,14 @@ class PerLevel:
         z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
+        clip: bool = True,
     ) -> Floats:
         """As `ColumnModel.draw`, each row by the model of its level."""
         positions = np.full((len(z), 1), UNDRAWN)
         for level, model in self.models.items():
             of_level = np.flatnonzero(z[:, self.label_index] == level)
             is_allowed_here = _for_subset(is_allowed, of_level)
-            positions[of_level] = model.draw(z[of_level], rng, is_allowed_here)
+            positions[of_level] = model.draw(z[of_level], rng, is_allowed_here, clip)
         return positions
 
 
@@ -385,20 +438,25 @@ def fit_column_model(
     seed: Seed,
     settings: TreeSettings,
     strategy: Strategy = "tree",
+    rules: Sequence[ComputingRule] = (),
 ) -> ColumnModel:
-    """Fit the model of a column given `predictors`, to rows with positions z (n, d)."""
+    """Fit the model of a column given `predictors`, to rows with positions z (n, d).
+
+    Cells that follow from `rules` are computed; the tree is of the other rows.
+    """
     rng = np.random.default_rng(seed.key)
     positions = z[:, column_index]
-    predictors = find_predictors(z, column_index, predictors)
+    predictors = find_predictors(columns, z, column_index, predictors)
     regressions = []
     score_regression = _fit_score_regression(columns, z, column_index, predictors, rng)
     if score_regression is not None:
         regressions.append(score_regression)
 
-    sources = find_equal_columns(columns, z, column_index, predictors)
+    sources = _find_sources(columns, z, column_index, predictors, rules)
+    in_tree = _rows_in_tree(sources, positions)
     ridge = None
     if uses_ridge(strategy):
-        to_regress = np.flatnonzero(sources.from_tree & ~is_missing(positions))
+        to_regress = np.flatnonzero(in_tree & ~is_missing(positions))
         sample = z[subsample_indices(to_regress, rng)]
         scale = SCALE_OF_STRATEGY[strategy]
         ridge = RidgeRegression.fit(scale, columns, sample, column_index, predictors)
@@ -406,13 +464,13 @@ def fit_column_model(
         regressions.append(ridge)
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(positions))
+        in_tree &= ~is_missing(positions)
 
     x, predicted = _features(z, predictors, regressions)
     source_tree = None
-    if not sources.from_tree.all():
+    if _needs_source_tree(sources, rules):
         codes = sources.codes
         source_tree = Tree.fit(x, codes, codes.astype(np.float64), settings, rng)
-    in_tree = sources.from_tree
     if not in_tree.any():  # constraints may forbid all other sources in a new row
         in_tree = np.full(len(z), True)
     values = positions[in_tree]
@@ -431,7 +489,54 @@ def fit_column_model(
         is_ridge=ridge is not None,
         sources=sources,
         source_tree=source_tree,
+        rules=tuple(rules),
     )
+
+
+def _find_sources(
+    columns: Sequence[Column],
+    z: Floats,
+    column_index: int,
+    predictors: Ints,
+    rules: Sequence[ComputingRule],
+) -> CellSources:
+    """Where the cells of a column come from, in rows with positions z (n, d)."""
+    positions = z[:, column_index]
+    if not rules:
+        return find_equal_columns(columns, z, column_index, predictors)
+    sources = CellSources((), np.zeros(len(z), dtype=np.int64))
+    computed = compute(rules, columns, z, column_index)
+    follows = ~is_undrawn(computed)
+    if not _all_exact(rules):
+        follows &= computed == positions
+    sources = sources.with_computed(follows)
+    return sources.with_missing(is_missing(positions))
+
+
+def _all_exact(rules: Sequence[ComputingRule]) -> bool:
+    """Whether no row breaks any of the rules."""
+    return all(rule.share == 1 for rule in rules)
+
+
+def _needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> bool:
+    """Whether the sources of new cells are drawn.
+
+    Exact rules say where a cell is computed, so only missing cells need a draw.
+    """
+    if rules and _all_exact(rules):
+        return bool(sources.missing.any())
+    return not sources.from_tree.all()
+
+
+def _rows_in_tree(sources: CellSources, positions: Floats) -> Mask:
+    """Which rows (n,) the tree of a column is fitted to: those that come from it.
+
+    All that are known, if these are few: a tree of few rows would repeat them.
+    """
+    in_tree = sources.from_tree
+    if sources.computed.any() and in_tree.sum() < MIN_ROWS_BESIDE_RULES:
+        return has_value(positions)
+    return in_tree
 
 
 def _fit_score_regression(
@@ -485,22 +590,55 @@ def find_equal_columns(
     return CellSources(tuple(equal_indices), codes)
 
 
-def find_predictors(z: Floats, column_index: int, predictors: Ints) -> Ints:
-    """The predictors, or the `MAX_PREDICTORS` that correlate most with the column.
+def find_predictors(
+    columns: Sequence[Column], z: Floats, column_index: int, predictors: Ints
+) -> Ints:
+    """The predictors, or the `MAX_PREDICTORS` that explain most of the column.
 
-    Correlations are Pearson's, of the positions z (n, d): those are the ranks of values
-    among the different values of a column, and −1 for missing cells.
+    What they explain is their correlation ratio, for rows with positions z (n, d).
     """
     if len(predictors) <= MAX_PREDICTORS:
         return predictors
-    sample = z[:: max(1, len(z) // N_CORRELATED_ROWS)]
-    x = sample[:, predictors]
-    y = sample[:, column_index]
-    covariance = (x - x.mean(0)).T @ (y - y.mean())
-    # The deviation of y is left out: it is the same for all.
-    correlation = np.abs(covariance) / (x.std(0) * len(x) + MIN_DEVIATION)
-    largest = np.argsort(-correlation, kind="stable")[:MAX_PREDICTORS]
+    sample = z[:: max(1, len(z) // N_ROWS_FOR_RATIOS)]
+    axes = columns[column_index].features(sample[:, column_index])
+    ratios = [correlation_ratio(_groups(sample[:, c]), axes) for c in predictors]
+    largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
     return np.sort(predictors[largest])
+
+
+def _groups(positions: Floats) -> Ints:
+    """Groups (n,) of cells that are alike, numbered from 0.
+
+    Each level is a group, and so are missing cells. With many levels, these are joined
+    to groups of neighbours with about equally many rows.
+    """
+    levels, group = np.unique(positions, return_inverse=True)
+    if len(levels) <= MAX_GROUPS:
+        return np.asarray(group, dtype=np.int64)
+    ranks = rankdata(positions) - 0.5
+    return np.asarray(ranks * MAX_GROUPS / len(positions), dtype=np.int64)
+
+
+def correlation_ratio(group: Ints, axes: Floats) -> float:
+    """The share of the variance of axes (n, a) that groups (n,) explain.
+
+    It is adjusted for the number of groups k, so that it is about 0 for random ones:
+
+        1 − (variance within groups · n / (n − k)) / (variance · n / (n − 1)).
+    """
+    n = len(group)
+    sizes = np.bincount(group)
+    sizes = np.maximum(sizes, 1)
+    n_groups = int(group.max()) + 1
+    centred = axes - axes.mean(axis=0)
+    total = float((centred**2).sum())
+    between = 0.0
+    for axis in centred.T:
+        sums = np.bincount(group, weights=axis, minlength=n_groups)
+        between += float((sums**2 / sizes).sum())
+    if total <= 0 or n <= n_groups:
+        return 0.0
+    return 1 - (total - between) / total * (n - 1) / (n - n_groups)
 
 
 def _features(

@@ -20,10 +20,10 @@ from sliceflow.arrays import Floats, Mask
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import format_names
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.formats import to_scaled_values
 from sliceflow.spaces.tables.positions import MISSING, has_value
 from sliceflow.spaces.tables.ridge import RidgeRegression
+from sliceflow.spaces.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.table import Table
 
 if TYPE_CHECKING:

@@ -6,16 +6,14 @@
 | ``"total = a + b - c"`` | the total is computed from its parts |
 | ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A comparison or sum with a missing cell holds. Functional dependencies, as of a country
-on its town, are found in the table and hold without being asked for
-(`dependency_rules`). Names that are not words stand in backquotes:
-``"`unit price` >= 0"``.
+A comparison or sum with a missing cell holds. Names that are not words stand in
+backquotes: ``"`unit price` >= 0"``. Other rules are found in the table and hold without
+being asked for (`rule_search`).
 
-Rules are about the positions z (n, d) of rows (`columns` explains positions). While
-rows are drawn column by column, some cells are `UNDRAWN`, and cells of a sum that
-cannot be computed are `IMPOSSIBLE` (`positions`). The model draws only what the rules
-allow given the columns before (`Rules.allowed`), computes totals, and draws a row anew
-if it breaks a rule (`Rules.complete`).
+`rules` has the kinds of rules. While rows are drawn column by column, some cells are
+`UNDRAWN`, and cells of a sum that cannot be computed are `IMPOSSIBLE` (`positions`).
+The model draws only what the rules allow given the columns before (`Rules.allowed`),
+computes totals, and draws a row anew if it breaks a rule (`Rules.complete`).
 """
 
 from __future__ import annotations
@@ -27,21 +25,28 @@ from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import compress
-from typing import Any, ClassVar, Literal, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
-from sliceflow.dependencies import find_dependencies
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT, ScaledValues
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.positions import (
-    IMPOSSIBLE,
     has_value,
     is_impossible,
     is_missing,
     is_undrawn,
+)
+from sliceflow.spaces.tables.rules import (
+    CombinationRule,
+    ComputingRule,
+    LinearRule,
+    MembershipRule,
+    Relation,
+    Rule,
+    computes,
 )
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
@@ -53,7 +58,6 @@ _COMPARISON = re.compile(
 )
 
 # ≥ and > become ≤ and < when both sides change their sign.
-Relation = Literal["<=", "<", "="]
 _RELATIONS: dict[str, Relation] = {
     "<=": "<=",
     ">=": "<=",
@@ -62,69 +66,6 @@ _RELATIONS: dict[str, Relation] = {
     "=": "=",
     "==": "=",
 }
-
-# Terms of a sum below this are added in 64 bits: up to 32 of them cannot overflow.
-# Python's own integers add larger ones.
-_MAX_FAST_INTEGER = 2**58
-# A sum of floats holds if it is off by no more than this share of its largest term.
-# The rounding errors of a few additions are far smaller.
-_FLOAT_TOLERANCE = 1e-9
-# If some columns of a sum are floats, rounding errors move what is computed for one
-# with a unit off its grid. It is rounded if it is off by no more steps than this.
-_STEP_TOLERANCE = 1e-6
-# The first columns, among which dependencies are searched: every pair is compared.
-_MAX_COLUMNS_COMPARED = 300
-
-
-@dataclass(frozen=True)
-class LinearRule:
-    """Σ weight·column ≤, < or = bound.
-
-    Weights and bound are exact integers that count one `unit`, or floats if it is None.
-    A rule with "=" computes its first column, the total, from the others, its parts.
-    """
-
-    text: str  # as the user wrote it
-    column_indices: tuple[int, ...]
-    weights: tuple[float, ...]
-    relation: Relation
-    bound: float = 0
-    unit: Fraction | None = None
-
-    implied: ClassVar[bool] = False
-    needs_observed_values: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class CombinationRule:
-    """Only combinations of values that occur in the table."""
-
-    text: str
-    column_indices: tuple[int, ...]
-    implied: bool = False  # whether it was found in the table, and nobody asked for it
-
-    needs_observed_values: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class MembershipRule:
-    """A column has one of the listed positions, which may be `MISSING`."""
-
-    text: str
-    column_indices: tuple[int]
-    positions: tuple[float, ...]
-
-    implied: ClassVar[bool] = False
-    needs_observed_values: ClassVar[bool] = True
-
-
-# Columns of rules that need observed values have no new ones between them.
-Rule = LinearRule | CombinationRule | MembershipRule
-
-
-def _is_sum(rule: Rule) -> TypeGuard[LinearRule]:
-    """Whether a rule computes a total."""
-    return isinstance(rule, LinearRule) and rule.relation == "="
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +82,9 @@ class Rules:
 
     def check(self) -> None:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
-        for sum_rule in self.sums:
+        for sum_rule in self.rules:
+            if sum_rule.implied or not computes(sum_rule):
+                continue
             total = self.columns[sum_rule.column_indices[0]]
             largest = np.abs(total.level_grid_values).max(initial=0)
             if total.unit is not None and largest >= MAX_EXACT_FLOAT:
@@ -172,46 +115,64 @@ class Rules:
         return ", ".join(cells)
 
     @cached_property
-    def sums(self) -> list[LinearRule]:
-        """Rules with "=" in the order in which they can be computed.
+    def computing(self) -> list[ComputingRule]:
+        """Rules that compute a column, in the order in which they can be computed.
 
         A total that is a part of another sum comes first.
         """
-        by_total = dict[int, LinearRule]()
+        by_derived = dict[int, list[ComputingRule]]()
         for rule in self.rules:
-            if _is_sum(rule):
-                total = rule.column_indices[0]
-                if total in by_total:
-                    raise ParameterError(
-                        "constraints",
-                        [by_total[total].text, rule.text],
-                        "compute the same column",
-                        "leave one of them out",
-                    )
-                by_total[total] = rule
-        parts = {total: rule.column_indices[1:] for total, rule in by_total.items()}
+            if computes(rule):
+                by_derived.setdefault(rule.column_indices[0], []).append(rule)
+        sources = dict[int, set[int]]()
+        for derived, rules in by_derived.items():
+            asked = [rule.text for rule in rules if not rule.implied]
+            if len(asked) > 1:
+                raise ParameterError(
+                    "constraints",
+                    asked,
+                    "compute the same column",
+                    "leave one of them out",
+                )
+            sources[derived] = set[int]()
+            for rule in rules:
+                sources[derived].update(rule.column_indices[1:])
         try:
-            order = list(TopologicalSorter(parts).static_order())
+            order = list(TopologicalSorter(sources).static_order())
         except CycleError as error:
             columns_in_circle = error.args[1]
             raise ParameterError(
                 "constraints",
-                by_total[columns_in_circle[0]].text,
+                by_derived[columns_in_circle[0]][0].text,
                 "is in a circle of sums",
                 "leave one out",
             ) from error
-        return [by_total[c] for c in order if c in by_total]
+        in_order = list[ComputingRule]()
+        for c in order:
+            in_order.extend(by_derived.get(c, []))
+        return in_order
 
     def order(self, columns: Sequence[int]) -> list[int]:
-        """The columns in the order of drawing: totals behind their parts."""
+        """The columns in the order of drawing: derived ones behind what they need."""
         order = list(columns)
-        for rule in self.sums:
-            total, *parts = rule.column_indices
-            if total in order:
-                order.remove(total)
-                places = [order.index(part) for part in parts if part in order]
-                order.insert(1 + max(places, default=-1), total)
+        for rule in self.computing:
+            derived, *others = rule.column_indices
+            if derived in order:
+                places = [order.index(other) for other in others if other in order]
+                behind = 1 + max(places, default=-1)
+                if order.index(derived) < behind:
+                    order.insert(behind, derived)
+                    order.remove(derived)
         return order
+
+    def computing_column(self, c: int, known: set[int]) -> list[ComputingRule]:
+        """The rules from which column c follows if the `known` columns are drawn."""
+        rules = []
+        for rule in self.computing:
+            others = {other for other in rule.column_indices if other != c}
+            if c in rule.computable_indices and others <= known:
+                rules.append(rule)
+        return rules
 
     # Which rows keep the rules
 
@@ -245,28 +206,25 @@ class Rules:
         """
         allowed = missing | ~is_missing(positions)
         changing = {c}  # columns that may be computed from this one
-        for rule in self.sums:
+        for rule in self.computing:
             if changing & set(rule.column_indices):
                 changing |= set(rule.column_indices)
-        rules = [
-            rule
-            for rule in self.rules
-            if not _is_sum(rule) and changing & set(rule.column_indices)
-        ]
-        if not rules and len(changing) == 1:
+        rules = [rule for rule in self.rules if changing & set(rule.column_indices)]
+        if not rules:
             return allowed
         trial = z[row_indices]
         trial[:, c] = positions
         computable = is_undrawn(trial)
-        computable[:, c] = any(c == rule.column_indices[0] for rule in self.sums)
+        computable[:, c] = any(c == rule.column_indices[0] for rule in self.computing)
         return allowed & self._keep(rules, trial, computable)
 
     def _keep(self, rules: Sequence[Rule], z: Floats, computable: Mask) -> Mask:
-        """Compute sums in place; which rows (m,) have all sums and keep the rules.
+        """Compute cells in place; which rows (m,) have all of them and keep the rules.
 
         z is (m, d), and `computable` (m, d) or (d,).
         """
-        self._compute_sums(z, computable)
+        computing = [rule for rule in self.computing if rule in rules]
+        self._compute(computing, z, computable)
         keeps_rules = np.asarray(~is_impossible(z).any(axis=1))
         for rule in rules:
             keeps_rules[keeps_rules] = ~self.broken(rule, z[keeps_rules])
@@ -280,7 +238,11 @@ class Rules:
             return ~is_undrawn(positions) & ~is_listed
         if isinstance(rule, CombinationRule):
             return self._broken_combinations(rule, z)
-        return self._broken_linear(rule, z)
+        # A rule with a missing cell holds.
+        row_indices = np.flatnonzero(has_value(z[:, rule.column_indices]).all(axis=1))
+        broken = np.zeros(len(z), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, z[row_indices])
+        return broken
 
     def _broken_combinations(self, rule: CombinationRule, z: Floats) -> Mask:
         """Which rows have a combination that does not occur, of what is drawn."""
@@ -307,57 +269,14 @@ class Rules:
         group = df.groupby([*df], sort=False).ngroup().to_numpy()
         return np.asarray(group[len(known) :] < len(known))
 
-    def _broken_linear(self, rule: LinearRule, z: Floats) -> Mask:
-        """Which rows break a comparison or sum; those with a cell missing do not."""
-        is_complete = has_value(z[:, rule.column_indices]).all(axis=1)
-        row_indices = np.flatnonzero(is_complete)
-        complete_z = z[row_indices]
-        difference = self._difference(rule, complete_z)
-        if rule.relation == "<":
-            breaks = difference >= 0
-        elif rule.relation == "<=":
-            breaks = difference > 0
-        elif rule.unit is not None:
-            breaks = difference != 0
-        else:
-            sizes = [
-                np.abs(self._term(rule, c, complete_z)) for c in rule.column_indices
-            ]
-            breaks = np.abs(difference) > _FLOAT_TOLERANCE * np.max(sizes, axis=0)
-        broken = np.zeros(len(z), dtype=bool)
-        broken[row_indices] = breaks
-        return broken
+    # Cells that follow from others
 
-    # Sums
+    def _compute(
+        self, rules: Sequence[ComputingRule], z: Floats, computable: Mask
+    ) -> None:
+        """Compute cells in z (m, d), in place; `IMPOSSIBLE` if they cannot be.
 
-    def _term(self, rule: LinearRule, c: int, z: Floats) -> ScaledValues:
-        """weight·column of rows (m,)."""
-        column = self.columns[c]
-        weight = rule.weights[rule.column_indices.index(c)]
-        scaled_values = column.grid.positions_to_scaled_values(z[:, c])
-        if rule.unit is None:
-            scaled_values = scaled_values.astype(np.float64)
-        else:
-            lowest = int(column.grid.scaled_values[0])
-            highest = int(column.grid.scaled_values[-1])
-            if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
-                scaled_values = scaled_values.astype(object)
-        return weight * scaled_values
-
-    def _difference(
-        self, rule: LinearRule, z: Floats, without: int | None = None
-    ) -> ScaledValues:
-        """Σ weight·column − bound of rows (m,), of all columns but one."""
-        difference = np.full(len(z), -rule.bound)
-        for c in rule.column_indices:
-            if c != without:
-                difference = difference + self._term(rule, c, z)
-        return difference
-
-    def _compute_sums(self, z: Floats, computable: Mask) -> None:
-        """Compute cells of sums in z (m, d), in place; `IMPOSSIBLE` if they cannot be.
-
-        First come cells that are determined: no other cell of their sum may change.
+        First come cells that are determined: no other cell of their rule may change.
         Where several may, the total is computed, or else the last part, and the others
         stay as drawn. That may determine cells of other sums.
 
@@ -366,69 +285,57 @@ class Rules:
         change in ab = a + b. It is b that does, and is 5.
         """
         computable = computable & ~is_missing(z)  # what was drawn as missing stays so
-        self._compute_determined_cells(z, computable)
-        for rule in [*self.sums, *reversed(self.sums)]:
-            self._compute_sum(rule, z, computable, only_determined=False)
-        self._compute_determined_cells(z, computable)
+        in_both_orders = [*rules, *reversed(rules)]
+        self._compute_determined_cells(in_both_orders, z, computable)
+        for rule in in_both_orders:
+            self._compute_cells(rule, z, computable, only_determined=False)
+        self._compute_determined_cells(in_both_orders, z, computable)
 
-    def _compute_determined_cells(self, z: Floats, computable: Mask) -> None:
-        """Compute cells of sums of which no other cell may change, in place.
+    def _compute_determined_cells(
+        self, rules: Sequence[ComputingRule], z: Floats, computable: Mask
+    ) -> None:
+        """Compute cells of rules of which no other cell may change, in place.
 
-        Each computed cell may determine one of another sum, so this goes on until
+        Each computed cell may determine one of another rule, so this goes on until
         there is none. It ends, because each round makes cells uncomputable.
         """
         is_changed = True
         while is_changed:
             is_changed = False
-            for rule in [*self.sums, *reversed(self.sums)]:
-                if self._compute_sum(rule, z, computable, only_determined=True):
+            for rule in rules:
+                if self._compute_cells(rule, z, computable, only_determined=True):
                     is_changed = True
 
-    def _compute_sum(
+    def _compute_cells(
         self,
-        rule: LinearRule,
+        rule: ComputingRule,
         z: Floats,
         computable: Mask,
         only_determined: bool,
     ) -> bool:
-        """Compute a cell of one sum in each row where all others are known, in place.
+        """Compute a cell of one rule in each row where all others are known, in place.
 
         With `only_determined`, not in rows where others may change, too. All cells of
-        a sum with a computed cell become uncomputable in `computable` (m, d), in place.
+        a rule with a computed cell become uncomputable in `computable` (m, d), in
+        place.
 
         Returns
         -------
         whether a cell was computed
         """
         is_changed = False
-        total, *parts = rule.column_indices
-        for c in (total, *reversed(parts)):
+        for c in rule.computable_indices:
             others = [other for other in rule.column_indices if other != c]
             may_compute = computable[:, c] & has_value(z[:, others]).all(axis=1)
             if only_determined:
                 may_compute &= ~computable[:, others].any(axis=1)
             if may_compute.any():
-                z[may_compute, c] = self._position_in_sum(rule, c, z[may_compute])
+                positions = rule.solve(self.columns, z[may_compute], c)
+                before = z[may_compute, c]
+                z[may_compute, c] = np.where(is_undrawn(positions), before, positions)
                 computable[np.ix_(may_compute, np.array(rule.column_indices))] = False
                 is_changed = True
         return is_changed
-
-    def _position_in_sum(self, rule: LinearRule, c: int, z: Floats) -> Floats:
-        """The positions (m,) of a column that follow from the other columns of a sum.
-
-        They are `IMPOSSIBLE` where the column cannot have the value.
-        """
-        column = self.columns[c]
-        sign = int(np.sign(rule.weights[rule.column_indices.index(c)]))
-        scaled_values = -sign * self._difference(rule, z, without=c)
-        grid_values = column.grid.scaled_values_to_grid_values(scaled_values, rule.unit)
-        on_grid = column.grid.round(grid_values)
-        tolerance = 0.0
-        if rule.unit is None:
-            tolerance = _STEP_TOLERANCE
-        positions = column.grid.grid_values_to_positions(on_grid)
-        is_on_grid = np.abs(on_grid - grid_values) <= tolerance
-        return np.where(is_on_grid, positions, IMPOSSIBLE)
 
 
 def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
@@ -531,25 +438,3 @@ def _find_columns(
     if len(set(names)) < len(names):
         raise ParameterError("constraints", text, f"names {names[0]!r} twice")
     return tuple(known.index(name) for name in names)
-
-
-def dependency_rules(columns: Sequence[Column], z: Floats) -> list[Rule]:
-    """The rules of functional dependencies in rows with positions z (n, d).
-
-    They allow only pairs of values that occur.
-    """
-    usable = [
-        c for c, column in enumerate(columns) if column.is_category or column.is_number
-    ]
-    usable = usable[:_MAX_COLUMNS_COMPARED]
-    cells = np.where(is_missing(z), np.nan, z)[:, usable]
-    rules = list[Rule]()
-    for dependency in find_dependencies(cells):
-        determinant = usable[dependency.determinant]
-        dependent = usable[dependency.dependent]
-        names = f"{columns[determinant].name}, {columns[dependent].name}"
-        rule = CombinationRule(
-            f"combinations({names})", (determinant, dependent), implied=True
-        )
-        rules.append(rule)
-    return rules

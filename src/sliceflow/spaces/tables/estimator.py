@@ -33,7 +33,8 @@ from sliceflow.spaces.tables.fit import (
 from sliceflow.spaces.tables.given_texts import given_value
 from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.positions import has_value, is_missing
-from sliceflow.spaces.tables.table import Table, generator
+from sliceflow.spaces.tables.rules import computes
+from sliceflow.spaces.tables.table import FoundRule, Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.validation import is_int, is_real, require
 
@@ -78,6 +79,11 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``,
         ``"x > 0"`` or ``"combinations(make, model)"``; see
         `sliceflow.spaces.tables.constraints`.
+    rules : "auto" or "off"
+        "auto" finds more rules that the rows keep, and keeps them: sums, products,
+        parts of dates, orders, and columns that follow from others; see
+        `sliceflow.spaces.tables.rule_search`. A constraint on the same columns counts
+        instead. "off" finds none.
     missing : "model" or "fill"
         "model" draws missing cells as often, and together with what, as in the table;
         "fill" draws none.
@@ -97,6 +103,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     columns_ : DataFrame, one row per column: its kind, share of missing cells, number
         of different values, and a note
     kinds_ : dict, the kind of every column
+    rules_ : list of FoundRule, the rules that were found in the rows: `text`, `share`
+        of the rows that keep it, and `columns`, their names
     plan_ : TablePlan, what the fit did; print it
     history_ : dict of lists, one entry for each step of the chain: `column`, its name;
         `unexplained`, the share of the column's impurity that the columns before it
@@ -132,6 +140,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         *,
         columns: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
+        rules: Literal["auto", "off"] = "auto",
         missing: Literal["model", "fill"] = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         random_state: Any = None,
@@ -139,6 +148,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     ) -> None:
         self.columns = columns
         self.constraints = constraints
+        self.rules = rules
         self.missing = missing
         self.tree_settings = tree_settings
         self.random_state = random_state
@@ -151,12 +161,14 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         is_list = not isinstance(self.constraints, str)
         what = "a list of expressions such as ['a <= b']"
         require(is_list, "constraints", self.constraints, what)
+        require(self.rules in ("auto", "off"), "rules", self.rules, "'auto' or 'off'")
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
         return TableAdapter(
             kinds=_checked_kinds(self.columns),
             constraints=tuple(self.constraints),
+            search_rules=self.rules == "auto",
             known_rows=known_rows,
             tree_settings=_checked_tree_settings(self.tree_settings),
         )
@@ -168,7 +180,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             if record.rows is None:
                 raise ValueError("the table has no rows")
             adapter = self._adapter()
-            table = Table.from_rows(record.rows, adapter.kinds, adapter.constraints)
+            table = adapter.read_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
@@ -186,15 +198,21 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
         table: Table = self._fitted_state().table
         described = [column.describe() for column in table.columns]
-        for rule in table.rules.rules:
-            if rule.implied:
-                determinant, dependent = rule.column_indices
-                note = described[dependent]["note"]
-                name = table.names[determinant]
-                described[dependent]["note"] = f"follows from {name}, {note}"
+        for rule in table.all_rules:
+            if rule.implied and computes(rule):
+                derived, *others = rule.column_indices
+                note = described[derived]["note"]
+                names = format_names([table.names[c] for c in others])
+                described[derived]["note"] = f"follows from {names}, {note}"
         df = pd.DataFrame(described)
         df["note"] = _shortened_notes(df)
         return df
+
+    @property
+    def rules_(self) -> list[FoundRule]:
+        """The rules that were found in the rows, with the share that keeps each."""
+        table: Table = self._fitted_state().table
+        return table.found_rules
 
     @property
     def kinds_(self) -> dict[Any, str]:

@@ -243,6 +243,7 @@ class TableAdapter:
     constraints: Sequence[str]
     known_rows: TableRows | None = None  # rows must have the columns of these
     tree_settings: TreeSettings | None = None  # None lets the rows choose
+    search_rules: bool = True  # whether to find rules that nobody asked for
 
     def read(self, X: Any, y: Any) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
@@ -254,9 +255,13 @@ class TableAdapter:
             return rows
         return rows.align_columns(self.known_rows)
 
+    def read_table(self, rows: TableRows) -> Table:
+        """Find out what the columns of rows are, and what holds between them."""
+        return Table.from_rows(rows, self.kinds, self.constraints, self.search_rules)
+
     def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
-        table = Table.from_rows(rows, self.kinds, self.constraints)
+        table = self.read_table(rows)
         strategies = choose_strategies(table)
         settings = self.tree_settings
         if settings is None:
@@ -273,7 +278,7 @@ class TableAdapter:
             min_samples_leaf=settings.min_samples_leaf,
             ccp_factor=settings.ccp_factor,
             n_neighbors=settings.n_neighbors,
-            rules=tuple(rule.text for rule in table.rules.rules),
+            rules=tuple(rule.text for rule in table.all_rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
         plan = _with_costs(plan)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -62,8 +61,6 @@ class NeighbourModel:
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
 
-    is_ridge: ClassVar[bool] = False  # no column is drawn by a regression
-
     @classmethod
     def fit(
         cls,
@@ -103,6 +100,7 @@ class NeighbourModel:
         z: Floats,
         rng: np.random.Generator,
         is_allowed: IsAllowed = allow_all,
+        clip: bool = True,
     ) -> Floats:
         """Positions (m, p) of the drawn columns, for the m rows of z (m, d).
 

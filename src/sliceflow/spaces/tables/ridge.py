@@ -116,19 +116,23 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_positions(self, column: Column, values: Floats) -> Floats:
+    def to_positions(
+        self, column: Column, values: Floats, clip: bool = True
+    ) -> Floats:
         """The positions of values (m,) that are on the scale of the regression.
 
-        What is outside the range of the column becomes its lowest or highest value.
+        What is outside the range of the column becomes its lowest or highest value, or
+        `IMPOSSIBLE` without `clip`.
         """
         grid_values = values
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
             grid_values = exponentials - _log_offset(column)
-        lowest = column.level_grid_values[0]
-        highest = column.level_grid_values[-1]
-        inside = np.clip(grid_values, lowest, highest)
-        return column.grid.grid_values_to_positions(column.grid.round(inside))
+        if clip:
+            lowest = column.level_grid_values[0]
+            highest = column.level_grid_values[-1]
+            grid_values = np.clip(grid_values, lowest, highest)
+        return column.grid.grid_values_to_positions(column.grid.round(grid_values))
 
     def is_exact(self, z: Floats, target_index: int) -> bool:
         """Whether it leaves hardly any error, as for a total and its parts."""

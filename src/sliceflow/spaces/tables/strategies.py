@@ -17,6 +17,7 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import (
     MIN_LEVELS_FOR_RIDGE,
+    MIN_ROWS_BESIDE_RULES,
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
@@ -69,9 +70,13 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         if c == label:
             strategies.append("per_level")
             continue
+        is_drawn = table.drawn_rows(c, table.order[:k])
+        if is_drawn.sum() < MIN_ROWS_BESIDE_RULES:
+            strategies.append("tree")
+            continue
         strategy = choose_strategy(
             table.columns,
-            table.z,
+            table.z[is_drawn],
             c,
             order[:k],
             seed=seed.child(k),
@@ -98,7 +103,7 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(z, column_index, predictors)
+    predictors = find_predictors(columns, z, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
     if not column.allows_new_values or few_levels or not len(predictors):
         return "tree"

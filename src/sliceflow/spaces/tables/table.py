@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -30,20 +30,24 @@ from sliceflow.spaces.tables.chain import (
     uses_ridge,
 )
 from sliceflow.spaces.tables.columns import Column, infer_column
-from sliceflow.spaces.tables.constraints import (
-    Rule,
-    Rules,
-    dependency_rules,
-    parse_constraint,
-)
+from sliceflow.spaces.tables.constraints import Rules, parse_constraint
 from sliceflow.spaces.tables.neighbours import NeighbourModel
 from sliceflow.spaces.tables.positions import (
     MISSING,
     UNDRAWN,
     has_value,
     is_impossible,
+    is_undrawn,
 )
 from sliceflow.spaces.tables.ridge import RidgeRegression
+from sliceflow.spaces.tables.rule_search import find_rules
+from sliceflow.spaces.tables.rules import (
+    ComputingRule,
+    LookupRule,
+    Rule,
+    compute,
+    computes,
+)
 from sliceflow.spaces.tables.trees import TreeSettings
 
 if TYPE_CHECKING:
@@ -55,10 +59,10 @@ if TYPE_CHECKING:
 MAX_DRAW_ROUNDS = 60
 
 # In this many first rounds, two more kinds of rows are drawn again: copies of rows that
-# occur once, and rows with a prediction outside the range of its column. Later rounds
+# occur once, and rows with a prediction beyond the ends of its column. Later rounds
 # accept such rows, because some tables allow no others. More of these rounds would take
 # longer in such tables.
-MAX_ROUNDS_AGAINST_COPIES = 5
+MAX_STRICT_ROUNDS = 5
 
 # A number that equals an earlier column in more than this share of the rows does not do
 # so by accident: it is not drawn from nearest rows, which would lose that. If this were
@@ -71,14 +75,45 @@ def generator(seed: Seed) -> np.random.Generator:
     return np.random.default_rng(seed.key)
 
 
+@dataclass(frozen=True)
+class FoundRule:
+    """A rule that was found in the rows of a table."""
+
+    text: str  # in words, such as "total = net + tax"
+    share: float  # of the rows with all its cells that keep it
+    columns: tuple[Any, ...]  # the names of its columns, the derived one first
+
+    def __repr__(self) -> str:
+        """Such as "total = net + tax (all rows)"."""
+        if self.share == 1:
+            return f"{self.text} (all rows)"
+        return f"{self.text} ({100 * self.share:.4g} % of rows)"
+
+
+def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
+    """Whether a column follows from a determinant by way of another one.
+
+    `determinants` of each dependent: a country follows from the postal code, because
+    the town does, and the country follows from the town.
+    """
+    if not isinstance(rule, LookupRule):
+        return False
+    dependent, determinant = rule.column_indices
+    for other in determinants[dependent]:
+        if determinant in determinants.get(other, set()):
+            return True
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """The rows of a model, with what is known about them."""
 
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # what they are
-    rules: Rules  # what holds between them
+    rules: Rules  # what holds between them in every row
     z: Floats  # (n, d), the positions of all cells
+    near_rules: tuple[ComputingRule, ...] = ()  # what holds in nearly every row
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
         tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
@@ -86,12 +121,17 @@ class Table:
 
     @classmethod
     def from_rows(
-        cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]
+        cls,
+        rows: TableRows,
+        kinds: Mapping[Any, str],
+        constraints: Sequence[str],
+        search_rules: bool = True,
     ) -> Table:
         """Find out what the columns of rows are, and what holds between them.
 
         `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. An error says which column, row or constraint is wrong.
+        them. More rules are found with `search_rules`. An error says which column, row
+        or constraint is wrong.
         """
         names = [encoded.name for encoded in rows.columns]
         texts = [str(name) for name in names]
@@ -107,10 +147,14 @@ class Table:
         )
         z = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
-        rules.extend(dependency_rules(columns, z))
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
         table.rules.check()
-        return table
+        if not search_rules:
+            return table
+        found = find_rules(columns, z, rules)
+        near_rules = [rule for rule in found if rule.share < 1 and computes(rule)]
+        table = table.with_rules([rule for rule in found if rule.share == 1])
+        return replace(table, near_rules=tuple(near_rules))
 
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
@@ -142,15 +186,59 @@ class Table:
         """
         modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
         modelled.sort(key=lambda c: not self.columns[c].is_binary)
-        return self.rules.order(modelled)
+        return replace(self.rules, rules=self.all_rules).order(modelled)
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The rules that hold in every row, and those in nearly every row."""
+        return (*self.rules.rules, *self.near_rules)
+
+    @cached_property
+    def found_rules(self) -> list[FoundRule]:
+        """The rules that were found, without those that follow from others."""
+        determinants = dict[int, set[int]]()
+        for rule in self.all_rules:
+            if isinstance(rule, LookupRule):
+                dependent, determinant = rule.column_indices
+                determinants.setdefault(dependent, set()).add(determinant)
+        found = []
+        for rule in self.all_rules:
+            if rule.implied and not _follows_from_others(rule, determinants):
+                names = tuple(self.names[c] for c in rule.column_indices)
+                found.append(FoundRule(rule.text, rule.share, names))
+        return found
+
+    def rules_computing(self, c: int, known: Iterable[int]) -> list[ComputingRule]:
+        """The rules that compute column c from `known` columns and constants."""
+        known = {*known, *self._constants}
+        rules = self.rules.computing_column(c, known)
+        for rule in self.near_rules:
+            derived, *others = rule.column_indices
+            if not rules and c == derived and known.issuperset(others):
+                rules.append(rule)
+        return rules
+
+    @cached_property
+    def _constants(self) -> list[int]:
+        """The columns that have a value, which is not drawn."""
+        return [
+            c
+            for c, column in enumerate(self.columns)
+            if column.n_levels and not column.is_modelled
+        ]
+
+    def drawn_rows(self, c: int, known: Iterable[int]) -> Mask:
+        """Which rows (n,) have a cell of column c that no exact rule computes."""
+        rules = self.rules.computing_column(c, {*known, *self._constants})
+        return is_undrawn(compute(rules, self.columns, self.z, c))
 
     def columns_for_neighbours(
         self, strategies: Sequence[Strategy], fixed: Sequence[int] = ()
     ) -> list[int]:
         """Columns that can be drawn from nearest rows, except the `fixed` ones.
 
-        These are categories, and smooth numbers that follow from no others. The list is
-        empty if there is no such number.
+        These are categories, and smooth numbers that follow from no others, of which no
+        rule computes or compares them. The list is empty if there is no such number.
         """
         key = (tuple(strategies), tuple(fixed))
         if key not in self._neighbour_columns:
@@ -163,7 +251,7 @@ class Table:
     ) -> list[int]:
         usable = list[int]()
         for k, (c, strategy) in enumerate(zip(self.order, strategies, strict=True)):
-            if c in fixed:
+            if c in fixed or self._is_in_rules(c):
                 continue
             column = self.columns[c]
             is_usable = column.is_category
@@ -174,6 +262,14 @@ class Table:
         if not any(self.columns[c].is_smooth for c in usable):
             return []
         return usable
+
+    def _is_in_rules(self, c: int) -> bool:
+        """Whether a column is computed or compared, which near rows would break."""
+        for rule in self.all_rules:
+            if c == rule.column_indices[0] or not computes(rule):
+                if c in rule.column_indices:
+                    return True
+        return False
 
     def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
         """Whether the k-th number of the chain follows exactly from columns before it.
@@ -285,6 +381,7 @@ def fit_chain(
             seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
+            rules=table.rules_computing(c, (*fixed, *drawn)),
         )
         if label is not None and label in drawn:
             models = {level: fit(z=level_z) for level, level_z in z_of_level.items()}
@@ -325,11 +422,12 @@ def draw_rows(
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = np.tile(blank_row, (len(unfinished), 1))
-        draw_chain(chain, drawn, rng, allowed_by_rules(table.rules, drawn, missing))
+        is_early = attempt < MAX_STRICT_ROUNDS
+        is_allowed = allowed_by_rules(table.rules, drawn, missing)
+        draw_chain(chain, drawn, rng, is_allowed, clip=not is_early)
         accepted = table.rules.complete(drawn, is_free)
-        if attempt < MAX_ROUNDS_AGAINST_COPIES:
+        if is_early:
             accepted[accepted] = ~table.is_copy(drawn[accepted])
-            accepted &= _is_inside_range(table.columns, chain, drawn)
         z[unfinished[accepted]] = drawn[accepted]
         unfinished = unfinished[~accepted]
         if not len(unfinished):
@@ -368,23 +466,6 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
         else:
             row[c] = MISSING
     return row
-
-
-def _is_inside_range(
-    columns: Sequence[Column], chain: Sequence[ChainStep], z: Floats
-) -> Mask:
-    """Which rows z (m, d) have no prediction outside the range of its column.
-
-    Such predictions of regressions were clipped to the lowest or highest value.
-    """
-    is_inside = np.full(len(z), True)
-    for step in chain:
-        if not step.is_ridge:
-            continue
-        for c in step.drawn_indices:
-            highest = columns[c].n_levels - 1
-            is_inside &= (z[:, c] != 0) & (z[:, c] != highest)
-    return is_inside
 
 
 def _no_rows_error(rules: Rules, z: Floats, n: int) -> DataError:

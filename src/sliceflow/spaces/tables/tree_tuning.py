@@ -124,12 +124,13 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
 
 
 def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: in small tables without rules."""
+    """Whether nearest rows may draw smooth numbers: in small tables without constraints."""
     is_small = (
         len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
         and len(table.order) <= MAX_COLUMNS_COMPARED
     )
-    if not is_small or table.rules.rules:
+    is_asked = any(not rule.implied for rule in table.rules.rules)
+    if not is_small or is_asked:
         return False
     return len(table.columns_for_neighbours(strategies)) > 0
 

@@ -1,0 +1,416 @@
+"""Kinds of rules between columns: when a row breaks one, and what cells follow from it.
+
+| rule              | example                         | computes                      |
+|-------------------|---------------------------------|-------------------------------|
+| `LinearRule`      | total = net + tax; start <= end | any column of a sum           |
+| `ProductRule`     | net = price · quantity, rounded | any of its columns            |
+| `LookupRule`      | country follows from town       | the dependent                 |
+| `CombinationRule` | combinations(make, model)       | nothing                       |
+| `MembershipRule`  | one of some values              | nothing                       |
+
+Rules are about the positions z (n, d) of rows (`columns` explains positions). A rule
+with a missing cell holds. Arithmetic is exact wherever columns count a unit: integers
+of 64 bits, or Python's own if these are too few.
+
+Of a rule that computes, the first column is the *derived* one, as the total of a sum:
+it is computed from the others, and the model draws only these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sliceflow.arrays import Floats, Mask
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.formats import TIME_UNITS, ScaledValues
+from sliceflow.spaces.tables.positions import (
+    IMPOSSIBLE,
+    UNDRAWN,
+    has_value,
+    is_undrawn,
+)
+
+Relation = Literal["<=", "<", "="]
+# Parts of a time that other columns may follow from.
+DatePart = Literal["year", "quarter", "month", "day", "weekday", "hour", "minute"]
+
+# Integers below this are added in 64 bits: up to 32 of them cannot overflow. Python's
+# own integers add larger ones.
+_MAX_FAST_INTEGER = 2**58
+# A sum or product of floats holds if it is off by no more than this share of its
+# largest term. The rounding errors of a few operations are far smaller.
+FLOAT_TOLERANCE = 1e-9
+# If some columns of a sum are floats, rounding errors move what is computed for one
+# with a unit off its grid. It is rounded if it is off by no more steps than this.
+_STEP_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class LinearRule:
+    """Σ weight·column ≤, < or = bound.
+
+    Weights and bound are exact integers that count one `unit`, or floats if it is None.
+    A rule with "=" computes its first column, the total, from the others, its parts.
+    """
+
+    text: str  # as the user wrote it
+    column_indices: tuple[int, ...]
+    weights: tuple[float, ...]
+    relation: Relation
+    bound: float = 0
+    unit: Fraction | None = None
+    implied: bool = False  # whether it was found in the table, and nobody asked for it
+    share: float = 1.0  # of the rows that keep it
+
+    needs_observed_values: ClassVar[bool] = False
+
+    @property
+    def computable_indices(self) -> tuple[int, ...]:
+        """Columns that follow from the others: the total, and then the last part."""
+        if self.relation != "=":
+            return ()
+        total, *parts = self.column_indices
+        return (total, *reversed(parts))
+
+    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
+        """Which rows (m,) of z (m, d), without missing cells, break the rule."""
+        difference = self.difference(columns, z)
+        if self.relation == "<":
+            return np.asarray(difference >= 0, dtype=bool)
+        if self.relation == "<=":
+            return np.asarray(difference > 0, dtype=bool)
+        if self.unit is not None:
+            return np.asarray(difference != 0, dtype=bool)
+        sizes = [np.abs(self._term(columns, c, z)) for c in self.column_indices]
+        return np.asarray(np.abs(difference) > FLOAT_TOLERANCE * np.max(sizes, axis=0))
+
+    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+        """The positions (m,) of a column that follow from the others.
+
+        They are `IMPOSSIBLE` where the column cannot have the value.
+        """
+        column = columns[c]
+        weight = self.weights[self.column_indices.index(c)]
+        difference = -self.difference(columns, z, without=c)
+        if self.unit is None:
+            values = difference * float(column.unit or 1) / weight
+            return positions_of_values(column, values, None)
+        # The column is difference/weight, in its own units.
+        unit = (column.unit or Fraction(1)) / abs(int(weight))
+        return positions_of_values(column, int(np.sign(weight)) * difference, unit)
+
+    def _term(self, columns: Sequence[Column], c: int, z: Floats) -> ScaledValues:
+        """weight·column of rows (m,)."""
+        column = columns[c]
+        weight = self.weights[self.column_indices.index(c)]
+        scaled_values = column.grid.positions_to_scaled_values(z[:, c])
+        if self.unit is None:
+            scaled_values = scaled_values.astype(np.float64)
+        else:
+            lowest = int(column.grid.scaled_values[0])
+            highest = int(column.grid.scaled_values[-1])
+            if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
+                scaled_values = scaled_values.astype(object)
+        return weight * scaled_values
+
+    def difference(
+        self, columns: Sequence[Column], z: Floats, without: int | None = None
+    ) -> ScaledValues:
+        """Σ weight·column − bound of rows (m,), of all columns but one."""
+        difference = np.full(len(z), -self.bound)
+        for c in self.column_indices:
+            if c != without:
+                difference = difference + self._term(columns, c, z)
+        return difference
+
+
+@dataclass(frozen=True)
+class ProductRule:
+    """column₀ = factor · Π columnᵢ^exponentᵢ, rounded to the decimals of column₀.
+
+    Exponents are 1 and −1. With a unit u of column₀, the rule holds if the two sides
+    differ by at most u/2; so a tie may be rounded either way. Without a unit, they may
+    differ by a rounding error of floats.
+    """
+
+    text: str
+    column_indices: tuple[int, ...]
+    exponents: tuple[int, ...]  # of all columns but the first
+    factor: Fraction
+    share: float = 1.0
+
+    implied: ClassVar[bool] = True
+    needs_observed_values: ClassVar[bool] = False
+
+    @property
+    def computable_indices(self) -> tuple[int, ...]:
+        """Columns that follow from the others: the product, and then the last factor.
+
+        Not a factor that stands in the product twice.
+        """
+        product, *factors = self.column_indices
+        once = [c for c in reversed(factors) if factors.count(c) == 1]
+        return (product, *once)
+
+    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
+        """Which rows (m,) of z (m, d), without missing cells, break the rule.
+
+        A division by 0 breaks no rule.
+        """
+        column = columns[self.column_indices[0]]
+        if not self._is_exact(columns):
+            values = _float_values(column, z[:, self.column_indices[0]])
+            expected = self._float_product(columns, z)
+            tolerance = FLOAT_TOLERANCE * np.abs(values)
+            if column.unit is not None:
+                tolerance = tolerance + float(column.unit) / 2
+            return np.asarray(np.abs(values - expected) > tolerance)
+        scaled_values = column.grid.positions_to_scaled_values(
+            z[:, self.column_indices[0]]
+        )
+        numerator, denominator = self._fractions(columns, z)
+        error = 2 * np.abs(scaled_values.astype(object) * denominator - numerator)
+        return np.asarray(error > denominator, dtype=bool) & (denominator != 0)
+
+    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+        """The positions (m,) of a column that follow from the others.
+
+        They are `IMPOSSIBLE` where the column cannot have the value, and `UNDRAWN`
+        where it does not follow, as after a division by 0.
+        """
+        if c == self.column_indices[0]:
+            return self._solve_product(columns, z)
+        return self._solve_factor(columns, z, c)
+
+    def _solve_product(self, columns: Sequence[Column], z: Floats) -> Floats:
+        column = columns[self.column_indices[0]]
+        if not self._is_exact(columns):
+            values = self._float_product(columns, z)
+            if column.unit is not None:
+                values = np.rint(values / float(column.unit)) * float(column.unit)
+            positions = positions_of_values(column, values, None)
+            return np.where(np.isfinite(values), positions, UNDRAWN)
+        numerator, denominator = self._fractions(columns, z)
+        is_defined = denominator != 0
+        safe_denominator = np.where(is_defined, denominator, 1)
+        # np.divmod of Python's integers rounds down; ties go to the even number.
+        quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
+        is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
+        quotient = quotient - (is_tie & (quotient % 2 == 1))
+        positions = positions_of_values(column, quotient, column.unit)
+        return np.where(is_defined, positions, UNDRAWN)
+
+    def _solve_factor(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+        """A factor from the product; the nearest value that the column can have."""
+        exponent = self.exponents[self.column_indices[1:].index(c)]
+        product = _float_values(
+            columns[self.column_indices[0]], z[:, self.column_indices[0]]
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rest = product / self._float_product(columns, z, without=c)
+            values = rest**exponent
+        column = columns[c]
+        safe_values = np.where(np.isfinite(values), values, 0.0)
+        grid_values = column.grid.scaled_values_to_grid_values(safe_values, None)
+        solved = z.copy()
+        solved[:, c] = column.grid.grid_values_to_positions(
+            column.grid.round(grid_values)
+        )
+        positions = solved[:, c]
+        inside = has_value(positions)
+        positions[inside] = np.where(
+            self.is_broken(columns, solved[inside]), IMPOSSIBLE, positions[inside]
+        )
+        return np.where(np.isfinite(values), positions, UNDRAWN)
+
+    def _is_exact(self, columns: Sequence[Column]) -> bool:
+        """Whether all columns count a unit."""
+        return all(columns[c].unit is not None for c in self.column_indices)
+
+    def _float_product(
+        self, columns: Sequence[Column], z: Floats, without: int | None = None
+    ) -> Floats:
+        """The product (m,), as floats, of all columns but one; NaN or ∞ after 1/0."""
+        product = np.full(len(z), float(self.factor))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for c, exponent in self._factors():
+                if c != without:
+                    product = product * _float_values(columns[c], z[:, c]) ** exponent
+        return product
+
+    def _fractions(
+        self, columns: Sequence[Column], z: Floats
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Numerators and denominators ≥ 0 (m,) of the product, in units of column₀."""
+        unit_of_product = columns[self.column_indices[0]].unit
+        assert unit_of_product is not None, "the product counts a unit"
+        ratio = self.factor / unit_of_product
+        numerator = np.full(len(z), 1, dtype=object)
+        denominator = np.full(len(z), 1, dtype=object)
+        for c, exponent in self._factors():
+            column = columns[c]
+            assert column.unit is not None, "all factors count a unit"
+            ratio = ratio * column.unit**exponent
+            scaled_values = column.grid.positions_to_scaled_values(z[:, c])
+            if exponent > 0:
+                numerator = numerator * scaled_values.astype(object)
+            else:
+                denominator = denominator * scaled_values.astype(object)
+        sign = np.where(denominator < 0, -1, 1)
+        numerator = numerator * ratio.numerator * sign
+        return numerator, denominator * ratio.denominator * sign
+
+    def _factors(self) -> list[tuple[int, int]]:
+        """The columns on the right side, with their exponents."""
+        return list(zip(self.column_indices[1:], self.exponents, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class LookupRule:
+    """A column that follows from another, or from a part of a time.
+
+    Each known key has one position of the dependent, which comes first. Keys are the
+    positions of the determinant, or parts of its times.
+    """
+
+    text: str
+    column_indices: tuple[int, int]  # the dependent and its determinant
+    keys: Floats  # (k,), ascending
+    positions: Floats  # (k,), of the dependent
+    part: DatePart | None = None
+    one_to_one: bool = False
+    share: float = 1.0
+
+    implied: ClassVar[bool] = True
+
+    @property
+    def needs_observed_values(self) -> bool:
+        """Whether only observed values have a key; every time has its parts."""
+        return self.part is None
+
+    @property
+    def computable_indices(self) -> tuple[int, ...]:
+        """The dependent."""
+        return self.column_indices[:1]
+
+    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
+        """Which rows (m,) of z (m, d) have another value than their key says."""
+        dependent = self.column_indices[0]
+        expected = self.solve(columns, z, dependent)
+        return ~is_undrawn(expected) & (expected != z[:, dependent])
+
+    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+        """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""
+        determinant = self.column_indices[1]
+        keys = lookup_keys(columns[determinant], z[:, determinant], self.part)
+        place = np.searchsorted(self.keys, keys)
+        place = np.minimum(place, len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, self.positions[place], UNDRAWN)
+
+
+@dataclass(frozen=True)
+class CombinationRule:
+    """Only combinations of values that occur in the table."""
+
+    text: str
+    column_indices: tuple[int, ...]
+
+    implied: ClassVar[bool] = False
+    share: ClassVar[float] = 1.0
+    needs_observed_values: ClassVar[bool] = True
+    computable_indices: ClassVar[tuple[int, ...]] = ()
+
+
+@dataclass(frozen=True)
+class MembershipRule:
+    """A column has one of the listed positions, which may be `MISSING`."""
+
+    text: str
+    column_indices: tuple[int]
+    positions: tuple[float, ...]
+
+    implied: ClassVar[bool] = False
+    share: ClassVar[float] = 1.0
+    needs_observed_values: ClassVar[bool] = True
+    computable_indices: ClassVar[tuple[int, ...]] = ()
+
+
+# Columns of rules that need observed values have no new ones between them.
+ComputingRule = LinearRule | ProductRule | LookupRule
+Rule = ComputingRule | CombinationRule | MembershipRule
+
+
+def computes(rule: Rule) -> TypeGuard[ComputingRule]:
+    """Whether some column of a rule follows from its others."""
+    return len(rule.computable_indices) > 0
+
+
+def compute(
+    rules: Sequence[ComputingRule], columns: Sequence[Column], z: Floats, c: int
+) -> Floats:
+    """The positions (m,) of column c that follow from other cells of z (m, d).
+
+    The first rule counts of which all other cells are known; `UNDRAWN` if there is
+    none, `IMPOSSIBLE` if the column cannot have the value.
+    """
+    positions = np.full(len(z), UNDRAWN)
+    for rule in rules:
+        others = [other for other in rule.column_indices if other != c]
+        follows = is_undrawn(positions) & has_value(z[:, others]).all(axis=1)
+        positions[follows] = rule.solve(columns, z[follows], c)
+    return positions
+
+
+def positions_of_values(
+    column: Column, scaled_values: ScaledValues, unit: Fraction | None
+) -> Floats:
+    """The positions (m,) of values (m,) that count any unit; None for floats.
+
+    They are `IMPOSSIBLE` where the column cannot have the value.
+    """
+    grid_values = column.grid.scaled_values_to_grid_values(scaled_values, unit)
+    on_grid = column.grid.round(grid_values)
+    tolerance = 0.0
+    if unit is None:
+        tolerance = _STEP_TOLERANCE
+    positions = column.grid.grid_values_to_positions(on_grid)
+    is_on_grid = np.abs(on_grid - grid_values) <= tolerance
+    return np.where(is_on_grid, positions, IMPOSSIBLE)
+
+
+def _float_values(column: Column, positions: Floats) -> Floats:
+    """The values (m,) at positions (m,) of no missing cells, as floats."""
+    scaled_values = column.grid.positions_to_scaled_values(positions)
+    return scaled_values.astype(np.float64) * float(column.unit or 1)
+
+
+def lookup_keys(column: Column, positions: Floats, part: DatePart | None) -> Floats:
+    """What dependents of a column follow from: positions (m,), or a part of its times.
+
+    Parts are on the clock of the column's own zone.
+    """
+    if part is None:
+        return positions
+    levels, which = np.unique(positions, return_inverse=True)
+    return _date_parts(column, levels, part)[which]
+
+
+def _date_parts(column: Column, positions: Floats, part: DatePart) -> Floats:
+    """The parts (m,) of the times at positions (m,), as floats."""
+    import pandas as pd
+
+    if column.encoded.value_type == "datetime":
+        times = column.decode(positions, np.random.default_rng(0))
+    else:
+        unit = column.unit
+        assert unit is not None, "times count a unit"
+        scaled_values = column.grid.positions_to_scaled_values(positions)
+        unit_name = TIME_UNITS[unit]
+        times = pd.Series(scaled_values.astype(f"datetime64[{unit_name}]"))
+    return np.asarray(getattr(times.dt, part), dtype=np.float64)
