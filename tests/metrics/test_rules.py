@@ -50,9 +50,9 @@ def test_rules_are_said_in_words_the_least_kept_first(rng):
     assert [rule.text for rule in rules] == ["land follows from town", "low <= high"]
     samples = train.copy()
     samples[:100, 3] = -1
-    worst, other = measure_rules(rules, train, samples)
-    assert worst == ("low <= high", 1.0, 0.75)
-    assert other == ("land follows from town", 1.0, 1.0)
+    worst, other = measure_rules(rules, 400, train, samples)
+    assert worst == ("low <= high", 1.0, 0.75, 800)
+    assert other == ("land follows from town", 1.0, 1.0, 400)
 
 
 def test_sums_of_prices_are_found_also_with_missing_cells(rng):
@@ -84,4 +84,4 @@ def test_coefficients_of_sums_are_small_whole_numbers(rng):
     names = ["hit", "double", "triple", "home_run", "bases", "half"]
     rules = find_rules(columns, names, [False] * 6)
     sums = [rule.text for rule in rules if " = " in rule.text]
-    assert sums == ["bases = hit + double + 2 triple + 3 home_run"]
+    assert sums == ["bases = hit + double + 2·triple + 3·home_run"]

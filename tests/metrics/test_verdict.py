@@ -23,7 +23,7 @@ GOOD = {
     "copies": (0.01, 0.01),
 }
 PAIR = ("a", "b", 0.5, 0.45)
-RULE = ("a <= b", 1.0, 1.0)
+RULE = ("a <= b", 1.0, 1.0, 2000)
 
 
 def made(pair=PAIR, rule=RULE, n=1000, **scores):
@@ -69,8 +69,12 @@ def test_good_samples_that_withstand_attacks_are_green():
         ({"utility": (0.5, 0.8)}, "red", "who learns b from samples reaches 0.50"),
         ({"pair": ("a", "b", 0.5, 0.4)}, "amber", "association of a and b"),
         ({"pair": ("a", "b", 0.9, 0.5)}, "red", "0.90 in training rows"),
-        ({"rule": ("a <= b", 1.0, 0.99)}, "amber", "lost: a <= b (99.0% keep it)"),
-        ({"rule": ("a <= b", 1.0, 0.5)}, "red", "1 of 1 rules is lost"),
+        (
+            {"rule": ("a <= b", 1.0, 0.99, 2000)},
+            "amber",
+            "lost: a <= b (99.0% keep it)",
+        ),
+        ({"rule": ("a <= b", 1.0, 0.5, 2000)}, "red", "1 of 1 rules is lost"),
         ({"n": 60}, "amber", "all numbers are rough"),
     ],
 )
@@ -107,7 +111,7 @@ def test_what_chance_finds_is_no_success():
 
 
 def test_a_rule_that_real_rows_break_as_often_is_not_lost():
-    kept = made(rule=("a <= b", 0.99, 0.99))
+    kept = made(rule=("a <= b", 0.99, 0.99, 2000))
     assert metrics.judge(kept).use.level == "green"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,8 +33,10 @@ from sliceflow.wording import format_duration
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sliceflow import TableFlow
     from sliceflow.cli.run_folder import Model
-    from sliceflow.metrics import Attacks
+    from sliceflow.metrics import Attacks, Report
+    from sliceflow.metrics.rules import KeptRule
 
 # Samples of pictures that are drawn and measured: more cost time, and say little more.
 _MAX_PICTURES = 2000
@@ -77,11 +79,12 @@ class Samples(NamedTuple):
 class Evidence(NamedTuple):
     """What a verdict needs beside a report."""
 
-    attacks: Attacks | None
-    notes: tuple[str, ...]  # on sharing
+    attacks: Attacks | None = None
+    notes: tuple[str, ...] = ()  # on sharing
+    rules: tuple[KeptRule, ...] = ()  # that the model found
 
 
-NO_EVIDENCE = Evidence(None, ())
+NO_EVIDENCE = Evidence()
 
 
 def evaluate(
@@ -318,8 +321,24 @@ def measure_fit(
     )
     second.fit(train.x, listeners=progress_bars(output))
     samples = draw_samples(second, settings, train, test)
+    rules = _model_rules(second, samples.x, len(train.x))
+    evidence = evidence._replace(rules=rules)
     note = "measured by a second fit, without the held-out rows"
     return measure(settings, train, test, samples, output, note, evidence)
+
+
+def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule, ...]:
+    """The rules that a model of n rows found, and the shares of samples that keep them.
+
+    The shares of real rows are those of the fitted ones.
+    """
+    from sliceflow.metrics.rules import KeptRule
+
+    shares = model.rules_kept(samples)
+    rules = []
+    for rule in model.rules_:
+        rules.append(KeptRule(rule.text, rule.share, shares[rule.text], n_rows))
+    return tuple(rules)
 
 
 def notes_on_sharing(model: Model) -> tuple[str, ...]:
@@ -423,6 +442,7 @@ def measure(
         device=str(resolve_device(settings.device)),
         notify=output.say,
     )
+    found = _with_rules(found, evidence.rules)
     out = found.to_dict()
     pairs = out["details"].get("pairs")
     if pairs:
@@ -440,6 +460,17 @@ def measure(
         text += f"\n{note}"
         out["note"] += f"; {note}"
     return Result(out, text)
+
+
+def _with_rules(found: Report, rules: Sequence[KeptRule]) -> Report:
+    """A report with the rules that a model found first, each of them once."""
+    if not rules:
+        return found
+    texts = {rule.text for rule in rules}
+    others = [r for r in found.details.get("rules", []) if r.text not in texts]
+    details = found.details.copy()
+    details["rules"] = [*rules, *others]
+    return replace(found, details=details)
 
 
 def _not_measured(n_held_out: int) -> Result:

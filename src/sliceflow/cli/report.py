@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 # Two columns, and their association in held-out rows and in samples.
 Pair = tuple[str, str, float, float]
-# A rule, and the shares of held-out rows and of samples that keep it.
-MeasuredRule = tuple[str, float, float]
 
 # What fits on a page that people look at.
 MAX_HEAT_MAP_COLUMNS = 30
@@ -45,16 +42,6 @@ _PLOT_WIDTH = 240
 _PLOT_HEIGHT = 90
 # A histogram spans these quantiles, so that single far values do not squeeze it.
 _PLOTTED_QUANTILES = (0.005, 0.995)
-
-
-class FoundRule(Protocol):
-    """A rule of a table that a model found and keeps."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def share(self) -> float: ...
 
 
 def render(
@@ -96,7 +83,6 @@ def render(
         noun = "pictures"
         content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
-    found_rules: Sequence[FoundRule] = getattr(model, "rules_", ())
     html: str = environment.get_template("report.html.j2").render(
         title=f"{train.name}: new {noun}",
         config=config,
@@ -104,7 +90,7 @@ def render(
         measures=measures,
         heats=_heat_maps(pairs, train.columns),
         pairs=pairs[:_N_WORST_PAIRS],
-        rules=_list_rules(found_rules, measures["details"].get("rules") or []),
+        rules=measures["details"].get("rules") or [],
         n_rules=_N_RULES,
         evolution=None if animation is None else _embed_animation(animation),
         bars_size=(_PLOT_WIDTH, _PLOT_HEIGHT),
@@ -113,35 +99,13 @@ def render(
     return html + "\n"
 
 
-def _list_rules(
-    found: Sequence[FoundRule], measured: Sequence[MeasuredRule]
-) -> list[JsonObject]:
-    """The rules that the model found and that the measures found, for the template.
-
-    Those are first that samples keep least.
-    """
-    rules = []
-    real_shares = {rule.text: rule.share for rule in found}
-    for text, real_share, sample_share in measured:
-        real = real_shares.pop(text, real_share)
-        rules.append({"text": text, "real": real, "samples": sample_share})
-    for text, share in real_shares.items():
-        rules.append({"text": text, "real": share, "samples": None})
-    return rules
-
-
 def _as_sentence(text: str) -> str:
     """A text with a capital first letter; all others stay as they are."""
     return text[:1].upper() + text[1:]
 
 
-def _format_share(value: float | None) -> str:
-    """A percentage, or a dash for a share that is not known.
-
-    Nearly all is not shown as all.
-    """
-    if value is None:
-        return "–"
+def _format_share(value: float) -> str:
+    """A percentage; nearly all is not shown as all."""
     text = f"{100 * value:.1f} %"
     if text == "100.0 %":
         return "100 %" if value == 1 else "> 99.9 %"

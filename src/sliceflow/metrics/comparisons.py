@@ -292,7 +292,7 @@ def compare_tables(
         columns=dict(zip(names, _shapes(sample_rows, held_out), strict=True)),
         pairs=_compare_pairs(names, held_out.associations, sample_associations),
         lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
-        rules=measure_rules(rules, test_rows, sample_rows),
+        rules=measure_rules(rules, len(train_rows), test_rows, sample_rows),
         revealed=read.revealed,
         riskiest=_riskiest_samples(samples, train, read, settings),
     )

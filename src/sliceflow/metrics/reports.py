@@ -123,9 +123,9 @@ class Report:
     `details` of tables are the "target" of utility; "columns", the shape of each;
     "pairs", (one, other, association in held-out rows, in samples), the worst first;
     "lost_pairs", the same, of training rows, those whose association falls most;
-    "rules", (text, share of held-out rows that keep it, of samples); "revealed", the
-    share of real values in columns that identify a row; "riskiest", the samples nearest
-    to one training row, (sample, row, ratio).
+    "rules", (text, share of held-out rows that keep it, of samples, real rows that
+    speak for it); "revealed", the share of real values in columns that identify a row;
+    "riskiest", the samples nearest to one training row, (sample, row, ratio).
     """
 
     kind: Kind

@@ -41,6 +41,8 @@ class Rule(NamedTuple):
 
     text: str  # such as "start <= end"
     keeps: Callable[[Floats], Mask]  # which rows (n, c) obey it
+    # Training rows say what follows from what: only others speak for such a rule.
+    is_lookup: bool = False
 
 
 class KeptRule(NamedTuple):
@@ -49,6 +51,7 @@ class KeptRule(NamedTuple):
     text: str
     real_share: float  # of held-out rows
     sample_share: float
+    n_rows: int  # the real rows that speak for the rule
 
 
 def find_rules(
@@ -76,13 +79,17 @@ def rules_kept(rules: Sequence[Rule], rows: Floats) -> float:
 
 
 def measure_rules(
-    rules: Sequence[Rule], held_out: Floats, samples: Floats
+    rules: Sequence[Rule], n_train: int, held_out: Floats, samples: Floats
 ) -> list[KeptRule]:
     """How many held-out rows and samples obey each rule, the least kept first."""
     kept = []
     for rule in rules:
+        n_rows = len(held_out)
+        if not rule.is_lookup:
+            n_rows += n_train
         real_share = float(rule.keeps(held_out).mean())
-        kept.append(KeptRule(rule.text, real_share, float(rule.keeps(samples).mean())))
+        sample_share = float(rule.keeps(samples).mean())
+        kept.append(KeptRule(rule.text, real_share, sample_share, n_rows))
     return sorted(kept, key=lambda rule: rule.sample_share)
 
 
@@ -200,17 +207,16 @@ def _sum_check(
 
 
 def _format_sum(names: Sequence[str], factors: Sequence[int]) -> str:
-    """Such as "a + 2 b - c"."""
-    parts = []
-    for i, (name, factor) in enumerate(zip(names, factors, strict=True)):
-        size = "" if abs(factor) == 1 else f"{abs(factor)} "
-        sign = "-" if factor < 0 else "+"
-        if i == 0:
-            sign = "-" if factor < 0 else ""
-            parts.append(f"{sign}{size}{name}")
-        else:
-            parts.append(f"{sign} {size}{name}")
-    return " ".join(parts)
+    """Such as "a + 2·b − c", as models of tables write it."""
+    text = ""
+    for name, factor in zip(names, factors, strict=True):
+        size = "" if abs(factor) == 1 else f"{abs(factor)}·"
+        sign = "−" if factor < 0 else "+"
+        text += f" {sign} {size}{name}"
+    text = text.removeprefix(" + ")
+    if text.startswith(" − "):
+        return f"−{text.removeprefix(' − ')}"
+    return text
 
 
 def _find_dependencies(train: Floats, names: Sequence[str]) -> Iterator[Rule]:
@@ -239,4 +245,5 @@ def _dependency(
         applies &= ~np.isnan(rows[:, dependent])
         return np.asarray(~applies | (rows[:, dependent] == implied[place]))
 
-    return Rule(f"{names[dependent]} follows from {names[determinant]}", keeps)
+    text = f"{names[dependent]} follows from {names[determinant]}"
+    return Rule(text, keeps, is_lookup=True)

@@ -228,8 +228,8 @@ def _judge_pairs(report: Report) -> list[Finding]:
 
 def _describe_pair(pair: ColumnPair) -> str:
     return (
-        f"of all pairs, the association of {pair.first} and {pair.second} changes for "
-        f"the worst: {pair.real_association:.2f} in training rows, "
+        f"of all pairs, the association of {pair.first} and {pair.second} weakens "
+        f"most: {pair.real_association:.2f} in training rows, "
         f"{pair.sample_association:.2f} in samples"
     )
 
@@ -239,10 +239,9 @@ def _judge_rules(report: Report) -> list[Finding]:
     rules = report.details.get("rules", [])
     if not rules:
         return []
-    n_real = report.counts["train"] + report.counts["test"]
     lost = []
     for rule in rules:
-        allowed = 1 - rule.real_share + _RULE_OF_THREE / n_real
+        allowed = 1 - rule.real_share + _RULE_OF_THREE / rule.n_rows
         if 1 - rule.sample_share > allowed:
             lost.append(rule)
     if not lost:
@@ -255,7 +254,7 @@ def _judge_rules(report: Report) -> list[Finding]:
     n_lost = f"{len(lost)} of {len(rules)} rules are"
     if len(lost) == 1:
         n_lost = f"1 of {len(rules)} rules is"
-    level = _grade(1 - lost[0].sample_share, _BROKEN_ROWS)
+    level = _grade(1 - min(rule.sample_share for rule in lost), _BROKEN_ROWS)
     return [Finding(level, f"{n_lost} lost: {named}")]
 
 

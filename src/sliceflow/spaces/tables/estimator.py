@@ -214,6 +214,15 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         table: Table = self._fitted_state().table
         return table.found_rules
 
+    def rules_kept(self, X: Any) -> dict[str, float]:
+        """The share of rows of a DataFrame that keep each rule of `rules_`, by text.
+
+        Rows with a missing cell in the columns of a rule do not count for it.
+        """
+        table: Table = self._fitted_state().table
+        z = table.positions_of(read_dataframe(read_if_path(X)))
+        return table.shares_kept(z)
+
     @property
     def kinds_(self) -> dict[Any, str]:
         """The kind of every column, by name."""
