@@ -24,7 +24,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from report import Row, machine_facts, markdown_table, script_parser
+import torch
+from report import (
+    Row,
+    command_line,
+    machine_facts,
+    markdown_table,
+    script_parser,
+    signature,
+)
 
 from sliceflow import TableFlow, metrics
 from sliceflow.cli.messy_tables import find_free_text
@@ -47,7 +55,7 @@ HEADER = (
 def measure(path: Path, n_rows: int, n_shadows: int, seed: int) -> Row:
     """Attack a model of a part of the table."""
     table = pd.read_csv(path)
-    table = table.drop(columns=list(find_free_text(table)))
+    table = table.drop(columns=find_free_text(table, {}))
     table = table.sample(frac=1, random_state=seed).reset_index(drop=True)
     n = min(n_rows, len(table) // 2)
     train = table[:n]
@@ -126,7 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     for row in rows:
         lines.extend(table_lines(row))
     print(markdown_table(HEADER, lines))
-    print(machine_facts())
+    facts = machine_facts(torch.device("cpu"))
+    print(signature(facts, command_line("benchmarks/attacks.py", arguments)))
     return rows
 
 

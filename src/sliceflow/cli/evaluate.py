@@ -308,7 +308,10 @@ def measure_fit(
 
     if isinstance(model, TableFlow) and settings.target is None:
         settings = replace(settings, target=default_target(model.columns_))
-    evidence = Evidence(attacks, notes_on_sharing(model))
+    notes = notes_on_sharing(model)
+    if attacks is None and isinstance(model, TableFlow):
+        notes += ("sliceflow evaluate --attack attacks them",)
+    evidence = Evidence(attacks, notes)
     if train.full_table is None or test is None or not isinstance(model, TableFlow):
         return measure(settings, train, test, samples, output, evidence=evidence)
     n_held_out = len(test.x)
