@@ -115,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = script_parser(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files")
     parser.add_argument("--rows", type=int, default=700, help="fitted rows, at most")
-    parser.add_argument("--shadows", type=int, default=60, help="shadow models; 0: none")
+    parser.add_argument(
+        "--shadows", type=int, default=60, help="shadow models; 0: none"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a JSON file that keeps the rows")
     args = parser.parse_args(arguments)

@@ -65,6 +65,8 @@ _MAX_WORST_PAIRS = 50
 _MAX_RULES = 50
 # What attacks cost beside fits, measured on 2 busy cores of an x86-64 machine.
 _SECONDS_PER_ATTACKED_ROW = 0.02
+# Shadow models of an attack, as many as `metrics.attack` takes by default.
+N_SHADOWS = 60
 # Fewer shadow models tell nothing; `metrics.attack` takes no fewer.
 _MIN_SHADOWS = 8
 
@@ -92,7 +94,7 @@ def evaluate(
     run: Path,
     against: str | None = None,
     attack: bool = False,
-    shadows: int = 60,
+    shadows: int = N_SHADOWS,
     data_root: str | None = None,
     device: str = "auto",
 ) -> Result:
@@ -101,6 +103,8 @@ def evaluate(
     With --against the measures are only printed. With --attack a model of one half of
     the table is attacked, too: do its samples tell which rows it was fitted to?
     """
+    from sliceflow import TableFlow
+
     folder = RunFolder(run)
     folder.check_fitted()
     settings = replace(Settings.from_folder(folder), device=device)
@@ -118,7 +122,9 @@ def evaluate(
         attacks = None
         if attack:
             _check_held_out(test)
-            attacks = _attack(settings, folder, model, train, shadows, output)
+            _say_attack(folder, train, shadows, output)
+            assert isinstance(model, TableFlow), "only tables are attacked"
+            attacks = attack_half(model, settings, train, shadows, output)
         return finish(settings, folder, model, train, test, output, attacks)
     fitted = replace(train, x=train.fitted_rows, full_table=None)
     other = _read_against(settings, against, data_root, fitted)
@@ -150,33 +156,30 @@ def _check_held_out(test: Data | None) -> None:
         raise CommandError(fact, "sliceflow fit --holdout, for 100 rows or more")
 
 
-def _attack(
-    settings: Settings,
-    folder: RunFolder,
-    model: Model,
-    train: Data,
-    shadows: int,
-    output: Output,
+def _say_attack(folder: RunFolder, train: Data, shadows: int, output: Output) -> None:
+    """Say what an attack does, and about how long it takes."""
+    n_rows = len(train.fitted_rows)
+    text = f"attacking a model of {n_rows // 2} rows"
+    if shadows:
+        text += f", and {shadows} shadow models"
+    fit_seconds = folder.read_json("config.json").get("seconds", 0) / 2
+    seconds = (1 + shadows) * fit_seconds + _SECONDS_PER_ATTACKED_ROW * n_rows
+    output.say(f"{text}: about {format_duration(seconds)} (--shadows 0 is quick)")
+
+
+def attack_half(
+    model: TableFlow, settings: Settings, train: Data, shadows: int, output: Output
 ) -> Attacks:
     """Attack a model of one half of the table; the other half was not fitted.
 
     A model of fewer rows tells more of each, so this overstates what the run tells.
     """
-    from sliceflow import TableFlow, metrics
+    from sliceflow import metrics
 
-    assert isinstance(model, TableFlow), "only tables are attacked"
-    table = train.fitted_rows
-    shuffled = table.sample(frac=1, random_state=settings.seed)
-    half = len(table) // 2
+    shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
+    half = len(shuffled) // 2
     fitted = shuffled.iloc[:half].reset_index(drop=True)
     others = shuffled.iloc[half:].reset_index(drop=True)
-    seconds = folder.read_json("config.json").get("seconds", 0) / 2
-    text = f"attacking a model of {half} rows"
-    if shadows:
-        text += f", and {shadows} shadow models"
-    seconds *= 1 + shadows
-    seconds += _SECONDS_PER_ATTACKED_ROW * len(table)
-    output.say(f"{text}: about {format_duration(seconds)} (--shadows 0 is quick)")
     attacked = make_table_flow(settings, train.free_text).set_params(
         tree_settings=model.plan_.tree_settings
     )

@@ -141,9 +141,10 @@ class TableWork:
         kinds: dict[str, str],
         constraints: list[str],
         name: str,
+        is_attacked: bool,
         set_stage: Callable[[int], None],
     ) -> JsonObject:
-        """Fit all rows, and measure as ``sliceflow fit`` does."""
+        """Fit all rows, and measure as ``sliceflow evaluate`` does."""
         from sliceflow.cli import evaluate, report
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
@@ -161,9 +162,17 @@ class TableWork:
         whole = Data(PurePath(name).stem, TABLE, self._df)
         train, test = hold_out(whole, settings.holdout)
         samples = evaluate.draw_samples(model, settings, train, test)
-        set_stage(3)
         silent = Output(silent=True, progress=False)
-        measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
+        attacks = None
+        if is_attacked and test is not None:
+            set_stage(3)
+            attacks = evaluate.attack_half(
+                model, settings, train, evaluate.N_SHADOWS, silent
+            )
+        set_stage(4)
+        measures = evaluate.measure_fit(
+            model, settings, train, test, samples, silent, attacks
+        )
         self._model = model
         config = {
             "data": train.summary(test),

@@ -197,7 +197,11 @@
   }
 
   find("fit").addEventListener("click", () => {
-    act("table/fit", { columns: chosenKinds(), constraints: constraintLines() });
+    act("table/fit", {
+      columns: chosenKinds(),
+      constraints: constraintLines(),
+      attack: find("attack").checked,
+    });
   });
   find("cancel").addEventListener("click", () => {
     act("table/cancel");
