@@ -180,7 +180,7 @@ def test_unknown_values_and_columns_are_named():
     frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
     flow = fit(frame)
     for words, wrong in (
-        ("column 'g': 'q' does not fit", {"g": "q"}),
+        ("column 'x': 'q' does not fit", {"x": "q"}),
         ("does not know", {"z": 1}),
     ):
         with pytest.raises(ValueError, match=words):

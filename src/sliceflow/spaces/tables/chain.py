@@ -43,8 +43,8 @@ from sliceflow.spaces.tables.trees import (
 )
 
 # The most columns that a model sees: of more, it sees those with the largest
-# correlation ratios. So the time of a wide table grows with its columns and not with their
-# square. With fewer, a model could miss columns that matter.
+# correlation ratios. So the time of a wide table grows with its columns and not with
+# their square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
 # About how many rows these ratios are computed from. It saves time.
@@ -62,10 +62,6 @@ MIN_EQUAL_SHARE = 0.001
 # A number with fewer levels is not predicted by a regression, because leaves draw its
 # few levels well, and a regression would only add time.
 MIN_LEVELS_FOR_RIDGE = 12
-
-# If a rule computes a column in all but fewer rows, its tree sees all rows. Those that
-# break the rule are too few to say what else their cells depend on.
-MIN_ROWS_BESIDE_RULES = 20
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
 # of them draws are from the node above, which has more rows. Six nodes are tried: more
@@ -453,10 +449,11 @@ def fit_column_model(
         regressions.append(score_regression)
 
     sources = _find_sources(columns, z, column_index, predictors, rules)
-    in_tree = _rows_in_tree(sources, positions)
+    in_tree = sources.from_tree
     ridge = None
     if uses_ridge(strategy):
-        to_regress = np.flatnonzero(in_tree & ~is_missing(positions))
+        is_regressed = (in_tree | sources.computed) & ~is_missing(positions)
+        to_regress = np.flatnonzero(is_regressed)
         sample = z[subsample_indices(to_regress, rng)]
         scale = SCALE_OF_STRATEGY[strategy]
         ridge = RidgeRegression.fit(scale, columns, sample, column_index, predictors)
@@ -464,7 +461,7 @@ def fit_column_model(
         regressions.append(ridge)
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(positions))
-        in_tree &= ~is_missing(positions)
+        in_tree = sources.from_tree
 
     x, predicted = _features(z, predictors, regressions)
     source_tree = None
@@ -472,6 +469,8 @@ def fit_column_model(
         codes = sources.codes
         source_tree = Tree.fit(x, codes, codes.astype(np.float64), settings, rng)
     if not in_tree.any():  # constraints may forbid all other sources in a new row
+        in_tree = has_value(positions)
+    if not in_tree.any():
         in_tree = np.full(len(z), True)
     values = positions[in_tree]
     if ridge is not None:
@@ -526,17 +525,6 @@ def _needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> 
     if rules and _all_exact(rules):
         return bool(sources.missing.any())
     return not sources.from_tree.all()
-
-
-def _rows_in_tree(sources: CellSources, positions: Floats) -> Mask:
-    """Which rows (n,) the tree of a column is fitted to: those that come from it.
-
-    All that are known, if these are few: a tree of few rows would repeat them.
-    """
-    in_tree = sources.from_tree
-    if sources.computed.any() and in_tree.sum() < MIN_ROWS_BESIDE_RULES:
-        return has_value(positions)
-    return in_tree
 
 
 def _fit_score_regression(

@@ -553,16 +553,23 @@ class Column:
         objects = [make(str(value)) for value in converted]
         return pd.Series(objects, dtype=object)
 
-    def encode(self, cells: EncodedColumn) -> Floats:
+    def encode(self, cells: EncodedColumn, new_as_missing: bool = False) -> Floats:
         """The positions (m,) of other cells (m,) of this column.
 
-        A `DataError` names a value that the column cannot have.
+        A `DataError` names a value that the column cannot have. With `new_as_missing`,
+        a level of a category that is not known is at the position of missing cells.
         """
         if not self.is_category and not self.is_number:
             return np.where(cells.missing, MISSING, 0.0)
         present = ~cells.missing
-        used_codes, which = np.unique(cells.codes[present], return_inverse=True)
+        if new_as_missing and self.is_category:
+            known = {str(level) for level in self.levels.tolist()}
+            is_known = np.array([str(level) in known for level in cells.levels])
+            present[present] = is_known[cells.codes[present]]
         positions = np.full(len(cells.codes), MISSING)
+        if not present.any():
+            return positions
+        used_codes, which = np.unique(cells.codes[present], return_inverse=True)
         positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
         return positions
 

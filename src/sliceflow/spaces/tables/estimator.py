@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import torch
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
@@ -303,8 +303,9 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
         given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
-        median, or the most frequent, of many is the best guess. A warning says which
-        cells stay empty.
+        median, or the most frequent, of many is the best guess. Cells that follow from
+        the others by a rule are computed. A warning says which cells stay empty, and
+        which hold a category that the model has not seen; such cells tell it nothing.
 
         Parameters
         ----------
@@ -318,11 +319,14 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
         df = read_if_path(X)
-        z = table.positions_of(read_dataframe(df))
+        rows = read_dataframe(df).align_columns(table.rows)
+        z = table.positions_of(rows, new_as_missing=True)
+        is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
+        _warn_of_new_levels(table, rows, is_missing(z) & ~is_hole)
         filled_z, unfilled = fill(table, z, n, seed)
         filled_dfs = []
         for part_z in np.split(filled_z, n):
-            filled_dfs.append(_with_filled_cells(df, table, z, part_z, seed))
+            filled_dfs.append(_with_filled_cells(df, table, is_hole, part_z, seed))
         _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(z)))
         if n == 1:
             return filled_dfs[0]
@@ -377,16 +381,16 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, z: Floats, filled_z: Floats, seed: Seed
+    df: pd.DataFrame, table: Table, is_hole: Mask, filled_z: Floats, seed: Seed
 ) -> pd.DataFrame:
-    """A copy of a DataFrame, whose positions are z (m, d), with holes filled.
+    """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
 
     `filled_z` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
     names = df.columns.tolist()
-    for c in np.flatnonzero(is_missing(z).any(axis=0)).tolist():
-        holes = np.flatnonzero(is_missing(z[:, c]) & has_value(filled_z[:, c]))
+    for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
+        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_z[:, c]))
         new_cells = table.columns[c].decode(filled_z[holes, c], generator(seed))
         place = names.index(table.names[c])
         series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
@@ -415,6 +419,21 @@ def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.
         hint = "convert it before impute"
         raise DataError(fact, hint, column=series.name) from error
     return series
+
+
+def _warn_of_new_levels(table: Table, rows: TableRows, is_new: Mask) -> None:
+    """Warn of cells (m, d) with a level that the model does not know."""
+    if not is_new.any():
+        return
+    row, c = np.argwhere(is_new)[0].tolist()
+    encoded = rows.columns[c]
+    value = encoded.levels.iloc[encoded.codes[row]]
+    n_rows = int(is_new.any(axis=1).sum())
+    text = (
+        f"{n_rows} rows have values that the model has not seen, such as "
+        f"{encoded.name}={value}: they stay, and tell nothing about other cells"
+    )
+    warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute
 
 
 def _warn_of_empty_cells(

@@ -116,9 +116,7 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_positions(
-        self, column: Column, values: Floats, clip: bool = True
-    ) -> Floats:
+    def to_positions(self, column: Column, values: Floats, clip: bool = True) -> Floats:
         """The positions of values (m,) that are on the scale of the regression.
 
         What is outside the range of the column becomes its lowest or highest value, or

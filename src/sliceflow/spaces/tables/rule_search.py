@@ -1,13 +1,13 @@
 """Rules that the rows of a table keep, found without being asked for.
 
-| rule               | example                                        | found by          |
-|--------------------|------------------------------------------------|-------------------|
-| sum, difference    | total = net + shipping + tax                   | null spaces       |
-| product, quotient  | net = price · quantity; average = hits / games | all pairs         |
-| multiple, percent  | tax = 0.19 · net, rounded                      | all pairs         |
-| part of a date     | month follows from day                         | all parts         |
-| dependency         | country follows from town                      | `dependencies`    |
-| order              | start <= end                                   | all pairs         |
+| rule              | example                                       | found by       |
+|-------------------|-----------------------------------------------|----------------|
+| sum, difference   | total = net + shipping + tax                  | null spaces    |
+| product, quotient | net = price · quantity; average = hits / bats | all pairs      |
+| multiple, percent | tax = 0.19 · net, rounded                     | all pairs      |
+| part of a date    | month is the month of day                     | all parts      |
+| dependency        | country follows from town                     | `dependencies` |
+| order             | start <= end                                  | all pairs      |
 
 Candidates come from a few rows and from floats. Then all rows check them, in exact
 arithmetic (`rules`). A rule must be far beyond chance, and may be broken by a few rows:
@@ -58,7 +58,7 @@ MAX_CHANCE = 1e-15
 # Rows that must have all cells of a rule. Fewer say little.
 MIN_ROWS = 30
 
-# --- sums ----------------------------------------------------------------------------
+# --- sums -----------------------------------------------------------------------------
 
 # Columns of a sum, its total among them, and the largest coefficient. More columns, or
 # larger numbers, are seldom meant.
@@ -79,7 +79,7 @@ MORE_ROWS = 40
 MAX_NULL_VALUE = 1e-9
 MAX_NULL_COEFFICIENT = 1e-6
 
-# --- products ------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------
 
 # Rows that candidates must keep at first, of which this many may break them. More
 # would take longer; with fewer, many false candidates would be checked in all rows.
@@ -101,7 +101,7 @@ PAIR_FACTORS = (
 # Denominators of the factor of a multiple, the simplest first.
 DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 25, 40, 50, 100, 1000, 10_000)
 
-# --- orders --------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------
 
 # Columns with fewer values are not compared: a 0 or 1 is at most what others are.
 MIN_LEVELS_OF_ORDER = 8
@@ -240,7 +240,7 @@ class _Numbers:
         return cls(np.array(usable, dtype=np.int64), values)
 
 
-# --- whether a rule is beyond chance ---------------------------------------------------
+# --- whether a rule is beyond chance --------------------------------------------------
 
 
 class _Evidence(NamedTuple):
@@ -259,7 +259,7 @@ class _Evidence(NamedTuple):
             return False
         # Chernoff's bound of the binomial distribution.
         divergence = _divergence(self.share, self.share_by_chance)
-        return self.n_rows * divergence > -np.log(MAX_CHANCE)
+        return bool(self.n_rows * divergence > -np.log(MAX_CHANCE))
 
 
 def _divergence(p: float, q: float) -> float:
@@ -291,11 +291,13 @@ def _computing_evidence(
     kept = ~rule.is_broken(columns, known_z)
     derived = rule.column_indices[0]
     computed = rule.solve(columns, known_z, derived)
-    by_chance = _share_of_equal_pairs(known_z[:, derived], computed[has_value(computed)])
+    by_chance = _share_of_equal_pairs(
+        known_z[:, derived], computed[has_value(computed)]
+    )
     return _Evidence(len(known_z), float(kept.mean()), by_chance)
 
 
-# --- sums ------------------------------------------------------------------------------
+# --- sums -----------------------------------------------------------------------------
 
 
 class _Relation(NamedTuple):
@@ -379,9 +381,7 @@ def _columns_known_together(values: Floats) -> list[Ints]:
     return sets
 
 
-def _diverse_rows(
-    unusual: Sequence[Ints], n: int, rng: np.random.Generator
-) -> Ints:
+def _diverse_rows(unusual: Sequence[Ints], n: int, rng: np.random.Generator) -> Ints:
     """Indices of random ones of n rows, and of some where each column is unusual.
 
     `unusual` has the indices of such rows, for each of p columns.
@@ -466,19 +466,28 @@ def _whole_relation(vector: Floats, indices: Ints) -> _Relation | None:
 def _possible_totals(columns: Sequence[Column], relation: _Relation) -> list[int]:
     """The columns of a relation that may be its total, the most natural first.
 
-    This is the only one on its side of the equation, if there is one. Others follow by
-    how many cells are missing, as what is computed is needed least, and by how many
-    values they have: a sum has more than its parts.
+    It has the finest grid of all: a sum of cents would seldom be on one of whole euros.
+    Among these it is the only one on its side of the equation, if there is one. Others
+    follow by how many cells are missing, as what is computed is needed least, and by
+    how many values they have: a sum has more than its parts.
     """
     signs = [np.sign(k) for k in relation.coefficients]
     pairs = list(zip(relation.column_indices, relation.coefficients, strict=True))
 
-    def rank(pair: tuple[int, int]) -> tuple[bool, bool, int, int, int]:
+    def rank(pair: tuple[int, int]) -> tuple[bool, Fraction, bool, int, int, int]:
         c, coefficient = pair
         is_alone = signs.count(np.sign(coefficient)) == 1 and len(pairs) > 2
-        n_missing = int(columns[c].encoded.missing.sum())
-        n_levels = columns[c].n_levels
-        return (abs(coefficient) != 1, not is_alone, -n_missing, -n_levels, -c)
+        column = columns[c]
+        step = column.grid.step * (column.unit or Fraction(0))
+        n_missing = int(column.encoded.missing.sum())
+        return (
+            abs(coefficient) != 1,
+            step,
+            not is_alone,
+            -n_missing,
+            -column.n_levels,
+            -c,
+        )
 
     return [c for c, _ in sorted(pairs, key=rank)]
 
@@ -497,9 +506,7 @@ def _linear_rule(
     units = [columns[c].unit for c in indices]
     known_units = [unit for unit in units if unit is not None]
     unit = None
-    weights: list[float] = [
-        pairs[c] * float(columns[c].unit or 1) for c in indices
-    ]
+    weights: list[float] = [pairs[c] * float(columns[c].unit or 1) for c in indices]
     if len(known_units) == len(units):
         unit = min(known_units)
         weights = [
@@ -550,7 +557,7 @@ def _sum_text(
     return f"{left} = {right}"
 
 
-# --- products and quotients ------------------------------------------------------------
+# --- products and quotients -----------------------------------------------------------
 
 
 def _find_products(
@@ -601,8 +608,9 @@ def _candidate_products(
     y = target[rows]
     x = numbers.values[rows]
     tolerance = 1e-9 * np.abs(y)
-    if columns[c].unit is not None:
-        tolerance = tolerance + float(columns[c].unit) / 2
+    unit = columns[c].unit
+    if unit is not None:
+        tolerance = tolerance + float(unit) / 2
     candidates = _candidate_multiples(columns, numbers, i, x, y, tolerance)
     with np.errstate(divide="ignore", invalid="ignore"):
         products = x[:, :, None] * x[:, None, :]
@@ -640,7 +648,8 @@ def _agrees(values: Floats, y: Floats, tolerance: Floats) -> Mask:
     error = np.abs(values - y.reshape(shape))
     known = np.isfinite(error).sum(axis=0)
     kept = (error <= tolerance.reshape(shape)).sum(axis=0)
-    return (known >= MIN_TRIAL_ROWS) & (known - kept <= MAX_BROKEN_TRIAL_ROWS)
+    is_known = known >= MIN_TRIAL_ROWS
+    return np.asarray(is_known & (known - kept <= MAX_BROKEN_TRIAL_ROWS))
 
 
 def _candidate_multiples(
@@ -701,7 +710,7 @@ def _product_rule(
     return ProductRule(text, (derived, *others), exponents, factor)
 
 
-# --- lookups ---------------------------------------------------------------------------
+# --- lookups --------------------------------------------------------------------------
 
 
 def _find_lookups(
@@ -787,7 +796,7 @@ def _lookup_rule(
     return LookupRule(text, (dependent, determinant), different, positions, part)
 
 
-# --- orders ----------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------
 
 
 def _find_orders(
@@ -795,6 +804,7 @@ def _find_orders(
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
+    Two orders in both directions are an equality, which computes the second column.
     Numbers are compared with numbers, and times with times.
     """
     times = [
@@ -812,6 +822,11 @@ def _find_orders(
             follows |= greater[b]
         for b in sorted(larger - follows):
             rules.append(_order_rule(columns, a, b))
+        for b in sorted(larger):
+            if a in greater[b] and a < b:
+                equal = _order_rule(columns, b, a)
+                text = f"{columns[b].name} = {columns[a].name}"
+                rules.insert(0, replace(equal, relation="=", text=text))
     return rules
 
 
@@ -826,7 +841,7 @@ def _greater_columns(
     values = numbers.values[:, has_levels]
     greater = dict[int, set[int]]()
     for i, a in enumerate(indices.tolist()):
-        is_never_less = ~(values[:, [i]] > values).any(axis=0)
+        is_never_less = np.asarray(~(values[:, [i]] > values).any(axis=0))
         is_never_less[i] = False
         greater[a] = set()
         for j in np.flatnonzero(is_never_less).tolist():

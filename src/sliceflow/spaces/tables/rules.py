@@ -176,7 +176,8 @@ class ProductRule:
         )
         numerator, denominator = self._fractions(columns, z)
         error = 2 * np.abs(scaled_values.astype(object) * denominator - numerator)
-        return np.asarray(error > denominator, dtype=bool) & (denominator != 0)
+        is_off = np.asarray(error > denominator, dtype=bool)
+        return np.asarray(is_off & (denominator != 0), dtype=bool)
 
     def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
         """The positions (m,) of a column that follow from the others.
@@ -303,7 +304,8 @@ class LookupRule:
         """Which rows (m,) of z (m, d) have another value than their key says."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, z, dependent)
-        return ~is_undrawn(expected) & (expected != z[:, dependent])
+        differs = expected != z[:, dependent]
+        return np.asarray(~is_undrawn(expected) & differs)
 
     def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
         """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""

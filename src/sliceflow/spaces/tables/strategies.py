@@ -17,7 +17,6 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import (
     MIN_LEVELS_FOR_RIDGE,
-    MIN_ROWS_BESIDE_RULES,
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
@@ -45,6 +44,10 @@ MAX_RANK_ERROR = 0.05
 # the table economics, and .611 instead of .588 on mpg).
 RIDGE_MARGIN = 0.8
 
+# If a rule computes a column in all but fewer rows, a tree draws these few. To choose
+# would only take time.
+MIN_ROWS_BESIDE_RULES = 20
+
 # A label has trees of its own for each level if a tree of the numbers predicts it with
 # at least this area under the ROC curve, and each level has this many rows. It does on
 # the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
@@ -70,13 +73,12 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         if c == label:
             strategies.append("per_level")
             continue
-        is_drawn = table.drawn_rows(c, table.order[:k])
-        if is_drawn.sum() < MIN_ROWS_BESIDE_RULES:
+        if table.drawn_rows(c, table.order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
             strategies.append("tree")
             continue
         strategy = choose_strategy(
             table.columns,
-            table.z[is_drawn],
+            table.z,
             c,
             order[:k],
             seed=seed.child(k),

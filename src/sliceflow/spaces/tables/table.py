@@ -272,7 +272,7 @@ class Table:
     ) -> list[int]:
         usable = list[int]()
         for k, (c, strategy) in enumerate(zip(self.order, strategies, strict=True)):
-            if c in fixed or self._is_in_rules(c):
+            if c in fixed or self._is_ruled(c, usable):
                 continue
             column = self.columns[c]
             is_usable = column.is_category
@@ -284,12 +284,19 @@ class Table:
             return []
         return usable
 
-    def _is_in_rules(self, c: int) -> bool:
-        """Whether a column is computed or compared, which near rows would break."""
+    def _is_ruled(self, c: int, earlier: Sequence[int]) -> bool:
+        """Whether a rule computes a column, or compares it with one of the earlier.
+
+        Near rows would break such rules, and trees do not.
+        """
         for rule in self.all_rules:
-            if c == rule.column_indices[0] or not computes(rule):
-                if c in rule.column_indices:
-                    return True
+            if computes(rule):
+                is_ruled = c == rule.column_indices[0]
+            else:
+                compared = set(rule.column_indices)
+                is_ruled = c in compared and not compared.isdisjoint(earlier)
+            if is_ruled:
+                return True
         return False
 
     def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
@@ -328,12 +335,15 @@ class Table:
         """Which rows of positions z (m, d) copy a row that occurs once."""
         return np.array([row.tobytes() in self.unique_rows for row in z], dtype=bool)
 
-    def positions_of(self, rows: TableRows) -> Floats:
-        """The positions (m, d) of other rows. An error names a value that cannot be."""
+    def positions_of(self, rows: TableRows, new_as_missing: bool = False) -> Floats:
+        """The positions (m, d) of other rows. An error names a value that cannot be.
+
+        With `new_as_missing`, new levels of categories count as missing cells.
+        """
         others = rows.align_columns(self.rows).columns
         positions = []
         for column, encoded in zip(self.columns, others, strict=True):
-            positions.append(column.encode(encoded))
+            positions.append(column.encode(encoded, new_as_missing))
         return np.column_stack(positions)
 
     def to_dataframe(

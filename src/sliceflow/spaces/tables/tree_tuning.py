@@ -124,7 +124,10 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
 
 
 def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: in small tables without constraints."""
+    """Whether nearest rows may draw smooth numbers: in small, free tables.
+
+    A constraint may compare any columns, and near rows would break it.
+    """
     is_small = (
         len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
         and len(table.order) <= MAX_COLUMNS_COMPARED
