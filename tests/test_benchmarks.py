@@ -2,6 +2,7 @@
 
 import json
 
+import attacks
 import completions
 import cpu
 import fixed_point
@@ -45,6 +46,19 @@ def test_tables_travel_as_csv_files(tmp_path):
     assert len(halves.drop_duplicates()) == len(frame.drop_duplicates())
     cell = tables.measure("wine", "independent columns", 0, None, str(tmp_path), 10)
     assert cell["scores"][0] > 0.7
+
+
+def test_a_table_is_attacked_once_and_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sliceflow.metrics.attacks._N_TREES", 5)
+    table_sets.write_csv(["wine"], tmp_path)
+    words = [str(tmp_path / "wine.csv"), "--shadows", "0", "--rows", "80"]
+    words += ["--out", str(tmp_path / "out.json")]
+    (row,) = attacks.main(words)
+    assert row["rows"] == 80
+    assert [len(line) for line in attacks.table_lines(row)] == 5 * [len(attacks.HEADER)]
+    assert "verbatim values" in capsys.readouterr().out
+    assert attacks.main(words) == json.loads((tmp_path / "out.json").read_text())
+    assert "attacking by" not in capsys.readouterr().out
 
 
 def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
