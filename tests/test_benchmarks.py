@@ -2,6 +2,7 @@
 
 import json
 
+import attacks
 import blind_tables
 import completions
 import cpu
@@ -78,6 +79,19 @@ def test_plain_peers_keep_levels_missing_cells_and_what_depends(peer, rng):
     assert new["x"].isna().mean() == pytest.approx(0.2, abs=0.14)
     known = new.dropna()
     assert known["x"].corr(known["twice"]) > 0.8
+
+
+def test_a_table_is_attacked_once_and_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sliceflow.metrics.attacks._N_TREES", 5)
+    table_sets.write_csv(["wine"], tmp_path)
+    words = [str(tmp_path / "wine.csv"), "--shadows", "0", "--rows", "80"]
+    words += ["--out", str(tmp_path / "out.json")]
+    (row,) = attacks.main(words)
+    assert row["rows"] == 80
+    assert [len(line) for line in attacks.table_lines(row)] == 5 * [len(attacks.HEADER)]
+    assert "verbatim values" in capsys.readouterr().out
+    assert attacks.main(words) == json.loads((tmp_path / "out.json").read_text())
+    assert "attacking by" not in capsys.readouterr().out
 
 
 def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):

@@ -100,9 +100,11 @@ def test_the_report_needs_nothing_from_elsewhere(kind, request):
     assert all(re.findall(r'<img alt="([^"]*)"', page))
     assert all('role="img"' in drawing for drawing in re.findall(r"<svg[^>]*>", page))
     verdict = json.loads((run / "evaluation.json").read_text())["verdict"]
-    first = page.index("<strong>")
-    assert first < page.index("<h2>")
-    assert verdict[:40] in page[first : first + 80]
+    first = page.index("<h2>")
+    for answer in verdict.values():
+        heading = page.index(f"<h2>{answer['question']} <strong", first)
+        assert f">{answer['level']}</strong>" in page[heading : heading + 100]
+    assert first == page.index("<h2>May I use it?")
 
 
 def test_the_report_of_pictures_shows_classes_neighbours_and_start(digits_run):
@@ -128,6 +130,46 @@ def test_the_report_of_a_table_plots_its_columns(table_run):
     assert re.search(r"missing \d+\.\d %, samples \d+\.\d %", page)
     assert "Associations" in page
     assert "start &lt;= end" in page
+
+
+def test_the_report_of_a_table_answers_whether_it_may_be_shared(table_run):
+    page = (table_run[0] / "report.html").read_text()
+    assert "Share samples, not the model file: it contains your rows." in page
+    assert "The column mail tells who it is; its values are made up." in page
+    assert "Nobody has attacked the samples" in page
+    assert page.count("<th>nearest row</th>") == 3
+    rules = page[page.index("Rules found in your table") :]
+    assert "<td>start &lt;= end</td>" in rules
+
+
+def test_attacks_are_in_the_verdict_the_report_and_the_file(table_run, tmp_path):
+    run = shutil.copytree(table_run[0], tmp_path / "run")
+    said = done("evaluate", run, "--attack", "--shadows", 8)
+    assert "attacking a model of 100 rows, and 8 shadow models: about" in said
+    assert "shadow model 1 of 8, about" in said
+    assert re.search(r"^verbatim values +0\.\d{3}", said, re.MULTILINE)
+    found = json.loads((run / "evaluation.json").read_text())
+    names = [attack["name"] for attack in found["attacks"]["attacks"]]
+    assert names[-1] == "shadow models, outliers"
+    assert found["attacks"]["counts"]["members"] == 100
+    share = [finding["text"] for finding in found["verdict"]["share"]["findings"]]
+    assert any("attack succeeds" in text for text in share)
+    page = (run / "report.html").read_text()
+    assert "<h2>Attacks</h2>" in page
+    assert "Nobody has attacked" not in page
+
+
+def test_attacks_are_refused_where_they_mean_nothing(digits_run, table_run, tmp_path):
+    words = ("evaluate", table_run[0], "--attack")
+    refused(inside("evaluate", digits_run[0], "--attack"), 2, "for tables", "leave it")
+    refused(inside(*words, "--against", "x.csv"), 2, "exclude each other", "choose one")
+    refused(inside(*words, "--shadows", 3), 2, "--shadows 3 are too few", "8 or more")
+    rows = "".join(f"{i / 7},{i % 5}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text("a,b\n" + rows)
+    done("fit", tmp_path / "t.csv", "--out", tmp_path / "run")
+    refused(
+        inside("evaluate", tmp_path / "run", "--attack"), 1, "held out", "--holdout"
+    )
 
 
 def test_names_are_escaped_on_the_page(tmp_path):

@@ -74,7 +74,8 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
         assert film.n_frames > 5
     found = json.loads((folder / "evaluation.json").read_text())
     assert {"copies", "NN ratio"} <= {row["name"] for row in found["metrics"]}
-    assert found["verdict"].startswith("The samples ")
+    assert found["verdict"]["use"]["question"] == "May I use it?"
+    assert found["verdict"]["share"]["level"] in ("green", "amber", "red")
     assert config["start"] == "noise"
     assert said.stdout.startswith(
         "reading digits\n"

@@ -27,7 +27,7 @@ def table():
 def fitted(path):
     work = TableWork()
     work.read(str(path))
-    work.fit({}, [], path.name, lambda stage: None)
+    work.fit({}, [], path.name, False, lambda stage: None)
     return work
 
 

@@ -67,12 +67,14 @@ def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh)
     assert copied["sliced distance"].value == pytest.approx(
         fresh["sliced distance"].reference, rel=0.2
     )
-    assert copied.verdict.startswith(
-        "The samples copy training rows (copies 1, NN ratio 0)"
+    assert copied.verdict.share.level == "red"
+    assert "samples copy training rows (copies 1, NN ratio 0)" in str(
+        copied.verdict.share
     )
-    assert "easily tells them" in wide.verdict
-    assert fresh.verdict.startswith("The samples are new")
-    assert "hardly" in fresh.verdict
+    assert wide.verdict.use.level == "red"
+    assert "easily tells samples" in str(wide.verdict.use)
+    assert fresh.verdict.use.level == "green"
+    assert "samples are no copies" in str(fresh.verdict.share)
 
 
 def test_columns_count_alike_whatever_their_units(fresh):
@@ -84,17 +86,17 @@ def test_columns_count_alike_whatever_their_units(fresh):
 
 def test_a_report_prints_a_table_and_is_json(fresh):
     lines = str(fresh).splitlines()
-    assert lines[0] == fresh.verdict
-    assert lines[1].split() == ["samples", "real", "rows", "ideal"]
-    assert len(lines) == 3 + len(fresh.metrics)
+    assert lines[:2] == str(fresh.verdict).splitlines()
+    assert lines[2].split() == ["samples", "real", "rows", "ideal"]
+    assert len(lines) == 4 + len(fresh.metrics)
     assert "400 samples, 400 training rows and 400 held-out rows" in lines[-1]
     told = json.loads(json.dumps(fresh.to_dict()))
     assert [n["name"] for n in told["metrics"]] == [n.name for n in fresh.metrics]
     assert all(n.meaning for n in fresh.metrics)
     assert "rough" not in lines[0]
-    assert report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.endswith(
-        "all numbers are rough"
-    )
+    rough = report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.use
+    assert rough.level == "amber"
+    assert "with 20 held-out rows all numbers are rough" in str(rough)
     with pytest.raises(KeyError):
         fresh["no such number"]
 
@@ -128,11 +130,13 @@ def test_pictures_have_numbers_of_their_own(rng):
     assert good.kind == "pictures"
     assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].reference, rel=0.3)
     assert good["coverage"].value > 0.8
-    assert "they cover" in good.verdict
+    assert "samples cover" in str(good.verdict.use)
     noisy = train + rng.integers(-20, 21, train.shape)  # copies under noise
     bad = report(noisy, train, test, device="cpu")
     assert bad["copies, thumbnails"].value > 0.9
-    assert bad.verdict.startswith("The samples copy training rows (copies")
+    assert str(bad.verdict.share).startswith(
+        "May I share it? Red: samples copy training rows (copies"
+    )
     pasted = new.copy()
     pasted[:, :8, :8] = train[:, :8, :8]  # one of nine patches
     memorized = report(pasted, train, test, device="cpu")["memorized, halves"]
@@ -162,7 +166,10 @@ def test_fresh_tables_score_as_real_rows():
     assert found.details["target"] == "kind"
     assert "AUC of kind in held-out rows" in found["utility"].meaning
     assert set(found.details["columns"]) == {"a", "b", "town", "land", "kind"}
-    assert "REAL VALUES" not in found.verdict
+    assert "no real value of id, which identify a row" in str(found.verdict.share)
+    rules = [rule.text for rule in found.details["rules"]]
+    assert rules == ["land follows from town"]
+    assert len(found.details["riskiest"]) == 3
 
 
 def test_the_order_of_rows_says_nothing():
@@ -187,11 +194,15 @@ def test_bad_tables_are_found_out(rng):
     ].value > 0.1
     assert found["utility"].value < found["utility"].reference - 0.15
     assert 0.2 < found["rules kept"].value < 0.6
-    assert "break a rule" in found.verdict
-    assert "REAL VALUES of id" in found.verdict
+    assert found.verdict.use.level == found.verdict.share.level == "red"
+    assert "1 of 1 rules is lost: land follows from town" in str(found.verdict.use)
+    assert "REAL VALUES of id" in str(found.verdict.share)
     copied = report(train, train, test)
     assert copied["copies"].value == copied["exact copies"].value == 1
-    assert copied.verdict.startswith("The samples copy training rows")
+    assert copied.verdict.share.level == "red"
+    sample, row, ratio = copied.details["riskiest"][0]
+    assert sample == row
+    assert ratio == 0
 
 
 def test_copies_are_searched_among_all_rows_of_a_table():

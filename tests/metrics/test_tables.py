@@ -1,4 +1,4 @@
-"""Tables as numbers: what a column becomes, textbook associations, rules, utility."""
+"""Tables as numbers: what a column becomes, textbook associations, utility."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,6 @@ from sliceflow.metrics.tables import (
     as_numbers,
     association,
     read_tables,
-    rules_kept,
     shape,
     utility,
 )
@@ -105,35 +104,6 @@ def test_associations_are_those_of_the_textbook():
         found[0, 2] == found[2, 0] == pytest.approx(np.sqrt(4 / 5))
     )  # between over total: 4 of 5
     assert found[2, 4] == pytest.approx(-1)
-
-
-def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng):
-    town = rng.integers(0, 8, 400).astype(float)
-    low = rng.integers(0, 50, 400).astype(float)
-    train = np.column_stack(
-        (town, town // 3, low, low + rng.random(400), rng.normal(size=400))
-    )
-    kinds = [True, True, False, False, False]
-    assert rules_kept(train[:300], train[300:], kinds) == 1
-    for column, change in (
-        (1, 1.0),
-        (2, 100.0),
-        (2, -0.5),
-    ):  # another country, a > b, no whole number
-        broken = train.copy()
-        broken[:100, column] += change
-        assert rules_kept(train, broken, kinds) == 0.75
-    gone = train.copy()
-    gone[:200, 1:3] = np.nan
-    assert rules_kept(train, gone, kinds) == 1, "missing cells break no rule"
-    unknown = train.copy()
-    unknown[:40, 0] = np.nan  # countries of unknown towns differ, and break no rule
-    broken = train.copy()
-    broken[:100, 1] += 1
-    assert rules_kept(unknown, broken, kinds) == 0.75
-    group = np.arange(400.0) // 5
-    rare = np.column_stack((group, group == 7))  # all of one small group: may be chance
-    assert rules_kept(rare, np.column_stack((group, group != 7)), [True, True]) == 1
 
 
 def test_utility_is_what_the_columns_say_about_the_target(rng):

@@ -22,7 +22,13 @@ from sliceflow.app.server import JsonObject, Request, Response, describe_error
 from sliceflow.errors import DataError
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".xlsx")
-_STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
+_STAGES = (
+    "reading",
+    "fitting",
+    "drawing as many new rows",
+    "attacking a model of half the rows",
+    "measuring them",
+)
 # What the page shows that stays true when a job ends or is cancelled.
 _ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")
 _MAX_NAME_LENGTH = 100  # of a file, as it is shown
@@ -48,9 +54,13 @@ class TableWork(Protocol):
         kinds: dict[str, str],
         constraints: list[str],
         name: str,
+        is_attacked: bool,
         set_stage: Callable[[int], None],
-    ) -> str:
-        """Fit the table, measure the model; returns the report as HTML."""
+    ) -> JsonObject:
+        """Fit the table, attack its samples if that is wanted, measure the model.
+
+        Returns the "report" as HTML, and its "verdict" (None if nothing was measured).
+        """
         ...
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
@@ -131,7 +141,8 @@ class TableTab:
             state["stage"] = 1
             state["kinds"] = kinds
             state["constraints"] = constraints
-            self._begin(state, "fit", kinds, constraints, state["name"])
+            is_attacked = bool(request.json.get("attack"))
+            self._begin(state, "fit", kinds, constraints, state["name"], is_attacked)
             return self.status()
 
     def cancel(self, request: Request) -> JsonObject:
@@ -241,9 +252,12 @@ class TableTab:
         elif kind == "read":
             self._state = {"state": "columns", "name": self._state["name"], **value}
         elif kind == "fit":
-            self._report = value
-            seconds = round(time.monotonic() - self._started_at, 1)
-            self._state = self._idle_state() | {"state": "fitted", "seconds": seconds}
+            self._report = value["report"]
+            self._state = self._idle_state() | {
+                "state": "fitted",
+                "seconds": round(time.monotonic() - self._started_at, 1),
+                "verdict": value["verdict"],
+            }
         elif kind == "error":
             self._state = self._idle_state() | {"error": value}
 

@@ -74,6 +74,9 @@ _FLAGS = {
     "repeatable.",
     "resize": "Resize pictures to the model's size.",
     "against": "Other data to compare with: a set, a folder, a file.",
+    "attack": "Attack a model of one half of a table: do its samples tell which rows "
+    "were fitted?",
+    "shadows": "Models that --attack fits to learn how outliers show; 0 for none.",
     "port": "Port of the page's server; default: any that is free.",
     "no_browser": "Only print the address.",
     "device": "cpu, cuda, or auto: a GPU if there is one.",
@@ -155,7 +158,7 @@ def _value_options(name: str, annotation: Any) -> dict[str, Any]:
         maximum = _MAX_HOLDOUT if name == "holdout" else None
         return {"metavar": "<float>", "min": 0, "max": maximum}
     if int in types:
-        minimum = 0 if name == "seed" else 1
+        minimum = 0 if name in ("seed", "shadows") else 1
         maximum = _MAX_PORT if name == "port" else None
         return {"metavar": "<int>", "min": minimum, "max": maximum}
     return {"metavar": _METAVARS.get(name)}

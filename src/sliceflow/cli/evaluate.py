@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,11 +28,15 @@ from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 from sliceflow.errors import HintedError
+from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sliceflow import TableFlow
     from sliceflow.cli.run_folder import Model
+    from sliceflow.metrics import Attacks, Report
+    from sliceflow.metrics.rules import KeptRule
 
 # Samples of pictures that are drawn and measured: more cost time, and say little more.
 _MAX_PICTURES = 2000
@@ -57,6 +61,14 @@ _NAME_OF_CODE = re.compile(
 _MIN_HELD_OUT_ROWS = 10
 # Of the pairs of columns, evaluation.json lists the worst, and those of the heat maps.
 _MAX_WORST_PAIRS = 50
+# Of the rules of a table, it lists those that are kept least.
+_MAX_RULES = 50
+# What attacks cost beside fits, measured on 2 busy cores of an x86-64 machine.
+_SECONDS_PER_ATTACKED_ROW = 0.02
+# Shadow models of an attack, as many as `metrics.attack` takes by default.
+N_SHADOWS = 60
+# Fewer shadow models tell nothing; `metrics.attack` takes no fewer.
+_MIN_SHADOWS = 8
 
 
 class Samples(NamedTuple):
@@ -66,20 +78,38 @@ class Samples(NamedTuple):
     labels: np.ndarray | None
 
 
+class Evidence(NamedTuple):
+    """What a verdict needs beside a report."""
+
+    attacks: Attacks | None = None
+    notes: tuple[str, ...] = ()  # on sharing
+    rules: tuple[KeptRule, ...] = ()  # that the model found
+
+
+NO_EVIDENCE = Evidence()
+
+
 def evaluate(
     output: Output,
     run: Path,
     against: str | None = None,
+    attack: bool = False,
+    shadows: int = N_SHADOWS,
     data_root: str | None = None,
     device: str = "auto",
 ) -> Result:
     """Measure a run's samples again, and write its report again.
 
-    With --against the measures are only printed.
+    With --against the measures are only printed. With --attack a model of one half of
+    the table is attacked, too: do its samples tell which rows it was fitted to?
     """
+    from sliceflow import TableFlow
+
     folder = RunFolder(run)
     folder.check_fitted()
     settings = replace(Settings.from_folder(folder), device=device)
+    if attack:
+        _check_attack(settings, against, shadows)
     uses_named_set = settings.source in DATASET_NAMES or against in DATASET_NAMES
     if data_root is not None and not uses_named_set:
         fact = f"--data-root is for named sets, not for {settings.source}"
@@ -89,7 +119,13 @@ def evaluate(
     model = load_model(run, device)
     if against is None:
         settings = replace(settings, no_measure=False)
-        return finish(settings, folder, model, train, test, output)
+        attacks = None
+        if attack:
+            _check_held_out(test)
+            _say_attack(folder, train, shadows, output)
+            assert isinstance(model, TableFlow), "only tables are attacked"
+            attacks = attack_half(model, settings, train, shadows, output)
+        return finish(settings, folder, model, train, test, output, attacks)
     fitted = replace(train, x=train.fitted_rows, full_table=None)
     other = _read_against(settings, against, data_root, fitted)
     samples = draw_samples(model, settings, fitted, test)
@@ -98,6 +134,66 @@ def evaluate(
     if n_fitted:  # they say nothing about new rows
         note += f", of which {n_fitted} were fitted"
     return measure(settings, fitted, other, samples, output, note)
+
+
+def _check_attack(settings: Settings, against: str | None, shadows: int) -> None:
+    """Refuse --attack for what cannot be attacked."""
+    if settings.kind != TABLE:
+        fact = f"--attack is for tables, not for {settings.source}"
+        raise UsageError(fact, "leave it out")
+    if against is not None:
+        fact = "--attack and --against exclude each other"
+        raise UsageError(fact, "choose one")
+    if 0 < shadows < _MIN_SHADOWS:
+        fact = f"--shadows {shadows} are too few to tell anything"
+        raise UsageError(fact, f"pass 0, or {_MIN_SHADOWS} or more")
+
+
+def _check_held_out(test: Data | None) -> None:
+    """Refuse --attack where nothing is measured."""
+    if test is None or len(test.x) < _MIN_HELD_OUT_ROWS:
+        fact = "--attack is for runs that are measured, and too few rows were held out"
+        raise CommandError(fact, "sliceflow fit --holdout, for 100 rows or more")
+
+
+def _say_attack(folder: RunFolder, train: Data, shadows: int, output: Output) -> None:
+    """Say what an attack does, and about how long it takes."""
+    n_rows = len(train.fitted_rows)
+    text = f"attacking a model of {n_rows // 2} rows"
+    if shadows:
+        text += f", and {shadows} shadow models"
+    fit_seconds = folder.read_json("config.json").get("seconds", 0) / 2
+    seconds = (1 + shadows) * fit_seconds + _SECONDS_PER_ATTACKED_ROW * n_rows
+    output.say(f"{text}: about {format_duration(seconds)} (--shadows 0 is quick)")
+
+
+def attack_half(
+    model: TableFlow, settings: Settings, train: Data, shadows: int, output: Output
+) -> Attacks:
+    """Attack a model of one half of the table; the other half was not fitted.
+
+    A model of fewer rows tells more of each, so this overstates what the run tells.
+    """
+    from sliceflow import metrics
+
+    shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
+    half = len(shuffled) // 2
+    fitted = shuffled.iloc[:half].reset_index(drop=True)
+    others = shuffled.iloc[half:].reset_index(drop=True)
+    attacked = make_table_flow(settings, train.free_text).set_params(
+        tree_settings=model.plan_.tree_settings
+    )
+    attacked.fit(fitted, listeners=progress_bars(output))
+    return metrics.attack(
+        attacked,
+        fitted,
+        others,
+        y=settings.target or default_target(model.columns_),
+        n_shadows=shadows,
+        seed=settings.seed,
+        device=settings.device,
+        notify=output.say,
+    )
 
 
 def _read_again(settings: Settings, data_root: str | None) -> tuple[Data, Data | None]:
@@ -121,6 +217,7 @@ def finish(
     train: Data,
     test: Data | None,
     output: Output,
+    attacks: Attacks | None = None,
 ) -> Result:
     """Draw samples of a fitted model, measure them, write all files but the model.
 
@@ -148,7 +245,7 @@ def finish(
         quoted = shlex.quote(str(folder.path))
         measures = _no_measures(f"not measured; sliceflow evaluate {quoted} does it")
     else:
-        measures = measure_fit(model, settings, train, test, samples, output)
+        measures = measure_fit(model, settings, train, test, samples, output, attacks)
     folder.write_json("evaluation.json", measures.json)
     page = report.render(
         folder.read_json("config.json"),
@@ -203,6 +300,7 @@ def measure_fit(
     test: Data | None,
     samples: Samples,
     output: Output,
+    attacks: Attacks | None = None,
 ) -> Result:
     """Measure samples of a model.
 
@@ -213,8 +311,12 @@ def measure_fit(
 
     if isinstance(model, TableFlow) and settings.target is None:
         settings = replace(settings, target=default_target(model.columns_))
+    notes = notes_on_sharing(model)
+    if attacks is None and isinstance(model, TableFlow):
+        notes += ("sliceflow evaluate --attack attacks them",)
+    evidence = Evidence(attacks, notes)
     if train.full_table is None or test is None or not isinstance(model, TableFlow):
-        return measure(settings, train, test, samples, output)
+        return measure(settings, train, test, samples, output, evidence=evidence)
     n_held_out = len(test.x)
     output.say(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
@@ -225,8 +327,37 @@ def measure_fit(
     )
     second.fit(train.x, listeners=progress_bars(output))
     samples = draw_samples(second, settings, train, test)
+    rules = _model_rules(second, samples.x, len(train.x))
+    evidence = evidence._replace(rules=rules)
     note = "measured by a second fit, without the held-out rows"
-    return measure(settings, train, test, samples, output, note)
+    return measure(settings, train, test, samples, output, note, evidence)
+
+
+def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule, ...]:
+    """The rules that a model of n rows found, and the shares of samples that keep them.
+
+    The shares of real rows are those of the fitted ones.
+    """
+    from sliceflow.metrics.rules import KeptRule
+
+    shares = model.rules_kept(samples)
+    rules = []
+    for rule in model.rules_:
+        rules.append(KeptRule(rule.text, rule.share, shares[rule.text], n_rows))
+    return tuple(rules)
+
+
+def notes_on_sharing(model: Model) -> tuple[str, ...]:
+    """What one must know of a model of a table before its samples are shared."""
+    from sliceflow import TableFlow
+
+    if not isinstance(model, TableFlow):
+        return ()
+    notes = ["share samples, not the model file: it contains your rows"]
+    for name, kind in model.kinds_.items():
+        if kind == "identifier":
+            notes.append(f"the column {name} tells who it is; its values are made up")
+    return tuple(notes)
 
 
 def default_target(columns: pd.DataFrame) -> str | None:
@@ -287,6 +418,7 @@ def measure(
     samples: Samples,
     output: Output,
     note: str = "",
+    evidence: Evidence = NO_EVIDENCE,
 ) -> Result:
     """What `metrics.report` finds; `note` says which rows were measured."""
     from sliceflow import metrics
@@ -316,16 +448,35 @@ def measure(
         device=str(resolve_device(settings.device)),
         notify=output.say,
     )
+    found = _with_rules(found, evidence.rules)
     out = found.to_dict()
     pairs = out["details"].get("pairs")
     if pairs:
         out["details"]["pairs"] = _pairs_to_keep(pairs, train)
-    text = str(found)
+    if "rules" in out["details"]:
+        out["details"]["rules"] = out["details"]["rules"][:_MAX_RULES]
+    verdict = metrics.judge(found, evidence.attacks, evidence.notes)
+    out["verdict"] = verdict.to_dict()
+    text = f"{verdict}\n{found.table}"
+    if evidence.attacks is not None:
+        out["attacks"] = evidence.attacks.to_dict()
+        text += f"\n\n{evidence.attacks}"
     out["note"] = found.note
     if note:
         text += f"\n{note}"
         out["note"] += f"; {note}"
     return Result(out, text)
+
+
+def _with_rules(found: Report, rules: Sequence[KeptRule]) -> Report:
+    """A report with the rules that a model found first, each of them once."""
+    if not rules:
+        return found
+    texts = {rule.text for rule in rules}
+    others = [r for r in found.details.get("rules", []) if r.text not in texts]
+    details = found.details.copy()
+    details["rules"] = [*rules, *others]
+    return replace(found, details=details)
 
 
 def _not_measured(n_held_out: int) -> Result:
@@ -341,7 +492,7 @@ def _not_measured(n_held_out: int) -> Result:
 
 def _no_measures(note: str) -> Result:
     """What stands in place of measures: a note that says why there are none."""
-    return Result({"metrics": [], "details": {}, "verdict": "", "note": note}, note)
+    return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 
 def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:

@@ -72,7 +72,7 @@ def _describe_run(run: Path) -> JsonObject:
     }
     if run.is_dir() and (run / "evaluation.json").exists():
         measures = RunFolder(run).read_json("evaluation.json")
-        out["verdict"] = measures["verdict"] or measures["note"]
+        out["verdict"] = _describe_verdict(measures)
         out["measures"] = {row["name"]: row["value"] for row in measures["metrics"]}
     out |= _describe_model(model)
     if run.is_dir() and (run / "config.json").exists():
@@ -82,6 +82,17 @@ def _describe_run(run: Path) -> JsonObject:
             if key in config:
                 out[key] = config[key]
     return {name: value for name, value in out.items() if value not in (None, [], {})}
+
+
+def _describe_verdict(measures: JsonObject) -> JsonObject | str:
+    """The answers of a verdict with their reasons; a note if there is none."""
+    if not measures["verdict"]:
+        return str(measures["note"])
+    answers = {}
+    for answer in measures["verdict"].values():
+        texts = "; ".join(finding["text"] for finding in answer["findings"])
+        answers[answer["question"]] = f"{answer['level']}: {texts}"
+    return answers
 
 
 def _describe_model(model: Model) -> JsonObject:

@@ -141,9 +141,10 @@ class TableWork:
         kinds: dict[str, str],
         constraints: list[str],
         name: str,
+        is_attacked: bool,
         set_stage: Callable[[int], None],
-    ) -> str:
-        """Fit all rows, and measure as ``sliceflow fit`` does; returns the report."""
+    ) -> JsonObject:
+        """Fit all rows, and measure as ``sliceflow evaluate`` does."""
         from sliceflow.cli import evaluate, report
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
@@ -161,16 +162,27 @@ class TableWork:
         whole = Data(PurePath(name).stem, TABLE, self._df)
         train, test = hold_out(whole, settings.holdout)
         samples = evaluate.draw_samples(model, settings, train, test)
-        set_stage(3)
         silent = Output(silent=True, progress=False)
-        measures = evaluate.measure_fit(model, settings, train, test, samples, silent)
+        attacks = None
+        if is_attacked and test is not None:
+            set_stage(3)
+            attacks = evaluate.attack_half(
+                model, settings, train, evaluate.N_SHADOWS, silent
+            )
+        set_stage(4)
+        measures = evaluate.measure_fit(
+            model, settings, train, test, samples, silent, attacks
+        )
         self._model = model
         config = {
             "data": train.summary(test),
             "command": settings.command,
             "seconds": seconds,
         }
-        return report.render(config, measures.json, model, train, samples)
+        return {
+            "report": report.render(config, measures.json, model, train, samples),
+            "verdict": measures.json["verdict"],
+        }
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV, all of which have what is given."""

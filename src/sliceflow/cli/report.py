@@ -30,6 +30,7 @@ MAX_HEAT_MAP_COLUMNS = 30
 _MAX_CLASSES = 20
 _N_TABLE_ROWS = 8
 _N_WORST_PAIRS = 12
+_N_RULES = 20
 _N_NEIGHBOUR_ROWS = 8
 _N_NEIGHBOURS = 5
 _GREY = 128  # between pictures: for light pages and for dark ones
@@ -72,6 +73,8 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters["number"] = _format_number
+    environment.filters["sentence"] = _as_sentence
+    environment.filters["share"] = _format_share
     environment.filters["seconds"] = format_duration
     if isinstance(model, TableFlow):
         noun = "rows"
@@ -87,11 +90,26 @@ def render(
         measures=measures,
         heats=_heat_maps(pairs, train.columns),
         pairs=pairs[:_N_WORST_PAIRS],
+        rules=measures["details"].get("rules") or [],
+        n_rules=_N_RULES,
         evolution=None if animation is None else _embed_animation(animation),
         bars_size=(_PLOT_WIDTH, _PLOT_HEIGHT),
         **content,
     )
     return html + "\n"
+
+
+def _as_sentence(text: str) -> str:
+    """A text with a capital first letter; all others stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def _format_share(value: float) -> str:
+    """A percentage; nearly all is not shown as all."""
+    text = f"{100 * value:.1f} %"
+    if text == "100.0 %":
+        return "100 %" if value == 1 else "> 99.9 %"
+    return text
 
 
 def _format_number(value: float | None) -> str:

@@ -6,6 +6,7 @@ every metric has its reference, what real rows score. `fid` needs the extra
 ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
 
+from sliceflow.metrics.attacks import Attack, Attacks, attack
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import (
     copies,
@@ -24,17 +25,25 @@ from sliceflow.metrics.distances import (
 )
 from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.verdict import Answer, Finding, Verdict, judge
 
 __all__ = [
+    "Answer",
+    "Attack",
+    "Attacks",
     "Calibration",
+    "Finding",
     "Metric",
     "Report",
+    "Verdict",
+    "attack",
     "calibration",
     "copies",
     "coverage",
     "fid",
     "frechet_distance",
     "frechet_distance_pca",
+    "judge",
     "memorized_rate",
     "nearest",
     "nearest_pictures",

@@ -11,15 +11,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.metrics import copying, distances, tables
-from sliceflow.metrics.rows import as_rows, subsample
+from sliceflow.metrics.rows import as_rows, nearest, subsample
+from sliceflow.metrics.rules import KeptRule, find_rules, measure_rules, rules_kept
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
-from sliceflow.validation import require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32
@@ -32,6 +35,12 @@ _N_VOTES = 5
 _N_TREES = 50
 # Training rows of a table that are points at a time: points are wide.
 _MAX_POINT_ROWS = 50_000
+# Samples that are shown beside their nearest training rows, and the row with which that
+# one is compared, as in `copying.memorized_rate`.
+_N_RISKIEST = 3
+_N_COMPARED_NEIGHBOURS = 10
+# Pairs of columns whose association falls most that are kept.
+_N_LOST_PAIRS = 10
 # Rows at a smaller distance are equal: points of tables are rounded.
 _EQUAL_DISTANCE = 1e-9
 
@@ -59,8 +68,16 @@ class ColumnPair(NamedTuple):
 
     first: str
     second: str
-    real_association: float  # in held-out rows
+    real_association: float
     sample_association: float
+
+
+class RiskySample(NamedTuple):
+    """A sample that resembles one training row far more than all others."""
+
+    sample: dict[str, str]  # cells as texts, by column
+    nearest: dict[str, str]  # of the training row
+    ratio: float  # its distance to that row, over that to the tenth
 
 
 class Details(TypedDict, total=False):
@@ -69,6 +86,11 @@ class Details(TypedDict, total=False):
     target: str  # the column that `utility` predicts
     columns: dict[str, float]  # the shape of each
     pairs: list[ColumnPair]  # those whose associations differ most come first
+    # Pairs whose association falls most from training rows to samples; these are more
+    # than held-out rows, so that less of it is chance
+    lost_pairs: list[ColumnPair]
+    rules: list[KeptRule]  # that all training rows keep; the least kept come first
+    riskiest: list[RiskySample]
     # of columns that identify a row, the share of real values among the samples
     revealed: dict[str, float]
 
@@ -239,7 +261,7 @@ def compare_tables(
     sample_rows = subsample(all_samples, settings.max_rows)
     train_rows = subsample(all_train, settings.max_rows)
     test_rows = subsample(all_test, settings.max_rows)
-    target_name = _target_name(target, names, train_rows)
+    target_name = tables.choose_target(target, names, train_rows)
     n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
     held_out = _HeldOutTable(
         rows=test_rows,
@@ -256,18 +278,79 @@ def compare_tables(
     scores |= _table_copy_scores(
         sample_rows, all_train, test_rows, categories, settings
     )
+    rules = find_rules(train_rows, names, categories)
     scores["rules kept"] = Score(
-        tables.rules_kept(train_rows, sample_rows, categories),
-        tables.rules_kept(train_rows, test_rows, categories),
+        rules_kept(rules, sample_rows), rules_kept(rules, test_rows)
     )
+    rare = tables.rare_values(sample_rows, all_train, categories)
+    if not math.isnan(rare):
+        real_rare = tables.rare_values(test_rows, all_train, categories)
+        scores["rare values"] = Score(rare, real_rare)
     sample_associations = _associations(sample_rows, categories, n_associated)
     details = Details(
         target=target_name,
         columns=dict(zip(names, _shapes(sample_rows, held_out), strict=True)),
         pairs=_compare_pairs(names, held_out.associations, sample_associations),
+        lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
+        rules=measure_rules(rules, len(train_rows), test_rows, sample_rows),
         revealed=read.revealed,
+        riskiest=_riskiest_samples(samples, train, read, settings),
     )
     return scores, details
+
+
+def _lost_pairs(
+    names: Sequence[str], train: Floats, samples: Floats, categories: Sequence[bool]
+) -> list[ColumnPair]:
+    """The pairs whose association falls most from training rows to samples."""
+    n = min(len(train), len(samples))
+    in_train = np.abs(_associations(train, categories, n))
+    in_samples = np.abs(_associations(samples, categories, n))
+    pairs = _compare_pairs(names, in_train, in_samples)
+    pairs.sort(key=lambda pair: pair.sample_association - pair.real_association)
+    return pairs[:_N_LOST_PAIRS]
+
+
+def _riskiest_samples(
+    samples: Any, train: Any, read: tables.Tables, settings: ComparisonSettings
+) -> list[RiskySample]:
+    """The samples that resemble one training row most, and no other.
+
+    Those are first that are nearest to it, relative to the tenth row; of copies, those
+    which are farthest from others.
+    """
+    all_samples, all_train = read.rows[:2]
+    sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)
+    train_indices = subsample(np.arange(len(all_train)), _MAX_POINT_ROWS)
+    known = all_train[train_indices]
+    k = min(_N_COMPARED_NEIGHBOURS, len(known))
+    distances, indices = nearest(
+        tables.points(all_samples[sample_indices], read.categories, known),
+        tables.points(known, read.categories, known),
+        k,
+        device=settings.device,
+    )
+    farthest = distances[:, -1]
+    ratios = np.ones(len(distances))
+    np.divide(distances[:, 0], farthest, out=ratios, where=farthest > 0)
+    riskiest = []
+    for i in np.lexsort((-farthest, ratios))[:_N_RISKIEST].tolist():
+        sample = samples.iloc[int(sample_indices[i])]
+        row = train.iloc[int(train_indices[indices[i, 0]])]
+        texts = _texts(sample[train.columns])
+        riskiest.append(RiskySample(texts, _texts(row), float(ratios[i])))
+    return riskiest
+
+
+def _texts(row: pd.Series) -> dict[str, str]:
+    """The cells of a row as texts, by column; missing ones are empty."""
+    texts = {}
+    for name, value, is_missing in zip(row.index, row, row.isna(), strict=True):
+        text = str(value)
+        if isinstance(value, float):
+            text = f"{value:.10g}"  # binary numbers have digits that nobody wrote
+        texts[str(name)] = "" if is_missing else text
+    return texts
 
 
 def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
@@ -320,19 +403,6 @@ def _table_copy_scores(
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
     return _copy_scores(points(samples), train_blocks, points(test), settings)
-
-
-def _target_name(target: object, names: Sequence[str], rows: Floats) -> str:
-    """The column that `utility` predicts: the user's, or the last that varies."""
-    if target is not None:
-        name = str(target)
-        wanted = f"the name of a column: {', '.join(names)}"
-        require(name in names, "y", name, wanted)
-        return name
-    for name, column in zip(reversed(names), rows.T[::-1], strict=True):
-        if np.nanstd(column) > 0:
-            return name
-    return names[-1]
 
 
 def _compare_pairs(

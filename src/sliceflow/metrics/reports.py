@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
-from sliceflow.metrics import copying
 from sliceflow.metrics.comparisons import (
     ClassLabels,
     ComparisonSettings,
@@ -25,6 +24,7 @@ from sliceflow.metrics.comparisons import (
     compare_vectors,
 )
 from sliceflow.metrics.rows import as_rows
+from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
 if TYPE_CHECKING:
@@ -33,16 +33,10 @@ if TYPE_CHECKING:
 Kind = Literal["vectors", "pictures", "tables"]
 # Fewer samples, training rows or held-out rows cannot be compared.
 _MIN_ROWS = 10
-# With fewer held-out rows, the verdict says that the metrics are rough.
-_MIN_PRECISE_ROWS = 100
 # The most samples, training rows and held-out rows that are compared. More rows make
 # metrics more exact; the comparison takes some seconds with these.
 _MAX_ROWS_ON_CPU = 2_000
 _MAX_ROWS_ON_GPU = 10_000
-# The verdict on a classifier: it hardly tells samples from real rows within this margin
-# above what it reaches by chance, and easily above an accuracy or AUC of .65.
-_CHANCE_MARGIN = 0.05
-_EASY_DETECTION = 0.65
 
 
 # What is ideal for metrics that should be as those of real rows.
@@ -91,6 +85,9 @@ _METRICS = {
     "rules kept": _MetricInfo(
         "1", "share of rows that obey every rule that all training rows obey"
     ),
+    "rare values": _MetricInfo(
+        _AS_REAL_ROWS, "share of numbers that fewer than five training rows have"
+    ),
     "exact copies": _MetricInfo(_AS_REAL_ROWS, "share of rows equal to a training row"),
     "NN ratio": _MetricInfo(
         "1",
@@ -125,7 +122,10 @@ class Report:
 
     `details` of tables are the "target" of utility; "columns", the shape of each;
     "pairs", (one, other, association in held-out rows, in samples), the worst first;
-    "revealed", the share of real values in columns that identify a row.
+    "lost_pairs", the same, of training rows, those whose association falls most;
+    "rules", (text, share of held-out rows that keep it, of samples, real rows that
+    speak for it); "revealed", the share of real values in columns that identify a row;
+    "riskiest", the samples nearest to one training row, (sample, row, ratio).
     """
 
     kind: Kind
@@ -142,54 +142,23 @@ class Report:
         return {metric.name: metric for metric in self.metrics}
 
     @property
-    def verdict(self) -> str:
-        """One sentence: what can be trusted, and what cannot."""
-        metrics = self._by_name
-        sentences = []
-        if "copies" in metrics:
-            sentences.append(self._copying_verdict())
-        for name in ("two-sample accuracy", "detection"):
-            if name in metrics:
-                sentences.append(_detection_verdict(metrics[name]))
-        if self.kind == "pictures":
-            coverage = metrics["coverage"]
-            sentences.append(
-                f"they cover {coverage.value:.0%} of held-out pictures "
-                f"(real ones {coverage.reference:.0%})"
-            )
-        if "rules kept" in metrics:
-            sentences.append(_rules_verdict(metrics["rules kept"]))
-        revealed = self.details.get("revealed", {})
-        revealed_columns = [name for name, share in revealed.items() if share > 0]
-        if revealed_columns:
-            sentences.append(
-                f"REAL VALUES of {', '.join(revealed_columns)}, which identify a row, "
-                "are in the samples"
-            )
-        n_test = self.counts["test"]
-        if n_test < _MIN_PRECISE_ROWS:
-            sentences.append(f"with {n_test} held-out rows all numbers are rough")
-        return "; ".join(sentences)
-
-    def _copying_verdict(self) -> str:
-        """Whether samples are copies, by the worst of the shares of copies."""
-        shares = [m for m in self.metrics if m.name.startswith("copies")]
-        worst = max(shares, key=lambda metric: metric.value)
-        ratio = self["NN ratio"].value
-        if copying.shows_copying(worst.value, ratio, worst.reference):
-            verdict = "The samples copy training rows"
-        else:
-            verdict = "The samples are new, not copies"
-        return f"{verdict} ({worst.name} {worst.value:.2g}, NN ratio {ratio:.2g})"
+    def verdict(self) -> Verdict:
+        """May the samples be used, and may they be shared? `judge` adds attacks."""
+        return judge(self)
 
     def __str__(self) -> str:
+        return f"{self.verdict}\n{self.table}"
+
+    @property
+    def table(self) -> str:
+        """The metrics as lines of text, each beside that of real rows."""
         rows = [("", "samples", "real rows", "ideal", "")]
         for metric in self.metrics:
             value = f"{metric.value:.3g}"
             reference = f"{metric.reference:.3g}"
             rows.append((metric.name, value, reference, metric.ideal, metric.meaning))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [self.verdict]
+        lines = []
         for name, value, reference, ideal, meaning in rows:
             cells = (
                 name.ljust(widths[0]),
@@ -221,30 +190,8 @@ class Report:
                 if np.isnan(metric[name]):
                     metric[name] = None
         out["metrics"] = list(out["metrics"])
-        out["verdict"] = self.verdict
+        out["verdict"] = self.verdict.to_dict()
         return out
-
-
-def _detection_verdict(metric: Metric) -> str:
-    """How easily a classifier tells samples from held-out rows."""
-    if metric.value < max(0.5, metric.reference) + _CHANCE_MARGIN:
-        often = "hardly"
-    elif metric.value < _EASY_DETECTION:
-        often = "sometimes"
-    else:
-        often = "easily"
-    return (
-        f"a classifier {often} tells them from held-out rows "
-        f"({metric.name} {metric.value:.2f}, of real rows {metric.reference:.2f})"
-    )
-
-
-def _rules_verdict(metric: Metric) -> str:
-    """How many rows break a rule of the training rows."""
-    broken = 1 - metric.value
-    if broken:
-        return f"{broken:.1%} of the rows break a rule of the training rows"
-    return "every row keeps the rules of the training rows"
 
 
 def report(
@@ -280,9 +227,10 @@ def report(
     Examples
     --------
     >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
-    >>> print(report(samples, train, test, device="cpu").verdict)
-    The samples are new, not copies (copies 0.01, NN ratio 1); a classifier hardly \
-tells them from held-out rows (two-sample accuracy 0.49, of real rows 0.54)
+    >>> print(report(samples, train, test, device="cpu").verdict.use)
+    May I use it? Green: a classifier hardly tells samples from held-out rows \
+(two-sample accuracy 0.49, of real rows 0.54); samples cover 97% of held-out rows \
+(real ones 96%)
     """
     kinds = get_args(Kind)
     allowed = f"'auto', {', '.join(map(repr, kinds))}"

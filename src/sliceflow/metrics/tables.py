@@ -1,4 +1,4 @@
-"""Tables as numbers, and metrics of them: shape, associations, utility, rules.
+"""Tables as numbers, and metrics of them: shape, associations, utility.
 
 Columns become numbers (dates count days) or codes of categories; NaN is a missing cell.
 """
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import Floats
 from sliceflow.dataframes import DATE_PATTERN, column_kind
-from sliceflow.dependencies import find_dependencies
 from sliceflow.errors import DataError
 from sliceflow.number_formats import infer_number_format
+from sliceflow.validation import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,10 +36,11 @@ _MIN_SAMPLES_LEAF = 20
 _IDENTIFIER_SHARE = 0.9
 # Fewer texts may all be different by chance.
 _MIN_IDENTIFIERS = 20
+# A value that fewer rows have is rare: it may be that of a person. Five is a usual
+# limit of statistical offices.
+MIN_COMMON_COUNT = 5
 # Fewer rows with a target teach nothing, or test nothing.
 _MIN_UTILITY_ROWS = 5
-# Rules are searched among at most this many columns, because every pair is checked.
-_MAX_RULE_COLUMNS = 100
 
 
 class Tables(NamedTuple):
@@ -354,6 +355,19 @@ def _binnable(x: Floats, max_values: Floats) -> Floats:
     return np.where(empty, 0.0, np.minimum(x, max_values))
 
 
+def choose_target(target: object, names: Sequence[str], rows: Floats) -> str:
+    """The column that is predicted: the user's, or the last of rows (n, c) to vary."""
+    if target is not None:
+        name = str(target)
+        wanted = f"the name of a column: {', '.join(names)}"
+        require(name in names, "y", name, wanted)
+        return name
+    for name, column in zip(reversed(names), rows.T[::-1], strict=True):
+        if np.nanstd(column) > 0:
+            return name
+    return names[-1]
+
+
 def utility(
     learn: Floats, test: Floats, categories: Sequence[bool], target: int
 ) -> float:
@@ -389,70 +403,19 @@ def utility(
     return float(roc_auc_score(test[:, target], probabilities, multi_class="ovr"))
 
 
-def rules_kept(train: Floats, samples: Floats, categories: Sequence[bool]) -> float:
-    """The share of rows that obey every rule that all training rows obey.
+def rare_values(rows: Floats, train: Floats, categories: Sequence[bool]) -> float:
+    """The share of numbers in rows (n, c) that few training rows have: fewer than 5.
 
-    Rules are: a column of whole numbers; one number at most another (a ≤ b); one column
-    that follows from another, such as a country from its town. Missing cells break no
-    rule. It is 1 if there are no rules.
+    NaN if no column holds numbers.
     """
-    train = train[:, :_MAX_RULE_COLUMNS]
-    samples = samples[:, :_MAX_RULE_COLUMNS]
-    is_number = ~np.asarray(categories[:_MAX_RULE_COLUMNS])
-    keeps = np.ones(len(samples), bool)
-    for a in range(train.shape[1]):
-        if is_number[a]:
-            keeps &= _keeps_whole_numbers(train[:, a], samples[:, a])
-            keeps &= _keeps_order(train, samples, a, is_number)
-    keeps &= _keeps_dependencies(train, samples)
-    return float(keeps.mean())
-
-
-def _keeps_whole_numbers(train: Floats, samples: Floats) -> Mask:
-    """Which samples (n,) are whole numbers; all of them if training rows are not."""
-    known = train[~np.isnan(train)]
-    if (known != np.rint(known)).any():
-        return np.ones(len(samples), bool)
-    return np.asarray(np.isnan(samples) | (samples == np.rint(samples)))
-
-
-def _keeps_order(train: Floats, samples: Floats, a: int, is_number: Mask) -> Mask:
-    """Which samples have column a at most b, for all b where training rows have it so.
-
-    Columns that are always equal do not count here: one follows from the other.
-    """
-    x = train[:, [a]]
-    never_above = ~(x > train).any(axis=0)
-    sometimes_below = (x < train).any(axis=0)
-    ordered = is_number & never_above & sometimes_below
-    broken = samples[:, [a]] > samples[:, ordered]
-    return np.asarray(~broken.any(axis=1))
-
-
-def _keeps_dependencies(train: Floats, samples: Floats) -> Mask:
-    """Which samples keep the functional dependencies of the training rows."""
-    keeps = np.ones(len(samples), dtype=bool)
-    for determinant, dependent, one_to_one in find_dependencies(train):
-        keeps &= _keeps_dependency(train, samples, determinant, dependent)
-        if one_to_one:
-            keeps &= _keeps_dependency(train, samples, dependent, determinant)
-    return keeps
-
-
-def _keeps_dependency(
-    train: Floats, samples: Floats, determinant: int, dependent: int
-) -> Mask:
-    """Which samples have the value that follows from the determinant.
-
-    All those with a missing cell, or with a determinant that no training row has, do.
-    """
-    is_known = ~np.isnan(train[:, [determinant, dependent]]).any(axis=1)
-    known = train[is_known]
-    if len(known) == 0:
-        return np.ones(len(samples), dtype=bool)
-    values, first_rows = np.unique(known[:, determinant], return_index=True)
-    place = np.searchsorted(values, samples[:, determinant]).clip(0, len(values) - 1)
-    expected = known[first_rows[place], dependent]
-    applies = values[place] == samples[:, determinant]
-    applies &= ~np.isnan(samples[:, dependent])
-    return np.asarray(~applies | (samples[:, dependent] == expected))
+    is_rare = []
+    for c, is_category in enumerate(categories):
+        if is_category:
+            continue
+        values, counts = np.unique(train[:, c], return_counts=True)
+        rare = values[counts < MIN_COMMON_COUNT]
+        numbers = rows[~np.isnan(rows[:, c]), c]
+        is_rare.append(np.isin(numbers, rare))
+    if not is_rare or sum(map(len, is_rare)) == 0:
+        return float("nan")
+    return float(np.concatenate(is_rare).mean())

@@ -35,6 +35,7 @@
       listColumns(state.columns, state.kinds || {});
     }
     if (isFitted && before.state !== "fitted") {
+      showVerdict(state.verdict);
       find("report").src = address("table/report", { at: Date.now() }); // not a stored one
     }
     say(STATUS, state.error || describe(state), Boolean(state.error));
@@ -42,6 +43,30 @@
     if (isWorking) {
       timer = setTimeout(look, MILLISECONDS_BETWEEN_LOOKS);
     }
+  }
+
+  /** Show the answers of a verdict, each with its worst finding; the report has all. */
+  function showVerdict(verdict) {
+    const answers = verdict ? [verdict.use, verdict.share] : [];
+    find("verdict").replaceChildren(...answers.map(makeAnswer));
+  }
+
+  function makeAnswer({ question, level, findings }) {
+    const badge = document.createElement("strong");
+    badge.className = `level is-${level}`;
+    badge.textContent = level;
+    const heading = document.createElement("h3");
+    heading.append(`${question} `, badge);
+    const reason = document.createElement("p");
+    reason.textContent = findings.length ? `${capitalised(findings[0].text)}.` : "";
+    const answer = document.createElement("section");
+    answer.className = `answer is-${level}`;
+    answer.append(heading, reason);
+    return answer;
+  }
+
+  function capitalised(text) {
+    return text.charAt(0).toUpperCase() + text.slice(1);
   }
 
   function haveEqualColumns(state, other) {
@@ -172,7 +197,11 @@
   }
 
   find("fit").addEventListener("click", () => {
-    act("table/fit", { columns: chosenKinds(), constraints: constraintLines() });
+    act("table/fit", {
+      columns: chosenKinds(),
+      constraints: constraintLines(),
+      attack: find("attack").checked,
+    });
   });
   find("cancel").addEventListener("click", () => {
     act("table/cancel");

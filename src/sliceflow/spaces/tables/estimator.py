@@ -232,6 +232,19 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         table: Table = self._fitted_state().table
         return table.found_rules
 
+    def rules_kept(self, X: Any) -> dict[str, float]:
+        """The share of rows of a DataFrame that keep each rule of `rules_`, by text.
+
+        Rows with a missing cell in the columns of a rule do not count for it. Columns
+        of the kind "drop" need not be there.
+        """
+        table: Table = self._fitted_state().table
+        df = read_if_path(X)
+        dropped = [column.name for column in table.columns if column.kind == "drop"]
+        missing = {name: None for name in dropped if name not in df}
+        z = table.positions_of(read_dataframe(df.assign(**missing)))
+        return table.shares_kept(z)
+
     @property
     def kinds_(self) -> dict[Any, str]:
         """The kind of every column, by name."""

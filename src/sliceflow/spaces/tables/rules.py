@@ -415,4 +415,7 @@ def _date_parts(column: Column, positions: Floats, part: DatePart) -> Floats:
         scaled_values = column.grid.positions_to_scaled_values(positions)
         unit_name = TIME_UNITS[unit]
         times = pd.Series(scaled_values.astype(f"datetime64[{unit_name}]"))
-    return np.asarray(getattr(times.dt, part), dtype=np.float64)
+    name: str = part
+    if part == "weekday":
+        name = "day_of_week"  # pandas deprecates the shorter name
+    return np.asarray(getattr(times.dt, name), dtype=np.float64)

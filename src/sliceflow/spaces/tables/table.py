@@ -44,7 +44,9 @@ from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
 from sliceflow.spaces.tables.rules import (
     ComputingRule,
+    LinearRule,
     LookupRule,
+    ProductRule,
     Rule,
     compute,
     computes,
@@ -216,6 +218,25 @@ class Table:
                 names = tuple(self.names[c] for c in rule.column_indices)
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
+
+    def shares_kept(self, z: Floats) -> dict[str, float]:
+        """Of each rule that was found, the share of rows (m, d) that keep it.
+
+        Rows with a missing cell in its columns do not count; it is 1 if there are none.
+        """
+        listed = {rule.text for rule in self.found_rules}
+        shares = {}
+        for rule in self.all_rules:
+            if rule.text not in listed or not isinstance(
+                rule, LinearRule | LookupRule | ProductRule
+            ):
+                continue
+            known = z[has_value(z[:, list(rule.column_indices)]).all(axis=1)]
+            shares[rule.text] = 1.0
+            if len(known) > 0:
+                broken = rule.is_broken(self.columns, known)
+                shares[rule.text] = 1 - float(broken.mean())
+        return shares
 
     def rules_computing(self, c: int, known: Iterable[int]) -> list[ComputingRule]:
         """The rules that compute column c from `known` columns and constants."""

@@ -1,0 +1,249 @@
+"""Rules that all training rows of a table obey, and how many other rows obey them.
+
+Rules are: a column of whole numbers; one number at most another (a ≤ b); a number that
+is the sum of others, with small whole coefficients; a column that follows from another,
+such as a country from its town. Missing cells break no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Mask
+from sliceflow.dependencies import find_dependencies
+
+# Rules are searched among at most this many columns, because every pair is checked.
+_MAX_RULE_COLUMNS = 100
+# An order a ≤ b must be broken by so many rows if a is that of another row. If e are
+# expected, none are with a probability of exp(−e).
+_MIN_BROKEN_BY_CHANCE = 10
+# The most summands of a sum, and the largest coefficient. Larger ones are hardly rules
+# that somebody made.
+_MAX_SUMMANDS = 5
+_MAX_COEFFICIENT = 9
+# Rows by which sums are sought; all others must keep them, too.
+_MAX_SUM_ROWS = 1_000
+# A sum of k columns must hold in this many times as many rows: with as many rows as
+# columns every number is a sum of others.
+_ROWS_PER_SUMMAND = 10
+# Sums are equal if they differ by less than this, relative to the largest number of a
+# column: numbers have decimals that binary ones do not have.
+_SUM_TOLERANCE = 1e-9
+# The same for coefficients, which least squares find less exactly.
+_COEFFICIENT_TOLERANCE = 1e-6
+
+
+class Rule(NamedTuple):
+    """What holds in all training rows."""
+
+    text: str  # such as "start <= end"
+    keeps: Callable[[Floats], Mask]  # which rows (n, c) obey it
+    # Training rows say what follows from what: only others speak for such a rule.
+    is_lookup: bool = False
+
+
+class KeptRule(NamedTuple):
+    """A rule, and the shares of rows that obey it."""
+
+    text: str
+    real_share: float  # of held-out rows
+    sample_share: float
+    n_rows: int  # the real rows that speak for the rule
+
+
+def find_rules(
+    train: Floats, names: Sequence[str], categories: Sequence[bool]
+) -> list[Rule]:
+    """The rules that all training rows (n, c) obey.
+
+    `categories` says which columns hold codes of categories.
+    """
+    columns = train[:, :_MAX_RULE_COLUMNS]
+    numbers = np.flatnonzero(~np.asarray(categories[:_MAX_RULE_COLUMNS], bool))
+    rules = list(_find_dependencies(columns, names))
+    rules.extend(_find_sums(columns, names, numbers.tolist()))
+    rules.extend(_find_orders(columns, names, numbers.tolist()))
+    rules.extend(_find_whole_numbers(columns, names, numbers.tolist()))
+    return rules
+
+
+def rules_kept(rules: Sequence[Rule], rows: Floats) -> float:
+    """The share of rows that obey all rules; 1 if there are none."""
+    keeps = np.ones(len(rows), bool)
+    for rule in rules:
+        keeps &= rule.keeps(rows)
+    return float(keeps.mean())
+
+
+def measure_rules(
+    rules: Sequence[Rule], n_train: int, held_out: Floats, samples: Floats
+) -> list[KeptRule]:
+    """How many held-out rows and samples obey each rule, the least kept first."""
+    kept = []
+    for rule in rules:
+        n_rows = len(held_out)
+        if not rule.is_lookup:
+            n_rows += n_train
+        real_share = float(rule.keeps(held_out).mean())
+        sample_share = float(rule.keeps(samples).mean())
+        kept.append(KeptRule(rule.text, real_share, sample_share, n_rows))
+    return sorted(kept, key=lambda rule: rule.sample_share)
+
+
+def _find_whole_numbers(
+    train: Floats, names: Sequence[str], numbers: Sequence[int]
+) -> Iterator[Rule]:
+    """Columns of whole numbers."""
+    for c in numbers:
+        known = train[~np.isnan(train[:, c]), c]
+        if len(known) > 0 and (known == np.rint(known)).all():
+            yield Rule(f"{names[c]} is a whole number", _whole_number_check(c))
+
+
+def _whole_number_check(c: int) -> Callable[[Floats], Mask]:
+    def keeps(rows: Floats) -> Mask:
+        values = rows[:, c]
+        return np.asarray(np.isnan(values) | (values == np.rint(values)))
+
+    return keeps
+
+
+def _find_orders(
+    train: Floats, names: Sequence[str], numbers: Sequence[int]
+) -> Iterator[Rule]:
+    """Columns that are never above another, though their ranges overlap.
+
+    Columns that are always equal do not count here: one follows from the other.
+    """
+    for a in numbers:
+        x = train[:, [a]]
+        never_above = ~(x > train).any(axis=0)
+        sometimes_below = (x < train).any(axis=0)
+        # Another row's number would often be above.
+        n_above = (np.roll(x, len(x) // 2, axis=0) > train).sum(axis=0)
+        is_order = never_above & sometimes_below & (n_above >= _MIN_BROKEN_BY_CHANCE)
+        for b in numbers:
+            if is_order[b]:
+                yield Rule(f"{names[a]} <= {names[b]}", _order_check(a, b))
+
+
+def _order_check(a: int, b: int) -> Callable[[Floats], Mask]:
+    def keeps(rows: Floats) -> Mask:
+        return np.asarray(~(rows[:, a] > rows[:, b]))
+
+    return keeps
+
+
+def _find_sums(
+    train: Floats, names: Sequence[str], numbers: Sequence[int]
+) -> Iterator[Rule]:
+    """Columns that are sums of columns before them, with small whole coefficients.
+
+    Columns are taken from left to right. One that is no linear combination of those
+    before is independent; another one has coefficients by least squares.
+    """
+    independent = list[int]()
+    for c in numbers:
+        chosen = [*independent, c]
+        complete = train[~np.isnan(train[:, chosen]).any(axis=1)]
+        if (
+            len(complete) < _ROWS_PER_SUMMAND * len(chosen)
+            or np.ptp(complete[:, c]) == 0
+        ):
+            continue  # too few rows, or a constant: neither a sum nor a summand
+        first_rows = complete[:_MAX_SUM_ROWS]
+        coefficients = _whole_coefficients(first_rows[:, independent], first_rows[:, c])
+        if coefficients is None:
+            independent.append(c)
+            continue
+        summands = [i for i, k in zip(independent, coefficients, strict=True) if k]
+        factors = [k for k in coefficients if k]
+        if not 2 <= len(summands) <= _MAX_SUMMANDS:
+            continue
+        keeps = _sum_check(c, summands, factors, train)
+        if keeps(train).all():
+            text = _format_sum([names[i] for i in summands], factors)
+            yield Rule(f"{names[c]} = {text}", keeps)
+
+
+def _whole_coefficients(columns: Floats, target: Floats) -> list[int] | None:
+    """The whole coefficients of columns (n, k) whose sum is the target (n,).
+
+    They are 0 if the target is a combination with other coefficients. None if it is no
+    linear combination at all.
+    """
+    if columns.shape[1] == 0:
+        return None
+    scale = np.abs(columns).max(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    unit = float(np.abs(target).max())
+    found, *_ = np.linalg.lstsq(columns / scale, target / unit, rcond=None)
+    residual = columns / scale @ found - target / unit
+    if np.abs(residual).max() > _COEFFICIENT_TOLERANCE:
+        return None
+    coefficients = found * unit / scale
+    whole = np.rint(coefficients)
+    differs = np.abs(coefficients - whole) > _COEFFICIENT_TOLERANCE
+    if differs.any() or np.abs(whole).max() > _MAX_COEFFICIENT:
+        return [0] * columns.shape[1]
+    return [int(k) for k in whole]
+
+
+def _sum_check(
+    c: int, summands: Sequence[int], factors: Sequence[int], train: Floats
+) -> Callable[[Floats], Mask]:
+    largest = float(np.nanmax(np.abs(train[:, [c, *summands]])))
+    tolerance = _SUM_TOLERANCE * largest * (1 + len(summands))
+
+    def keeps(rows: Floats) -> Mask:
+        total = rows[:, list(summands)] @ np.array(factors, float)
+        # The difference to a missing cell is NaN, which is not above the tolerance.
+        return np.asarray(~(np.abs(rows[:, c] - total) > tolerance))
+
+    return keeps
+
+
+def _format_sum(names: Sequence[str], factors: Sequence[int]) -> str:
+    """Such as "a + 2·b − c", as models of tables write it."""
+    text = ""
+    for name, factor in zip(names, factors, strict=True):
+        size = "" if abs(factor) == 1 else f"{abs(factor)}·"
+        sign = "−" if factor < 0 else "+"
+        text += f" {sign} {size}{name}"
+    text = text.removeprefix(" + ")
+    if text.startswith(" − "):
+        return f"−{text.removeprefix(' − ')}"
+    return text
+
+
+def _find_dependencies(train: Floats, names: Sequence[str]) -> Iterator[Rule]:
+    """Columns that follow from another one."""
+    for determinant, dependent, one_to_one in find_dependencies(train):
+        yield _dependency(train, names, determinant, dependent)
+        if one_to_one:
+            yield _dependency(train, names, dependent, determinant)
+
+
+def _dependency(
+    train: Floats, names: Sequence[str], determinant: int, dependent: int
+) -> Rule:
+    """The rule that a column follows from another, by what training rows have."""
+    is_known = ~np.isnan(train[:, [determinant, dependent]]).any(axis=1)
+    known = train[is_known]
+    values, first_rows = np.unique(known[:, determinant], return_index=True)
+    implied = known[first_rows, dependent]
+
+    def keeps(rows: Floats) -> Mask:
+        # All rows with a missing cell, or with a determinant that no training row has.
+        if len(values) == 0:
+            return np.ones(len(rows), bool)
+        place = np.searchsorted(values, rows[:, determinant]).clip(max=len(values) - 1)
+        applies = values[place] == rows[:, determinant]
+        applies &= ~np.isnan(rows[:, dependent])
+        return np.asarray(~applies | (rows[:, dependent] == implied[place]))
+
+    text = f"{names[dependent]} follows from {names[determinant]}"
+    return Rule(text, keeps, is_lookup=True)

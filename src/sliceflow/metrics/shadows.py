@@ -1,0 +1,211 @@
+"""Shadow models: fits with and without outliers say how much samples tell of them.
+
+An attacker who knows the method, and rows like the fitted ones, fits models of his own,
+some with a row and some without, and sees how samples differ (Carlini et al., 2022).
+Rows that are far from all others tell most (Meeus et al., 2023).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.metrics import tables
+from sliceflow.metrics.membership import (
+    Estimate,
+    Success,
+    area_under_curve,
+    central_interval,
+    share_found,
+)
+from sliceflow.metrics.rows import nearest
+from sliceflow.wording import format_duration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Rows are far from others by their mean distance to this many of these, as in Meeus et
+# al.
+_N_NEIGHBOURS = 5
+# Memberships that are exchanged, to see what the attack finds by chance: the least
+# p-value, of two tests, is 2/400.
+_N_PERMUTATIONS = 399
+# Draws of outliers with repetition, for intervals.
+_N_BOOTSTRAPS = 200
+# A part of the mean variance that every variance has in addition: some statistics of
+# some rows never vary, and would decide everything.
+_VARIANCE_FLOOR = 0.01
+
+
+class Generator(Protocol):
+    """What can be attacked by shadow models: any estimator of tables."""
+
+    def fit(self, X: Any) -> Any: ...
+
+    def sample(self, n: int, *, random_state: int) -> Any: ...
+
+
+# From samples, real rows (both DataFrames) and the indices of some of these, statistics
+# (t, q) of these t rows: large if samples tell of a row.
+Statistics = Callable[["pd.DataFrame", "pd.DataFrame", Ints], Floats]
+
+
+@dataclass(frozen=True)
+class ShadowAttack:
+    """Shadow models: how many, and of which rows."""
+
+    n_shadows: int
+    n_outliers: int
+    seed: int
+    device: str
+    notify: Callable[[str], object]
+
+    def run(
+        self,
+        generator: Generator,
+        pool: pd.DataFrame,
+        statistics: Statistics,
+        as_input: Callable[[pd.DataFrame], Any],
+    ) -> tuple[Success, Success]:
+        """The success of the attack, and what it would be by chance.
+
+        Each shadow model is fitted to a random half of the pool. Each takes its turn as
+        the victim, and all others tell its members from others.
+        """
+        rng = np.random.default_rng(self.seed)
+        outliers = self._find_outliers(pool)
+        is_member = rng.random((self.n_shadows, len(pool))) < 0.5
+        found = np.stack(
+            [
+                statistics(samples, pool, outliers)
+                for samples in self._draw_samples(generator, pool, is_member, as_input)
+            ]
+        )
+        return _measure(found, is_member[:, outliers], rng)
+
+    def _find_outliers(self, pool: pd.DataFrame) -> Ints:
+        """The indices of the rows that are farthest from their nearest others."""
+        read = tables.read_tables(pool, pool)
+        points = tables.points(read.rows[0], read.categories, read.rows[0])
+        distances, _ = nearest(
+            points, points, _N_NEIGHBOURS, device=self.device, leave_out_itself=True
+        )
+        return np.argsort(-distances.mean(axis=1), kind="stable")[: self.n_outliers]
+
+    def _draw_samples(
+        self,
+        generator: Generator,
+        pool: pd.DataFrame,
+        is_member: Mask,
+        as_input: Callable[[pd.DataFrame], Any],
+    ) -> list[Any]:
+        """Samples of each shadow model, as many as it has rows."""
+        drawn = []
+        started_at = time.monotonic()
+        for i, members in enumerate(is_member):
+            model = _unfitted(generator, self.seed + i)
+            rows = pool[members].reset_index(drop=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they were said of the first fit
+                model.fit(as_input(rows))
+                drawn.append(model.sample(len(rows), random_state=self.seed + i))
+            self._tell(i + 1, time.monotonic() - started_at)
+        return drawn
+
+    def _tell(self, n_done: int, seconds: float) -> None:
+        """Say how long shadow models take: after the first, and at each tenth."""
+        is_tenth = 10 * n_done // self.n_shadows > 10 * (n_done - 1) // self.n_shadows
+        if n_done == self.n_shadows or not (n_done == 1 or is_tenth):
+            return
+        left = format_duration(seconds / n_done * (self.n_shadows - n_done))
+        self.notify(f"shadow model {n_done} of {self.n_shadows}, about {left} left")
+
+
+def _unfitted(generator: Generator, seed: int) -> Generator:
+    """A copy that is not fitted, with another seed if it has one."""
+    from sklearn.base import clone
+
+    model: Any = clone(generator, safe=False)  # of what is no estimator a deep copy
+    if hasattr(model, "get_params") and "random_state" in model.get_params():
+        model.set_params(random_state=seed)
+    copied: Generator = model
+    return copied
+
+
+def _measure(
+    statistics: Floats, is_member: Mask, rng: np.random.Generator
+) -> tuple[Success, Success]:
+    """The success of statistics (s, t, q) of s shadow models and t rows, and by chance.
+
+    By chance is the mean over memberships (s, t) that are exchanged between models.
+    """
+    scores = _likelihood_ratios(statistics, is_member)
+    observed = _summary(scores, is_member)
+    by_chance = np.empty((_N_PERMUTATIONS, len(observed)))
+    for i in range(_N_PERMUTATIONS):
+        exchanged = rng.permutation(is_member)
+        by_chance[i] = _summary(_likelihood_ratios(statistics, exchanged), exchanged)
+    as_high = (by_chance[:, :2] >= observed[:2]).sum(axis=0)
+    p_value = float(2 * (1 + as_high.min()) / (1 + _N_PERMUTATIONS))
+
+    n_outliers = scores.shape[1]
+    bootstrap = np.empty((_N_BOOTSTRAPS, len(observed)))
+    for i in range(_N_BOOTSTRAPS):
+        drawn = rng.integers(0, n_outliers, n_outliers)
+        bootstrap[i] = _summary(scores[:, drawn], is_member[:, drawn])
+    return (
+        _as_success(observed, bootstrap, min(1.0, p_value)),
+        _as_success(by_chance.mean(axis=0), by_chance, 1.0),
+    )
+
+
+def _as_success(values: Floats, draws: Floats, p_value: float) -> Success:
+    estimates: list[Estimate] = []
+    for value, column in zip(values.tolist(), draws.T, strict=True):
+        estimates.append(central_interval(value, column))
+    auc, found_at_1_percent, found_at_01_percent = estimates
+    return Success(auc, found_at_1_percent, found_at_01_percent, p_value)
+
+
+def _summary(scores: Floats, is_member: Mask) -> Floats:
+    """The AUC, and the shares found at 1 % and .1 % false positives."""
+    members = scores[is_member]
+    others = scores[~is_member]
+    return np.array(
+        [
+            area_under_curve(members, others),
+            share_found(members, others, 0.01),
+            share_found(members, others, 0.001),
+        ]
+    )
+
+
+def _likelihood_ratios(statistics: Floats, is_member: Mask) -> Floats:
+    """Log likelihood ratios (s, t), as all other models see them.
+
+    Of each row, statistics are normal with one mean in models that were fitted to it,
+    and with another one in those that were not.
+    """
+    weights = is_member[..., None].astype(float)  # (s, t, 1)
+    mean_in = _mean_of_others(statistics, weights)
+    mean_out = _mean_of_others(statistics, 1 - weights)
+    mean = np.where(is_member[..., None], mean_in, mean_out)
+    variance = np.square(statistics - mean).mean(axis=0)  # (t, q)
+    variance = variance + _VARIANCE_FLOOR * variance.mean(axis=0)
+    variance = np.where(variance > 0, variance, 1.0)
+    far_from_out = np.square(statistics - mean_out)
+    far_from_in = np.square(statistics - mean_in)
+    return np.asarray(((far_from_out - far_from_in) / (2 * variance)).sum(axis=2))
+
+
+def _mean_of_others(statistics: Floats, weights: Floats) -> Floats:
+    """Of each model, the mean over all other models that have a weight of 1."""
+    total = (weights * statistics).sum(axis=0) - weights * statistics
+    count = weights.sum(axis=0) - weights
+    return np.asarray(total / np.maximum(count, 1))

@@ -1,0 +1,31 @@
+"""`rules_kept`: the share of any rows that keep the rules of a model."""
+
+import numpy as np
+import pandas as pd
+
+from sliceflow import TableFlow
+
+
+def orders(rng, n):
+    net = rng.integers(100, 9_000, n) / 100
+    shipping = rng.choice([0, 4.99, 9.99], n)
+    total = np.round(net + shipping, 2)
+    notes = [f"order {i}" for i in range(n)]
+    return pd.DataFrame(
+        {"notes": notes, "net": net, "shipping": shipping, "total": total}
+    )
+
+
+def test_samples_keep_the_rules_and_broken_rows_are_counted(rng):
+    table = orders(rng, 400)
+    flow = TableFlow(columns={"notes": "drop"}, random_state=0).fit(table)
+    texts = [rule.text for rule in flow.rules_]
+    assert texts[0] == "total = net + shipping"
+    kept = flow.rules_kept(flow.sample(300, random_state=0))  # without notes
+    assert list(kept) == texts
+    assert set(kept.values()) == {1.0}
+    broken = table.copy()
+    broken.loc[:99, "total"] = table["total"][:100] + 0.01
+    assert flow.rules_kept(broken)["total = net + shipping"] == 0.75
+    broken.loc[:99, "shipping"] = np.nan
+    assert flow.rules_kept(broken)["total = net + shipping"] == 1
