@@ -70,7 +70,7 @@ class ToNormal:
     smoothing: float = 100.0
     n_knots: int = 32
     step_size: float = 1.0
-    n_iterations: int = 6
+    n_iterations: int = 4
 
     max_samples: ClassVar[int | None] = None
 
@@ -170,7 +170,9 @@ class _Likelihood:
         """The gradient (h, K + 1) of the loss, and a positive part of its curvature."""
         knot_slopes = parameters[:, None, 1:].exp()
         shares = self.shares[:, :, None]
-        d_values = torch.nn.functional.pad(self.integrals * knot_slopes, (1, 0), value=1.0)
+        d_values = torch.nn.functional.pad(
+            self.integrals * knot_slopes, (1, 0), value=1.0
+        )
         d_log_slopes = self.hats * knot_slopes / slopes[:, :, None]
         d_log_slopes = torch.nn.functional.pad(d_log_slopes, (1, 0))
         cost_gradient = (shares * (d_values * values[:, :, None] - d_log_slopes)).sum(1)

@@ -92,7 +92,7 @@ class SmoothMap:
 
     @staticmethod
     def _intervals(edges: Tensor, values: Tensor) -> Tensor:
-        """The interval between the edges (h, K) of each value; the outer ones beyond."""
+        """The interval between edges (h, K) of each value; the outer ones beyond."""
         i = torch.searchsorted(edges, values.contiguous()) - 1
         return i.clamp(0, edges.shape[1] - 2)
 

@@ -34,6 +34,10 @@ SMOOTHINGS = (30.0, 100.0, 300.0)
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 # What is added to the variances of components, as shares of those of all rows.
 RIDGES = (1e-3, 3e-2)
+# What is added to correlations, to invert them: with many rows nearly nothing, because
+# columns may be nearly sums of others; with few rows, correlations are noisy.
+_SMALL_RIDGE = 1e-6
+_LARGE_RIDGE = 1e-2
 # Rows of a fit that choose its settings by cross-validation; with more, one part of
 # the rows is held out, which is as good and five times faster.
 MAX_CROSS_VALIDATED = 2_000
@@ -41,7 +45,7 @@ N_FOLDS = 5
 # The most rows that are used to choose settings, and the most that are held out.
 MAX_CHOOSING = 20_000
 # A flow ends if so many steps in a row do not improve held-out rows.
-PATIENCE = 15
+PATIENCE = 10
 # The most steps of a flow whose number is chosen.
 MAX_STEPS = 150
 
@@ -198,9 +202,7 @@ class EarlyStopping:
         return len(self.curve) - 1 - best >= PATIENCE
 
 
-def _start(
-    x: Tensor, settings: GaussianizationSettings, seed: Seed
-) -> Gaussianization:
+def _start(x: Tensor, settings: GaussianizationSettings, seed: Seed) -> Gaussianization:
     """The whitening and the mixture, without steps."""
     shift = x.mean(0)
     scale = x.std(0)
@@ -208,13 +210,31 @@ def _start(
     n, d = x.shape
     correlation = standardised.T @ standardised / n
     identity = torch.eye(d, dtype=x.dtype, device=x.device)
-    # Keeps the factor well-conditioned if there are fewer rows than columns, or columns
-    # that are sums of others.
-    least = 1e-6 if n > d else 1e-2
+    least = _SMALL_RIDGE if n > 2 * d else _LARGE_RIDGE
     factor = torch.linalg.cholesky(correlation + least * identity)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
     start = _fit_mixture(white.T, settings, seed)
     return Gaussianization(shift, scale[:, None] * factor, start, ())
+
+
+def fit_normal(x: Tensor, parts: Sequence[Tensor]) -> Gaussianization:
+    """A normal distribution around rows x (n, d), for a class of few rows.
+
+    Its covariance is that within all `parts`, the rows of all classes; if these have
+    one row each, that of all rows.
+    """
+    deviations = torch.cat([part - part.mean(0) for part in parts])
+    if bool((deviations.std(0) == 0).any()):
+        rows = torch.cat(list(parts))
+        deviations = rows - rows.mean(0)
+    d = x.shape[1]
+    scale = deviations.std(0)
+    standardised = deviations / scale
+    correlation = standardised.T @ standardised / len(deviations)
+    identity = torch.eye(d, dtype=x.dtype, device=x.device)
+    factor = torch.linalg.cholesky(correlation + _LARGE_RIDGE * identity)
+    start = MixtureStart(x.new_zeros(1), x.new_zeros(1, d), identity[None])
+    return Gaussianization(x.mean(0), scale[:, None] * factor, start, ())
 
 
 def _fit_mixture(

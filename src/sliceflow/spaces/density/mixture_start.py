@@ -46,6 +46,10 @@ class MixtureStart:
     def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Points t (d, n), and the logarithms (n,) of the Jacobian's determinants."""
         k, d = self.means.shape
+        if k == 1:  # whitening, exact however far out
+            white = self._whitened(x)
+            log_det = -torch.diagonal(self.factors[0]).log().sum()
+            return white, log_det.expand(x.shape[1])
         deviations = x[None] - self.means[:, :, None]  # (k, d, n)
         residuals = torch.linalg.solve_triangular(self.factors, deviations, upper=False)
         log_weights = self.log_weights[:, None].expand(k, x.shape[1])
@@ -64,9 +68,16 @@ class MixtureStart:
             log_weights = log_densities
         return t, log_det
 
+    def _whitened(self, x: Tensor) -> Tensor:
+        """Points x (d, n) as e, for one component."""
+        deviations = x - self.means[0, :, None]
+        return torch.linalg.solve_triangular(self.factors[0], deviations, upper=False)
+
     def from_noise(self, t: Tensor) -> Tensor:
         """The points x (d, n) that `to_noise` sends to t."""
         k, d = self.means.shape
+        if k == 1:
+            return self.means[0, :, None] + self.factors[0] @ t
         n = t.shape[1]
         residuals = t.new_zeros(k, d, n)
         log_weights = self.log_weights[:, None].expand(k, n)
@@ -97,9 +108,8 @@ def _normal_quantile(log_below: Tensor, log_above: Tensor) -> Tensor:
         target = log_tail[far]
         z = -(-2 * target).sqrt()
         for _ in range(_N_QUANTILE_STEPS):
-            error = torch.special.log_ndtr(z) - target
-            slope = (_log_normal(z) - torch.special.log_ndtr(z)).exp()
-            z = z - error / slope
+            # So far out, the slope φ/Φ of log Φ is −z up to 1/z².
+            z = z - (torch.special.log_ndtr(z) - target) / -z
         quantile[far] = z
     return torch.where(is_low, quantile, -quantile)
 
