@@ -37,6 +37,7 @@ from sliceflow.models.particles import (
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.vector_rows import VectorRows, check_rows
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
     AxisSteps,
@@ -53,7 +54,7 @@ from sliceflow.spaces.vectors.plan import (
     count_knots,
     kind_of_condition,
 )
-from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
+from sliceflow.spaces.vectors.rows import Units
 from sliceflow.spaces.vectors.smoothing import plan_bandwidth
 from sliceflow.validation import require
 
