@@ -50,8 +50,8 @@ class Comparison:
             return "there are too few simulations for a likelihood"
         gain = self.likelihood - self.neighbours
         return (
-            f"a likelihood is {gain:+.2f} ± {self.error:.2f} nats better on {self.n} "
-            "simulations"
+            f"likelihood − neighbours: {gain:+.2f} ± {self.error:.2f} nats on {self.n} "
+            "held-out simulations"
         )
 
 

@@ -1,10 +1,10 @@
 """Posteriors by likelihood: p(x | θ) from regressions, sampled over θ.
 
-The likelihood is that of `sliceflow.spaces.density.regression`: mean, scale and
-correlations of x as smooth functions of θ, and a density of what is left over. It uses
-all simulations, not only those near an observation. So it is right where many values
-are informative, and no simulation is near; neighbours are right where the noise is of
-other shapes at other θ.
+The likelihood is that of `sliceflow.spaces.density.conditional`: mean, scale and
+correlations of x as smooth functions of θ, and a flow of what is left over. It uses all
+simulations, not only those near an observation. So it is right where many values are
+informative, and no simulation is near; neighbours are right where the noise has other
+shapes at other θ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sliceflow.errors import DataError, warn_user
 from sliceflow.fields import ArraySpec
 from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
-from sliceflow.spaces.density.regression import Functions, TriangularRegression
+from sliceflow.spaces.density.conditional import ConditionalDensity
+from sliceflow.spaces.density.regression import Functions
 
 __all__ = ["MIN_SIMULATIONS", "Likelihood"]
 
@@ -44,14 +45,14 @@ class Likelihood:
     Parameters
     ----------
     columns : the values of x (l',) that vary; the others say nothing
-    regression : of these on θ
+    density : of these given θ
     prior : of θ
-    reach : the largest square sum of residuals of a simulation
+    reach : the largest square sum of noise of a simulation
     starts : simulated θ (s, d) at which chains may start
     """
 
     columns: Annotated[np.ndarray, ArraySpec("l", torch.int64, ge=0)]
-    regression: TriangularRegression
+    density: ConditionalDensity
     prior: Prior
     reach: float
     starts: Annotated[np.ndarray, ArraySpec("s d", torch.float64)]
@@ -70,14 +71,14 @@ class Likelihood:
         if len(columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
         x = x[:, columns]
-        regression = TriangularRegression.fit_to(x, theta, seed.child("regression"))
+        density = ConditionalDensity.fit_to(x, theta, seed.child("density"))
         order = seed.child("starts").permutation(len(theta)).numpy()
         checked = order[:MAX_STARTS]
         starts = theta[checked]
-        residuals, _ = regression.to_residuals(x[checked], regression.at(starts))
-        reach = float(np.square(residuals).sum(axis=1).max())
+        noise = density.to_noise(x[checked], density.at(starts))
+        reach = float(np.square(noise).sum(axis=1).max())
         prior = Prior.fit_to(theta, low, high)
-        return cls(columns, regression, prior, reach, starts)
+        return cls(columns, density, prior, reach, starts)
 
     def check_width(self, d: int, width: int) -> None:
         """Raise a ValueError unless it is of d parameters and `width` values."""
@@ -85,23 +86,26 @@ class Likelihood:
         is_consistent = (
             self.starts.shape[1] == d
             and len(self.prior.low) == d
-            and len(self.regression.shift) == n_columns
+            and self.density.n_columns == n_columns
             and int(self.columns.max(initial=0)) < width
         )
         if not is_consistent:
             raise ValueError("the likelihood is of other parameters or values")
+        self.density.check_conditions(d)
 
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:
         """n samples of θ given each of q observations x (q, l), as (q, n, d)."""
         observed = x[:, self.columns]
 
         def log_likelihood(theta: Floats, observation: Ints) -> Floats:
-            functions = self.regression.at(theta)
-            return self._log_density(observed[observation], functions)
+            functions = self.density.at(theta)
+            return self.density.log_density(observed[observation], functions)
 
         at_starts = []
         for row in observed:
-            at_starts.append(self._log_density(row[None], self._functions_at_starts))
+            at_starts.append(
+                self.density.log_density(row[None], self._functions_at_starts)
+            )
         samples = sample_tempered(
             log_likelihood,
             self.prior.log_density,
@@ -113,14 +117,9 @@ class Likelihood:
         self._warn_if_far(observed, samples)
         return samples
 
-    def _log_density(self, observed: Floats, functions: Functions) -> Floats:
-        """log p(x | θ) (n,) of observations (n, l), or of one (1, l), at n parameters."""
-        residuals, log_det = self.regression.to_residuals(observed, functions)
-        return np.asarray(log_det - 0.5 * np.square(residuals).sum(axis=1))
-
     @cached_property
     def _functions_at_starts(self) -> Functions:
-        return self.regression.at(self.starts)
+        return self.density.at(self.starts)
 
     def _warn_if_far(self, observed: Floats, samples: Floats) -> None:
         """Warn of an observation (q, l) that no sample (q, n, d) explains.
@@ -128,9 +127,8 @@ class Likelihood:
         That is, less well than each simulation is explained by its own parameters.
         """
         for i, row in enumerate(observed):
-            functions = self.regression.at(samples[i])
-            residuals, _ = self.regression.to_residuals(row[None], functions)
-            least = float(np.square(residuals).sum(axis=1).min())
+            noise = self.density.to_noise(row[None], self.density.at(samples[i]))
+            least = float(np.square(noise).sum(axis=1).min())
             if least > self.reach:
                 warn_user(
                     f"x[{i}] is {least**0.5:.3g} standard deviations from what its "

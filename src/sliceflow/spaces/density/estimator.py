@@ -38,7 +38,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. Columns must be
     continuous: one in which a value fills more than a tenth of the rows is refused. y
-    is None or class labels (n,): then each class has its own density.
+    is None or class labels (n,): then each class has its own density. y may also be
+    numbers (n, l): then mean, scale and correlations of x are regressed on y first, and
+    the flow is that of what is left over.
 
     Parameters
     ----------
@@ -166,6 +168,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         """
         fitted = self._fitted_state()
         array = check_rows(X, self._validate_like_fitted)
+        if fitted.conditional is not None:
+            codes = self._codes(fitted, y, len(array))
+            return np.asarray(fitted.conditional_log_density(array, codes).numpy())
         log_densities = fitted.log_densities(array)
         if fitted.encoder is None or y is None:
             self._require_no_labels(fitted, y)
@@ -194,7 +199,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         """
         fitted = self._fitted_state()
         array = check_rows(X, self._validate_like_fitted)
-        if fitted.encoder is None or y is None:
+        if fitted.conditional is None and (fitted.encoder is None or y is None):
             self._require_no_labels(fitted, y)
             joint = fitted.log_densities(array) + fitted.log_priors[:, None]
             codes = joint.argmax(0)
@@ -224,7 +229,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         if fitted.encoder is not None and y is None:
             raise DataError("the model has classes", "pass y, one label for each row")
         self._require_no_labels(fitted, y)
-        if y is not None:
+        if y is not None or fitted.conditional is not None:
             codes = self._codes(fitted, y, len(array))
         rows = fitted.from_noise(torch.from_numpy(array), codes)
         return fitted.in_users_form(rows)
@@ -260,7 +265,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         require_memory(nbytes, fitted.device, f"n={n} samples need", hint)
         seed = Seed.from_random_state(random_state)
         codes = torch.zeros(n, dtype=torch.int64)
-        if y is not None:
+        if y is not None or fitted.conditional is not None:
             codes = self._codes(fitted, y, n)
         elif fitted.encoder is not None:
             sizes = torch.tensor([plan.n_rows for plan in fitted.plan.classes])
@@ -271,20 +276,27 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         rows = fitted.in_users_form(fitted.from_noise(z, codes))
         if not return_y:
             return rows
-        if fitted.encoder is None:
+        encoder = fitted.encoder or fitted.columns
+        if encoder is None:
             return rows, None
-        return rows, fitted.encoder.decode(codes)
+        return rows, encoder.decode(codes)
 
     def _codes(self, fitted: FittedDensity, y: Any, n: int) -> Tensor:
-        """The class indices of n rows, for one label or n labels."""
-        assert fitted.encoder is not None, "models without classes refuse y"
-        labels = conditions.broadcast_condition(fitted.encoder, y, n)
-        codes: Tensor = fitted.encoder.encode(conditions.as_array(labels))
+        """The encoded conditions of n rows, for one condition or n of them."""
+        encoder = fitted.encoder or fitted.columns
+        assert encoder is not None, "models without y refuse it"
+        if y is None:
+            raise DataError(
+                "y is missing", "pass the conditions, (n, l) or one row for all"
+            )
+        labels = conditions.broadcast_condition(encoder, y, n)
+        codes: Tensor = encoder.encode(conditions.as_array(labels))
         if len(codes) != n:
             fact = f"y has {len(codes)} labels for {n} rows"
             raise DataError(fact, "pass one label, or one for every row")
         return codes
 
     def _require_no_labels(self, fitted: FittedDensity, y: Any) -> None:
-        if y is not None and fitted.encoder is None:
+        has_conditions = fitted.encoder is not None or fitted.columns is not None
+        if y is not None and not has_conditions:
             raise DataError("y was given but the model was fitted without y", "omit y")

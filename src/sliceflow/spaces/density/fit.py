@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.conditions import LabelCondition
+from sliceflow.engine.conditions import (
+    ContinuousCondition,
+    LabelCondition,
+    MixedCondition,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.fields import Between, Count, Label
@@ -19,6 +23,7 @@ from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, check_rows, in_users_form
+from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import (
     Gaussianization,
     GaussianizationSettings,
@@ -33,6 +38,9 @@ from sliceflow.validation import from_tensor
 # A class with fewer rows than this, or than twice its columns, gets a normal
 # distribution with the covariance within all classes: it has too few for its own.
 MIN_ROWS_OF_CLASS = 20
+# Fewer rows teach a regression on y too little: half of them would be held out, or used
+# up by a dozen coefficients.
+MIN_ROWS_OF_REGRESSION = 50
 # Nanoseconds for each number of a step, with its candidates; users are told an order
 # of magnitude.
 _NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
@@ -66,12 +74,16 @@ class DensityPlan(Plan):
 
     n_rows: Count
     n_columns: Count
-    classes: tuple[ClassPlan, ...]  # one for each class, or one for all rows
+    # One for each class, or one for all rows; none if y is numbers.
+    classes: tuple[ClassPlan, ...]
     dtype: str = "float64"
+    n_conditions: Count = 0  # columns of y that is numbers
 
     @property
     def method(self) -> str:
         """What is fitted, in a few words."""
+        if self.n_conditions:
+            return "regression on y, then a sliced flow from data to noise"
         return "sliced flow from data to noise"
 
     def summary(self) -> Sequence[tuple[str, object]]:
@@ -81,6 +93,7 @@ class DensityPlan(Plan):
             n_classes = str(len(self.classes))
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
+            ("columns of y", self.n_conditions or ""),
             ("classes", n_classes),
             ("mixture", _joined([plan.n_components for plan in self.classes])),
             ("steps", _joined([plan.n_steps for plan in self.classes])),
@@ -104,12 +117,18 @@ class FittedDensity:
     encoder: LabelCondition | None = None  # of y; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
+    # Of y that is numbers, which then stands for flows and encoder.
+    conditional: ConditionalDensity | None = None
+    columns: ContinuousCondition | None = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     needs_rows = False
 
     def check(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""
+        if self.conditional is not None:
+            self._check_conditional(self.conditional)
+            return
         n_flows = 1 if self.encoder is None else self.encoder.condition_dim
         if len(self.flows) != n_flows or len(self.plan.classes) != n_flows:
             raise ValueError("there is not one flow for each class")
@@ -123,9 +142,31 @@ class FittedDensity:
         if len(self.support.low) != d:
             raise ValueError(f"there are no bounds for {d} columns")
 
+    def _check_conditional(self, conditional: ConditionalDensity) -> None:
+        if self.columns is None:
+            raise ValueError("there are no conditions")
+        d = self.plan.n_columns
+        if conditional.n_columns != d or len(self.support.low) != d:
+            raise ValueError(f"the regression does not have {d} columns")
+        conditional.check_conditions(self.columns.condition_dim)
+
+    def conditional_log_density(self, X: np.ndarray, y: Tensor) -> Tensor:
+        """log p(x | y) (n,) of rows (n, d) given encoded conditions y (n, l)."""
+        assert self.conditional is not None
+        x = torch.from_numpy(X).to(torch.float64)
+        inside = self.support.contains(x.to(self.device)).cpu()
+        result = x.new_full((len(x),), -torch.inf)
+        if bool(inside.any()):
+            u, log_det = self.support.encode(x[inside].to(self.device))
+            functions = self.conditional.at(y[inside].numpy())
+            log_density = self.conditional.log_density(u.cpu().numpy(), functions)
+            result[inside] = torch.from_numpy(log_density) + log_det.cpu()
+        return result
+
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
-        n_components = max(plan.n_components for plan in self.plan.classes)
+        sizes = [plan.n_components for plan in self.plan.classes]
+        n_components = max(sizes, default=1)
         return 8 * n * self.plan.n_columns * (_ARRAYS_PER_STEP + n_components)
 
     @property
@@ -154,11 +195,19 @@ class FittedDensity:
             row = int(outside.double().argmax())
             raise DataError("it is not within the bounds", "drop the row", row=row)
         u, _ = self.support.encode(x)
+        if self.conditional is not None:
+            functions = self.conditional.at(codes.numpy())
+            z = self.conditional.to_noise(u.cpu().numpy(), functions)
+            return torch.from_numpy(z).to(self.device)
         return self._by_class(u, codes, lambda flow, rows: flow.to_noise(rows)[0])
 
     def from_noise(self, z: Tensor, codes: Tensor) -> Tensor:
         """Rows z (n, d) of N(0, I) as rows of the classes `codes` (n,)."""
         z = z.to(self.device, torch.float64)
+        if self.conditional is not None:
+            functions = self.conditional.at(codes.numpy())
+            rows = self.conditional.from_noise(z.cpu().numpy(), functions)
+            return self.support.decode(torch.from_numpy(rows).to(self.device))
         u = self._by_class(z, codes, lambda flow, rows: flow.from_noise(rows))
         return self.support.decode(u)
 
@@ -204,12 +253,13 @@ class DensityAdapter:
         conditions = None
         if y is not None:
             labels = np.asarray(from_tensor(y))
-            if labels.ndim == 2 and labels.shape[1] == 1:
+            is_number = labels.dtype.kind == "f"
+            if labels.ndim == 2 and labels.shape[1] == 1 and not is_number:
                 labels = labels[:, 0]
             conditions = RowConditions.infer(labels, len(array))
-            if not isinstance(conditions.encoder, LabelCondition):
-                fact = f"y has shape {labels.shape}, so it is not labels"
-                raise DataError(fact, "pass class labels (n,), or its columns in X")
+            if isinstance(conditions.encoder, MixedCondition):
+                fact = "y has both labels and numbers"
+                raise DataError(fact, "pass class labels (n,), or numbers (n, l)")
         rows = VectorRows(array, conditions, names, tensor_device)
         low, high = check_bounds(self.bounds, array.shape[1])
         if len(array) < 2:
@@ -218,12 +268,18 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan(self, rows: VectorRows, seed: Seed) -> PlannedDensity:
+    def plan(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedDensity | PlannedConditional:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
         support = Support.fit_to(X, low, high, self.device)
         encoded, _ = support.encode(torch.from_numpy(X).to(self.device))
+        if rows.conditions is not None:
+            columns = rows.conditions.encoder
+            if isinstance(columns, ContinuousCondition):
+                return self._plan_conditional(rows, columns, support, encoded, seed)
         parts = _rows_of_classes(encoded, rows)
         classes = []
         for c, part in enumerate(parts):
@@ -252,6 +308,45 @@ class DensityAdapter:
             plan, support, (), encoder, rows.names, rows.tensor_device, self.device
         )
         return PlannedDensity(plan, fitted, parts, seed)
+
+    def _plan_conditional(
+        self,
+        rows: VectorRows,
+        columns: ContinuousCondition,
+        support: Support,
+        encoded: Tensor,
+        seed: Seed,
+    ) -> PlannedConditional:
+        """A regression on y, and the flow of what is left over."""
+        n, d = encoded.shape
+        if n < MIN_ROWS_OF_REGRESSION:
+            fact = f"there are {n} rows with y that is numbers"
+            raise DataError(fact, f"pass at least {MIN_ROWS_OF_REGRESSION} rows")
+        plan = DensityPlan(
+            device=str(self.device),
+            n_rows=n,
+            n_columns=d,
+            classes=(),
+            dtype=str(rows.X.dtype),
+            n_conditions=columns.condition_dim,
+        )
+        plan = plan.with_cost(
+            _ARRAYS_PER_STEP * encoded.nbytes,
+            plan.seconds_for(encoded.numel() * 1_000, _NANOSECONDS),
+            f"{n} rows of {d} columns need",
+            "fit fewer rows",
+        )
+        fitted = FittedDensity(
+            plan=plan,
+            support=support,
+            flows=(),
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            columns=columns,
+            device=self.device,
+        )
+        assert rows.codes is not None
+        return PlannedConditional(plan, fitted, encoded, rows.codes, seed)
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         n, d = x.shape
@@ -303,6 +398,25 @@ class PlannedDensity:
             steps_done += plan.n_steps
         fitted = replace(self.begun, flows=tuple(flows))
         return FitResult(fitted, history.as_columns())
+
+
+@dataclass(frozen=True)
+class PlannedConditional:
+    """A planned fit to rows with conditions that are numbers."""
+
+    plan: DensityPlan
+    begun: FittedDensity
+    x: Tensor  # (n, d), without bounds
+    y: Tensor  # (n, l), standardised
+    seed: Seed
+
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedDensity]:
+        """Fit the regression and the flow; there are no steps to tell of."""
+        conditional = ConditionalDensity.fit_to(
+            self.x.cpu().numpy(), self.y.numpy(), self.seed.child("conditional")
+        )
+        fitted = replace(self.begun, conditional=conditional)
+        return FitResult(fitted, events.History().as_columns())
 
 
 @dataclass(frozen=True)
