@@ -14,6 +14,7 @@ __all__ = [
     "ImageFlow",
     "ModelFileError",
     "PictureOptions",
+    "SlicedDensity",
     "SlicedWassersteinFlow",
     "TableFlow",
     "VectorOptions",
@@ -36,6 +37,7 @@ _MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",
     "ModelFileError": "models.file",
     "PictureOptions": "spaces.pictures.options",
+    "SlicedDensity": "spaces.density.estimator",
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
     "VectorOptions": "spaces.vectors.options",
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     )
     from sliceflow.loading import load
     from sliceflow.models.file import ModelFileError
+    from sliceflow.spaces.density.estimator import SlicedDensity
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import PictureOptions
     from sliceflow.spaces.tables.estimator import TableFlow

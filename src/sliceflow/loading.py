@@ -13,18 +13,22 @@ from sliceflow.errors import ParameterError
 from sliceflow.models.saving import load_estimator
 
 if TYPE_CHECKING:
+    from sliceflow.spaces.density.estimator import SlicedDensity
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import Precision
     from sliceflow.spaces.tables.estimator import TableFlow
     from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-    AnyEstimator: TypeAlias = SlicedWassersteinFlow | ImageFlow | TableFlow
+    AnyEstimator: TypeAlias = (
+        SlicedWassersteinFlow | ImageFlow | TableFlow | SlicedDensity
+    )
 
 # The folders of `spaces` in which the estimators are.
 _MODULE_OF_ESTIMATOR = {
     "SlicedWassersteinFlow": "vectors",
     "ImageFlow": "pictures",
     "TableFlow": "tables",
+    "SlicedDensity": "density",
 }
 
 

@@ -17,9 +17,9 @@ import sliceflow
 from models import interrupt, pictures, saved, vectors
 from sliceflow.models.estimator import NoRowsError
 from sliceflow.models.rows import RowConditions, join_labels, row_keys
+from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.rows import PictureRows
-from sliceflow.spaces.vectors.rows import VectorRows
 
 RNG = np.random.default_rng(0)
 N = 14  # rows to choose from

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.engine.transports import (
     GridMap,
     KnotMap,
@@ -201,7 +202,7 @@ class ModelStep:
 
     stage_index: Count
     step_index: Count
-    map: KnotMap | GridMap | CompressedMap
+    map: KnotMap | GridMap | CompressedMap | SmoothMap
     theta: Annotated[Tensor, ArraySpec("h d", FLOAT_DTYPES)] | None = None
 
     def check(self) -> None:
@@ -246,6 +247,8 @@ def compress_map(
     shared : whether classes share the maps
     tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
+    if isinstance(transport_map, SmoothMap):  # which has few knots
+        return transport_map
     if isinstance(transport_map, KnotMap):
         if max_displacement is not None and not tails:
             n_knots *= _MORE_KNOTS_IF_SHARED

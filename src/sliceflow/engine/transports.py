@@ -24,6 +24,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.fields import FLOAT_DTYPES, ArraySpec
 from sliceflow.validation import is_int, require
 
@@ -223,7 +224,7 @@ class GridMap:
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
 
-TransportMap = KnotMap | GridMap
+TransportMap = KnotMap | GridMap | SmoothMap
 
 
 def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:

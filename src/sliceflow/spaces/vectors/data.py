@@ -18,8 +18,9 @@ from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import Units, VectorRows, as_cloud, encode_classes
+from sliceflow.spaces.vectors.rows import Units, as_cloud, encode_classes
 from sliceflow.spaces.vectors.smoothing import Smoother
 
 

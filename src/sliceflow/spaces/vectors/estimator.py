@@ -15,6 +15,7 @@ from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord
+from sliceflow.models.vector_rows import VectorRows, check_rows
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
@@ -24,7 +25,6 @@ from sliceflow.spaces.vectors.parameters import (
     checked_parameters,
 )
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows, check_rows
 
 
 class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):

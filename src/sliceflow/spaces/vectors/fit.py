@@ -36,6 +36,7 @@ from sliceflow.models.plan import default_particles
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.vector_rows import VectorRows, check_rows
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
     AxisSteps,
@@ -54,7 +55,7 @@ from sliceflow.spaces.vectors.plan import (
     max_directions,
     plan_bandwidth,
 )
-from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
+from sliceflow.spaces.vectors.rows import Units
 from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.

@@ -24,15 +24,10 @@ from sliceflow.engine.random import Seed
 from sliceflow.fields import Label
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.models.vector_rows import VectorRows, in_users_form
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import (
-    Units,
-    VectorRows,
-    as_cloud,
-    decode_classes,
-    in_users_form,
-)
+from sliceflow.spaces.vectors.rows import Units, as_cloud, decode_classes
 from sliceflow.validation import require_finite
 
 # Offline samples of one pass over the steps of a model: bounds the memory.

@@ -1,154 +1,26 @@
-"""The rows of a fit of vectors: the user's X and y, checked, and the flow's units."""
+"""The flow's units of vectors, and vectors as clouds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec, Label
-from sliceflow.models.ranks import SINGLE, Ranks, Shard
-from sliceflow.models.rows import ArrayRows, RowConditions
+from sliceflow.fields import ArraySpec
+from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.neighbours.features import heavy_tail
-from sliceflow.validation import from_tensor, unmasked
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
 # for heavy tails: others are near enough to a normal one.
 _MIN_TAIL_DEVIATIONS = 10.0
 # sinh overflows float64 beyond about 710.
 _MAX_SINH = 700.0
-
-
-@dataclass(frozen=True)
-class VectorRows(ArrayRows):
-    """The user's rows."""
-
-    X: Annotated[np.ndarray, ArraySpec("n d", (torch.float32, torch.float64))]
-    conditions: RowConditions | None = None  # of the rows of all ranks; None without y
-    names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
-    tensor_device: str | None = None  # of the user's tensor; None for other types
-    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
-
-    def check(self) -> None:
-        """Raise a ValueError if saved rows contradict their conditions or names."""
-        self.check_lengths()
-        d = self.X.shape[1]
-        if self.names is not None and len(self.names) != d:
-            raise ValueError(f"there are {len(self.names)} names for {d} columns")
-
-    @property
-    def values(self) -> np.ndarray:
-        """This rank's rows (n, d)."""
-        return self.X
-
-    def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
-    ) -> Self:
-        """Rows of the same kind with other values and conditions."""
-        return replace(self, X=values, conditions=row_conditions)
-
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
-        """X and y as the user would pass them."""
-        X = in_users_form(
-            torch.from_numpy(self.X), self.names, self.tensor_device, device
-        )
-        return X, self.y
-
-
-def in_users_form(
-    rows: Tensor,
-    names: tuple[Any, ...] | None,
-    tensor_device: str | None,
-    device: torch.device,
-) -> Any:
-    """Rows (n, d) as an array, a tensor or a DataFrame, as X was.
-
-    `tensor_device` is the kind of device of a tensor X, such as "cuda".
-    """
-    if tensor_device == "cpu":
-        return rows.contiguous().cpu()
-    if tensor_device is not None:
-        return rows.contiguous().to(device)
-    array = np.ascontiguousarray(rows.cpu().numpy())
-    if names is None:
-        return array
-    return as_dataframe(array, names)
-
-
-def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """The user's X as (n, d) finite numbers, float32 or float64.
-
-    `validate` is scikit-learn's check of the number and the names of columns.
-    """
-    X = unmasked(from_tensor(X), "X")
-    names = None
-    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
-        check_columns(X)
-        names = column_names(X)
-        if names is not None:
-            _require_names_of_one_kind(names)
-    else:
-        X = _as_numeric(X)
-    array = validate(X)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0].tolist()
-        value = "NaN" if np.isnan(array[row, column]) else "infinity"
-        raise DataError(
-            f"Input X contains {value}",
-            "Missing values and infinities are not supported: drop or fill them first",
-            row=row,
-            column=column if names is None else names[column],
-        )
-    return array
-
-
-def _require_names_of_one_kind(names: Sequence[Any]) -> None:
-    """Raise a `DataError` if some names of columns are text and others are not.
-
-    scikit-learn knows columns by names that are all text, or not at all.
-    """
-    is_text = [isinstance(name, str) for name in names]
-    if any(is_text) and not all(is_text):
-        other = names[is_text.index(False)]
-        fact = f"some names of columns are text, but {other!r} is not"
-        raise DataError(fact, "rename the columns: X.columns = X.columns.astype(str)")
-
-
-def _as_numeric(X: Any) -> Any:
-    """X, with lists as arrays.
-
-    Refuses text and dates, which numpy would silently turn into numbers.
-    """
-    if isinstance(X, list | tuple):
-        with suppress(ValueError):  # rows of mixed lengths; scikit-learn reports them
-            X = np.asarray(X)
-    dtype = getattr(X, "dtype", None)
-    kind = getattr(dtype, "kind", "f")
-    if kind in "mM":
-        fact = f"X has dtype {dtype}"
-        raise DataError(fact, "convert dates to numbers, such as days")
-    text = ""
-    if kind in "UST":
-        text = f"of dtype {dtype}"
-    elif kind == "O" and isinstance(X, np.ndarray):
-        for value in X.flat:
-            if isinstance(value, str | bytes):
-                text = repr(value)
-                break
-    if text:
-        hint = "convert numbers written as text with X.astype(float)"
-        hint = f"{hint}, and encode any other text first"
-        raise DataError(f"X contains text, {text}", hint)
-    return X
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
-There is no training: samples at an observation come from the simulations nearest to it
-(`sliceflow.neighbours.local`). The calls are those of sbi, but there is no `log_prob`:
-samples have no density.
+Samples at an observation come from the simulations nearest to it, without any fit
+(`sliceflow.neighbours.local`), or from a likelihood that is fitted to all of them
+(`likelihood`). The calls are those of sbi, but there is no `log_prob`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from sliceflow.engine.conditions import ContinuousCondition
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import ArraySpec
+from sliceflow.inference.comparison import Comparison, compare
+from sliceflow.inference.likelihood import MIN_SIMULATIONS, Likelihood
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
@@ -47,7 +49,21 @@ SAMPLES_FOR_MAP = 2_000
 # fewer steps might end before it, more would not change it.
 MEAN_SHIFT_STEPS = 50
 
+# Of n simulations, so many are held out to choose a method, at most a fifth: with 100,
+# differences of some tenths of a nat are seen.
+HELD_OUT_TO_CHOOSE = 100
+# Samples at each of them. The distance to the nearest ones is a density.
+SAMPLES_TO_CHOOSE = 200
+
+# Simulations with which both are fitted: with more, the choice takes longer than the
+# fit that follows.
+MAX_SIMULATIONS_TO_CHOOSE = 20_000
+# Which rows are held out, and random features: the same for everybody, so that the same
+# simulations make the same posterior.
+LIKELIHOOD_SEED = Seed(0)
+
 Dtype = Literal["float32", "float64"]
+Method = Literal["neighbours", "likelihood"]
 
 
 class Posterior:
@@ -60,6 +76,12 @@ class Posterior:
     low, high : bounds (d,) of the parameters, infinite where there are none
     dtype : of samples
     verbose : whether to show the progress of samples at many observations
+    likelihood : fitted to the simulations; None takes the nearest of them
+    comparison : of both methods, if there was one
+
+    Attributes
+    ----------
+    method : "neighbours" or "likelihood"
     """
 
     def __init__(
@@ -70,6 +92,9 @@ class Posterior:
         high: Floats,
         dtype: Dtype = "float64",
         verbose: bool = False,
+        *,
+        likelihood: Likelihood | None = None,
+        comparison: Comparison | None = None,
     ) -> None:
         self.theta = theta
         self.x = x
@@ -78,16 +103,32 @@ class Posterior:
         self.dtype: Dtype = dtype
         self.verbose = verbose
         self.default_x: Floats | None = None
-        self._units = Units.fit_to(theta, standardize=True)
-        self._condition = ContinuousCondition.fit_to(x)
-        self._local_sampler = LocalSampler.fit(
-            self._units.encode(theta), self._condition.encode(x)
-        )
+        self.comparison = comparison
+        self._likelihood = likelihood
+        if likelihood is None:
+            self._units = Units.fit_to(theta, standardize=True)
+            self._condition = ContinuousCondition.fit_to(x)
+            self._local_sampler = LocalSampler.fit(
+                self._units.encode(theta), self._condition.encode(x)
+            )
+
+    @property
+    def method(self) -> Method:
+        """By which method samples are drawn."""
+        if self._likelihood is None:
+            return "neighbours"
+        return "likelihood"
 
     def __repr__(self) -> str:
         n, d = self.theta.shape
         width = self.x.shape[1]
-        return f"Posterior of {d} parameters given {width} values, from {n} simulations"
+        text = (
+            f"Posterior of {d} parameters given {width} values, from {n} simulations, "
+            f"by {self.method}"
+        )
+        if self.comparison is not None:
+            text += f" ({self.comparison})"
+        return text
 
     def set_default_x(self, x: Any) -> Self:
         """Set the observation of `sample` and `map` without x; returns itself."""
@@ -175,7 +216,7 @@ class Posterior:
         return calibration(samples, theta, first="conditions")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the simulations and bounds to a file, without pickle; see `load`."""
+        """Write simulations, bounds and likelihood to a file, without pickle."""
         saved = SavedPosterior(
             theta=self.theta,
             x=self.x,
@@ -183,6 +224,8 @@ class Posterior:
             high=self.high,
             default_x=self.default_x,
             dtype=self.dtype,
+            likelihood=self._likelihood,
+            comparison=self.comparison,
         )
         file.save(path, saved)
 
@@ -225,6 +268,8 @@ class Posterior:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
+        if self._likelihood is not None:
+            return self._draw_by_likelihood(self._likelihood, observations, n, rng)
         y = self._condition.encode(observations)
         self._local_sampler.warn_if_far(y, "x")
         q = len(observations)
@@ -232,6 +277,25 @@ class Posterior:
         for first in range(0, q, OBSERVATIONS_PER_BATCH):
             last = min(first + OBSERVATIONS_PER_BATCH, q)
             samples[first:last] = self._draw_inside(y[first:last], n, rng)
+            if self.verbose and q > 1:
+                print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
+        return samples
+
+    def _draw_by_likelihood(
+        self,
+        likelihood: Likelihood,
+        observations: Floats,
+        n: int,
+        rng: np.random.Generator,
+    ) -> Floats:
+        """n samples at each of q observations, (q, n, d)."""
+        q = len(observations)
+        seed = Seed(int(rng.integers(2**31)))
+        samples = np.empty((q, n, self.theta.shape[1]))
+        for first in range(0, q, OBSERVATIONS_PER_BATCH):
+            last = min(first + OBSERVATIONS_PER_BATCH, q)
+            batch = observations[first:last]
+            samples[first:last] = likelihood.sample(batch, n, seed.child(first))
             if self.verbose and q > 1:
                 print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
         return samples
@@ -283,6 +347,8 @@ class SavedPosterior:
     high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
     default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
     dtype: Dtype
+    likelihood: Likelihood | None = None
+    comparison: Comparison | None = None
 
     def check(self) -> None:
         _check_simulations(self.theta, self.x)
@@ -290,10 +356,17 @@ class SavedPosterior:
             _check_values("default_x", self.default_x[None], "it must be finite")
         if not _is_between(self.theta, self.low, self.high):
             raise ValueError("theta is not between its bounds")
+        if self.likelihood is not None:
+            self.likelihood.check_width(self.theta.shape[1], self.x.shape[1])
 
 
 def posterior(
-    theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False
+    theta: Any,
+    x: Any,
+    *,
+    bounds: Any = None,
+    method: Method | Literal["auto"] = "neighbours",
+    verbose: bool = False,
 ) -> Posterior:
     """The posterior p(θ | x), from parameters θ of the prior and simulations x of each.
 
@@ -306,6 +379,19 @@ def posterior(
         parameter; infinite where there is none. No sample is outside: those that would
         be are drawn again, and what is then still outside is mirrored at the bound. So
         samples are too dense at a bound if most of the posterior is beyond it
+    method : how samples are drawn.
+
+        - "neighbours": from the simulations nearest to the observation, by local
+          regressions. There is nothing to fit
+        - "likelihood": a likelihood p(x | θ) is fitted to all simulations, with mean,
+          scale and correlations of x as smooth functions of θ, and sampled over θ by
+          tempered chains. It is better for many informative values, and takes seconds
+          to a few minutes to fit. The prior, which it needs as a density, is for each
+          parameter uniform between its bounds, normal or log-normal, whichever makes
+          the simulated parameters most likely
+        - "auto": whichever of both makes the true parameters of simulations that were
+          held out more likely. `method` and `comparison` of the posterior, and its
+          repr, say which and why
     verbose : show the progress of samples at many observations
 
     Examples
@@ -324,7 +410,52 @@ def posterior(
         dtype = "float32"
     theta, x = _check_simulations(theta, x)
     low, high = _check_bounds(bounds, theta)
-    return Posterior(theta, x, low, high, dtype, verbose)
+    require(
+        method in ("neighbours", "likelihood", "auto"),
+        "method",
+        method,
+        "'neighbours', 'likelihood' or 'auto'",
+    )
+    comparison = None
+    if method == "auto":
+        comparison = _compare_methods(theta, x, low, high)
+        method = comparison.better
+    likelihood = None
+    if method == "likelihood":
+        likelihood = Likelihood.fit_to(theta, x, low, high, LIKELIHOOD_SEED)
+    return Posterior(
+        theta,
+        x,
+        low,
+        high,
+        dtype,
+        verbose,
+        likelihood=likelihood,
+        comparison=comparison,
+    )
+
+
+def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Comparison:
+    """Both methods, judged by parameters of simulations that they have not seen."""
+    n = len(theta)
+    n_held_out = min(HELD_OUT_TO_CHOOSE, n // 5)
+    if n - n_held_out < MIN_SIMULATIONS:
+        return Comparison(neighbours=0.0, likelihood=-np.inf, error=0.0, n=0)
+    order = LIKELIHOOD_SEED.child("held out").permutation(n).numpy()
+    held_out = order[:n_held_out]
+    rest = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
+    samples = {}
+    for method in ("neighbours", "likelihood"):
+        likelihood = None
+        if method == "likelihood":
+            likelihood = Likelihood.fit_to(
+                theta[rest], x[rest], low, high, LIKELIHOOD_SEED
+            )
+        part = Posterior(theta[rest], x[rest], low, high, likelihood=likelihood)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some are far, which is part of the test
+            samples[method] = part._draw(x[held_out], SAMPLES_TO_CHOOSE, 0)
+    return compare(samples["neighbours"], samples["likelihood"], theta[held_out])
 
 
 def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Posterior:
@@ -335,7 +466,15 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     """
     saved = file.load(path, [SavedPosterior], max_memory=max_memory)
     with file.reading(path):
-        loaded = Posterior(saved.theta, saved.x, saved.low, saved.high, saved.dtype)
+        loaded = Posterior(
+            saved.theta,
+            saved.x,
+            saved.low,
+            saved.high,
+            saved.dtype,
+            likelihood=saved.likelihood,
+            comparison=saved.comparison,
+        )
     loaded.default_x = saved.default_x
     return loaded
 

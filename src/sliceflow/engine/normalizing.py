@@ -1,0 +1,317 @@
+"""The flow in the other direction, from data to noise: its transport and its frames.
+
+The particles are the data, and the target is N(0, I). Its projections are N(0, 1) along
+every direction and known exactly, so a step fits T = Φ⁻¹ ∘ F to the particles alone.
+
+The directions follow two papers, which flow from data to noise as well:
+
+    V. Laparra, G. Camps-Valls, J. Malo: Iterative Gaussianization: from ICA to Random
+    Rotations. IEEE Transactions on Neural Networks, 2011.
+
+    B. Dai, U. Seljak: Sliced Iterative Normalizing Flows. ICML 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.batches import ALL_POINTS, Batch
+from sliceflow.engine.frames import Frame, rotation
+from sliceflow.engine.random import Seed
+from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.transports import MapFit
+
+# Cells between two knots, to which the particles are counted: the work of a fit does
+# then not depend on their number. Slopes are linear between knots, so few are enough.
+_CELLS_PER_INTERVAL = 4
+# The least distance of two knots, in standard deviations. It bounds how sharp an edge
+# of a distribution can get in one step.
+_MIN_KNOT_DISTANCE = 0.02
+# The most that a logarithm of a slope changes in one iteration of Newton's method.
+_MAX_NEWTON_STEP = 2.0
+# Damping of Newton's method, as by Levenberg and Marquardt: at first, and the factors
+# after a step that helped and after one that did not.
+_FIRST_DAMPING = 1e-3
+_DAMPING_DOWN = 0.2
+_DAMPING_UP = 20.0
+_LEAST_DAMPING = 1e-6
+# Rows that are compared with a normal distribution to choose directions.
+_MAX_COMPARED = 2_000
+# Iterations of the independent component analysis: it need not converge, because it
+# is one candidate of several.
+_ICA_ITERATIONS = 10
+
+
+@dataclass(frozen=True)
+class ToNormal:
+    """Fits smooth maps of particles to N(0, 1) by penalised maximum likelihood.
+
+    With η = log T′ at the knots, linear in between, a map maximises
+
+        Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − smoothing/2 · ∫ (dη/dt)² dt,
+
+    where t = Φ⁻¹(F) along the knots, which are evenly spaced in t. The penalty is 0 for
+    straight lines, so few data, or a strong penalty, fit a normal distribution. This is
+    what makes the flow aware of noise: n data of N(0, 1) move next to nothing.
+
+    Parameters
+    ----------
+    smoothing : the weight of the penalty, in units of one datum
+    n_knots : more of them resolve finer details, if `smoothing` allows it
+    step_size : the share of the displacement that is done
+    n_iterations : iterations of Newton's method
+    """
+
+    smoothing: float = 100.0
+    n_knots: int = 32
+    step_size: float = 1.0
+    n_iterations: int = 4
+
+    max_samples: ClassVar[int | None] = None
+
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
+        """The maps of particles z_p (h, M); the target is known, and z_q is not read.
+
+        There are no maps by class: a flow of each class is fitted alone.
+        """
+        transport_map = self._fit_map(z_p).relaxed(self.step_size)
+        dz = transport_map.displace(z_p)
+        return MapFit(transport_map, dz.square().mean(1), dz)
+
+    def _fit_map(self, z: Tensor) -> SmoothMap:
+        """The maps T, without the step size."""
+        mean = z.mean(1, keepdim=True)
+        deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        standardised = (z - mean) / deviation
+        problem = _Likelihood.from_values(standardised, self.n_knots, self.smoothing)
+        first, slopes = problem.maximise(self.n_iterations)
+        return SmoothMap(mean + deviation * problem.knots, slopes / deviation, first)
+
+
+@dataclass(frozen=True)
+class _Likelihood:
+    """The penalised likelihood of h maps, for values that are counted at nodes.
+
+    The parameters of a map are T at its first knot, and η at all K knots.
+    """
+
+    knots: Tensor  # (h, K)
+    nodes: Tensor  # (h, G), the knots among them
+    shares: Tensor  # (h, G) of the values at each node, in sum 1
+    hats: Tensor  # (G, K): T′ at the nodes is this times the slopes at the knots
+    integrals: Tensor  # (h, G, K): T − T(first knot), likewise
+    penalty: Tensor  # (K + 1, K + 1)
+
+    @classmethod
+    def from_values(cls, z: Tensor, n_knots: int, smoothing: float) -> _Likelihood:
+        """That of the standardised values z (h, n)."""
+        n = z.shape[1]
+        reach = _normal_reach(n)
+        knots = _knots_at_quantiles(z, n_knots, reach)
+        nodes = _subdivided(knots)
+        hats = _hat_functions(n_knots, nodes)
+        half_sums = (hats[1:] + hats[:-1]) / 2
+        pieces = half_sums * nodes.diff(dim=1)[:, :, None]
+        start = pieces.new_zeros(len(z), 1, n_knots)
+        differences = torch.eye(n_knots, dtype=z.dtype, device=z.device).diff(dim=0)
+        penalty = z.new_zeros(n_knots + 1, n_knots + 1)
+        per_step = (n_knots - 1) / (2 * reach) * smoothing / n
+        penalty[1:, 1:] = per_step * differences.T @ differences
+        return cls(
+            knots,
+            nodes,
+            _linear_counts(z, nodes) / n,
+            hats,
+            torch.cat((start, pieces.cumsum(1)), 1),
+            penalty,
+        )
+
+    def maximise(self, n_iterations: int) -> tuple[Tensor, Tensor]:
+        """T at the first knots (h,), and the slopes (h, K), by damped Newton steps."""
+        h = len(self.knots)
+        parameters = torch.cat((self.knots[:, :1], torch.zeros_like(self.knots)), 1)
+        loss, values, slopes = self._loss(parameters)
+        damping = torch.full_like(loss, _FIRST_DAMPING)
+        for _ in range(n_iterations):
+            gradient, curvature = self._derivatives(parameters, values, slopes)
+            diagonal = torch.diagonal(curvature, dim1=1, dim2=2)
+            ridge = damping[:, None] * diagonal + torch.finfo(loss.dtype).eps
+            step = torch.linalg.solve(curvature + torch.diag_embed(ridge), gradient)
+            tried = parameters - step.clamp(-_MAX_NEWTON_STEP, _MAX_NEWTON_STEP)
+            tried_loss, tried_values, tried_slopes = self._loss(tried)
+            better = tried_loss < loss
+            row = better.view(h, 1)
+            parameters = torch.where(row, tried, parameters)
+            values = torch.where(row, tried_values, values)
+            slopes = torch.where(row, tried_slopes, slopes)
+            loss = torch.where(better, tried_loss, loss)
+            raised = (damping * _DAMPING_UP).clamp(min=_LEAST_DAMPING)
+            damping = torch.where(better, damping * _DAMPING_DOWN, raised)
+        return parameters[:, 0], parameters[:, 1:].exp()
+
+    def _loss(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Minus the penalised mean log-likelihood (h,), and T and T′ at the nodes."""
+        knot_slopes = parameters[:, 1:].exp()
+        rises = torch.bmm(self.integrals, knot_slopes[:, :, None])[:, :, 0]
+        values = parameters[:, :1] + rises
+        slopes = knot_slopes @ self.hats.T
+        costs = (self.shares * (values.square() / 2 - slopes.log())).sum(1)
+        penalties = ((parameters @ self.penalty) * parameters).sum(1) / 2
+        return costs + penalties, values, slopes
+
+    def _derivatives(
+        self, parameters: Tensor, values: Tensor, slopes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient (h, K + 1) of the loss, and a positive part of its curvature."""
+        knot_slopes = parameters[:, None, 1:].exp()
+        shares = self.shares[:, :, None]
+        d_values = torch.nn.functional.pad(
+            self.integrals * knot_slopes, (1, 0), value=1.0
+        )
+        d_log_slopes = self.hats * knot_slopes / slopes[:, :, None]
+        d_log_slopes = torch.nn.functional.pad(d_log_slopes, (1, 0))
+        cost_gradient = (shares * (d_values * values[:, :, None] - d_log_slopes)).sum(1)
+        curvature = torch.bmm((shares * d_values).mT, d_values)
+        curvature += torch.bmm((shares * d_log_slopes).mT, d_log_slopes)
+        # Slopes are exponentials: their second derivatives have the gradient's sign.
+        bending = cost_gradient.clamp(min=0)
+        bending[:, 0] = 0
+        curvature = curvature + torch.diag_embed(bending) + self.penalty
+        return cost_gradient + parameters @ self.penalty, curvature
+
+
+def _normal_reach(n: int) -> float:
+    """Where the largest of n normal numbers is expected, about."""
+    level = torch.tensor(1 - 0.5 / n, dtype=torch.float64)
+    return float(torch.special.ndtri(level))
+
+
+def _knots_at_quantiles(z: Tensor, n_knots: int, reach: float) -> Tensor:
+    """Quantiles of z (h, n), at levels that are evenly spaced for normal numbers.
+
+    Knots that are too near to each other move apart, away from the middle one.
+    """
+    n = z.shape[1]
+    ascending = z.sort(dim=1).values
+    normal = torch.linspace(-reach, reach, n_knots, dtype=z.dtype, device=z.device)
+    rank = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
+    below = rank.floor().long().clamp(max=n - 2)
+    knots = torch.lerp(ascending[:, below], ascending[:, below + 1], rank - below)
+    widths = knots.diff(dim=1).clamp(min=_MIN_KNOT_DISTANCE)
+    apart = torch.nn.functional.pad(widths.cumsum(1), (1, 0))
+    middle = n_knots // 2
+    return apart - apart[:, middle, None] + knots[:, middle, None]
+
+
+def _subdivided(knots: Tensor) -> Tensor:
+    """The knots (h, K), with further nodes that divide each interval evenly."""
+    h = len(knots)
+    parts = torch.arange(_CELLS_PER_INTERVAL, dtype=knots.dtype, device=knots.device)
+    parts = parts / _CELLS_PER_INTERVAL
+    nodes = knots[:, :-1, None] + knots.diff(dim=1)[:, :, None] * parts
+    return torch.cat((nodes.reshape(h, -1), knots[:, -1:]), 1)
+
+
+def _hat_functions(n_knots: int, like: Tensor) -> Tensor:
+    """(G, K): how much the value at each knot counts at each node."""
+    n_nodes = (n_knots - 1) * _CELLS_PER_INTERVAL + 1
+    places = torch.arange(n_nodes, dtype=like.dtype, device=like.device)
+    places = places[:, None] / _CELLS_PER_INTERVAL
+    knots = torch.arange(n_knots, dtype=like.dtype, device=like.device)
+    return (1 - (places - knots).abs()).clamp(min=0)
+
+
+def _linear_counts(z: Tensor, nodes: Tensor) -> Tensor:
+    """How many of the values z (h, n) are at each node (h, G).
+
+    A value between two nodes counts partly at both, and one beyond them at the end.
+    """
+    last = nodes.shape[1] - 2
+    left = (torch.searchsorted(nodes, z.contiguous()) - 1).clamp(0, last)
+    low = nodes.gather(1, left)
+    high = nodes.gather(1, left + 1)
+    weight = ((z - low) / (high - low)).clamp(0, 1)
+    counts = torch.zeros_like(nodes).scatter_add_(1, left, 1 - weight)
+    return counts.scatter_add_(1, left + 1, weight)
+
+
+@dataclass(frozen=True)
+class LeastNormal:
+    """The rotation, out of several, along which particles are least normal.
+
+    The candidates are `n_candidates` random rotations and the directions of an
+    independent component analysis. A model stores the directions that were taken.
+    """
+
+    n_candidates: int = 8
+
+    n_directions: ClassVar[int | None] = None
+
+    def draw(
+        self,
+        seed: Seed,
+        step: int,
+        x: Tensor,
+        condition_dim: int = 0,
+        data: Tensor | None = None,
+    ) -> Frame:
+        """The frame of a step; see `FrameKind`. There are no conditions."""
+        d, n = x.shape
+        compared = x
+        if n > _MAX_COMPARED:
+            u = seed.child("compared").uniform(1, _MAX_COMPARED, start=step)
+            compared = x[:, (u[0] * n).long().to(x.device)]
+        candidates = []
+        for number in range(self.n_candidates):
+            child = seed.child("candidate", number)
+            candidates.append(rotation(child, step, d, x.device, x.dtype))
+        if d > 1:
+            start = rotation(seed.child("ica"), step, d, x.device, x.dtype)
+            candidates.append(_independent_directions(compared, start, step))
+        distances = torch.stack(
+            [_distance_to_normal(theta @ compared) for theta in candidates]
+        )
+        theta = candidates[int(distances.argmax())].contiguous()
+        return Frame(theta, None, theta_to_store=theta)
+
+
+def _distance_to_normal(z: Tensor) -> Tensor:
+    """The sum over directions of W₂² between z (h, n) and N(0, 1)."""
+    n = z.shape[1]
+    levels = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
+    gaps = z.sort(dim=1).values - torch.special.ndtri(levels)
+    return gaps.square().mean(1).sum()
+
+
+def _independent_directions(x: Tensor, start: Tensor, step: int) -> Tensor:
+    """Orthonormal directions (d, d) of FastICA, from a rotation to start with.
+
+    Steps take turns with the two usual contrasts: log cosh, and a Gaussian bump, which
+    finds heavy tails.
+    """
+    centred = x - x.mean(1, keepdim=True)
+    n = x.shape[1]
+    theta = start
+    for _ in range(_ICA_ITERATIONS):
+        z = theta @ centred
+        if step % 2 == 0:
+            g = torch.tanh(z)
+            g_slope = 1 - g.square()
+        else:
+            bump = torch.exp(-z.square() / 2)
+            g = z * bump
+            g_slope = (1 - z.square()) * bump
+        gradient = g @ centred.T / n - g_slope.mean(1, keepdim=True) * theta
+        u, _, v = torch.linalg.svd(gradient)
+        theta = u @ v
+    return theta
+
+
+def log_normal_density(z: Tensor) -> Tensor:
+    """log of the density of N(0, I) at points z (d, n): (n,)."""
+    return -(z.square().sum(0) + len(z) * math.log(2 * math.pi)) / 2

@@ -1,0 +1,84 @@
+"""Which of two kinds of posterior samples makes the true parameters more likely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+
+__all__ = ["Comparison", "compare"]
+
+# The density at a parameter is judged by its distance to this sample, in order of
+# distance. With 1 it is noisy, with many it sees no details.
+NEIGHBOUR = 5
+# Neighbours need no fit, and are right for any noise: a likelihood must be better by so
+# many standard errors.
+MIN_STANDARD_ERRORS = 1.0
+# Log-densities are no less than the median minus this: one true parameter that nothing
+# foresees does not decide.
+MAX_SURPRISE = 20.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean log-densities of true parameters, up to the same constant, in nats.
+
+    Parameters
+    ----------
+    neighbours, likelihood : of the methods
+    error : the standard error of their difference
+    n : how many parameters
+    """
+
+    neighbours: float
+    likelihood: float
+    error: float
+    n: int
+
+    @property
+    def better(self) -> Literal["neighbours", "likelihood"]:
+        """The likelihood, if it is clearly better."""
+        if self.likelihood - self.neighbours > MIN_STANDARD_ERRORS * self.error:
+            return "likelihood"
+        return "neighbours"
+
+    def __str__(self) -> str:
+        if self.n == 0:
+            return "there are too few simulations for a likelihood"
+        gain = self.likelihood - self.neighbours
+        return (
+            f"likelihood − neighbours: {gain:+.2f} ± {self.error:.2f} nats on {self.n} "
+            "held-out simulations"
+        )
+
+
+def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison:
+    """Compare samples (n, m, d) of both methods at n true parameters (n, d).
+
+    The log-density at a true parameter is −d·log r up to a constant, where r is the
+    distance to its fifth nearest sample (Loftsgaarden and Quesenberry 1965), in units
+    of the spread of both kinds of samples.
+    """
+    spread = np.concatenate((neighbours, likelihood), axis=1).std(axis=1)
+    spread = np.maximum(spread, 1e-300)
+    first = _log_densities(neighbours, truth, spread)
+    second = _log_densities(likelihood, truth, spread)
+    difference = second - first
+    return Comparison(
+        neighbours=float(first.mean()),
+        likelihood=float(second.mean()),
+        error=float(difference.std() / len(truth) ** 0.5),
+        n=len(truth),
+    )
+
+
+def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
+    """−d·log r (n,) at true parameters (n, d), in units of spread (n, d)."""
+    d = truth.shape[1]
+    deviation = (samples - truth[:, None]) / spread[:, None]
+    squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
+    log_densities = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + 1e-300)
+    return np.maximum(log_densities, np.median(log_densities) - MAX_SURPRISE)

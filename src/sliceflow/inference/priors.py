@@ -1,0 +1,101 @@
+"""The prior of parameters, as a density, from the draws that were simulated.
+
+Each parameter is uniform between its bounds, normal or log-normal: whichever makes its
+draws most likely. Those that are not uniform may be correlated. Beyond the bounds the
+prior is 0, and its height there does not matter to samples of a posterior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from sliceflow.arrays import Floats, Mask
+from sliceflow.fields import ArraySpec
+
+__all__ = ["Prior"]
+
+LOG_TWO_PI = float(np.log(2 * np.pi))
+# The least variance of a parameter, as a share of all, so that those that are the same
+# up to rounding have an inverse covariance.
+MIN_VARIANCE_SHARE = 1e-10
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A density of parameters θ (d,), up to a factor.
+
+    Parameters
+    ----------
+    low, high : bounds (d,)
+    is_uniform : which parameters are uniform between them, (d,)
+    is_logged : which of the others are log-normal, (d,)
+    mean, precision : of those that are not uniform, or of their logarithms
+    """
+
+    low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
+    is_uniform: Annotated[np.ndarray, ArraySpec("d", torch.bool)]
+    is_logged: Annotated[np.ndarray, ArraySpec("d", torch.bool)]
+    mean: Annotated[np.ndarray, ArraySpec("g", torch.float64)]
+    precision: Annotated[np.ndarray, ArraySpec("g g", torch.float64)]
+
+    @classmethod
+    def fit_to(cls, theta: Floats, low: Floats, high: Floats) -> Prior:
+        """The prior of draws theta (n, d) between bounds (d,)."""
+        d = theta.shape[1]
+        is_uniform = np.zeros(d, bool)
+        is_logged = np.zeros(d, bool)
+        for i, column in enumerate(theta.T):
+            log_densities = {"normal": _normal_log_density(column)}
+            if np.isfinite(high[i] - low[i]):
+                log_densities["uniform"] = -float(np.log(high[i] - low[i]))
+            if column.min() > 0:
+                logs = np.log(column)
+                jacobian = -float(logs.mean())
+                log_densities["log-normal"] = _normal_log_density(logs) + jacobian
+            kind = max(log_densities, key=lambda name: log_densities[name])
+            is_uniform[i] = kind == "uniform"
+            is_logged[i] = kind == "log-normal"
+        gaussian = _take_logs(theta, is_logged)[:, ~is_uniform]
+        mean = gaussian.mean(axis=0)
+        deviation = gaussian - mean
+        covariance = deviation.T @ deviation / len(theta)
+        least = MIN_VARIANCE_SHARE * np.diag(covariance) + 1e-300
+        precision = np.linalg.inv(covariance + np.diag(least))
+        return cls(low, high, is_uniform, is_logged, mean, precision)
+
+    def log_density(self, theta: Floats) -> Floats:
+        """Log-densities (n,) of parameters (n, d), up to a constant; −∞ outside."""
+        outside = ((theta < self.low) | (theta > self.high)).any(axis=1)
+        outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
+        values = _take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
+        deviation = values[:, ~self.is_uniform] - self.mean
+        log_density = -0.5 * ((deviation @ self.precision) * deviation).sum(axis=1)
+        log_density -= values[:, self.is_logged].sum(axis=1)
+        return np.where(outside, -np.inf, log_density)
+
+    def __str__(self) -> str:
+        kinds = []
+        for uniform, logged in zip(self.is_uniform, self.is_logged, strict=True):
+            if uniform:
+                kinds.append("uniform")
+            elif logged:
+                kinds.append("log-normal")
+            else:
+                kinds.append("normal")
+        return ", ".join(kinds)
+
+
+def _normal_log_density(values: Floats) -> float:
+    """The mean log-density of values (n,) under the Gaussian with their moments."""
+    return -0.5 * (1 + LOG_TWO_PI) - float(np.log(values.std() + 1e-300))
+
+
+def _take_logs(theta: Floats, is_logged: Mask) -> Floats:
+    values = theta.copy()
+    values[:, is_logged] = np.log(theta[:, is_logged])
+    return values

@@ -1,0 +1,249 @@
+"""Samples of a density from many chains at once, by tempering.
+
+The chains start at draws of the prior, weighted by a power of the likelihood that is so
+small that many of them count. The power grows to 1 in steps; at each, chains are drawn
+again by their new weights and then move (Del Moral, Doucet and Jasra 2006). So modes
+keep the shares that they deserve.
+
+A chain moves along the difference of two chains of the other half (ter Braak 2006), in
+all coordinates or in some. The differences know scales, correlations and the distances
+between modes, so that nothing is to be set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.engine.random import Seed
+
+__all__ = ["sample_tempered"]
+
+# The log-likelihoods (n,) of parameters (n, d), each at one of q observations (n,).
+LogLikelihood = Callable[[Floats, Ints], Floats]
+# Log-densities (n,) of parameters (n, d); −∞ where they are impossible.
+LogDensity = Callable[[Floats], Floats]
+
+# Chains, between these: as many as samples. With fewer, differences of chains are too
+# coarse for ten parameters; with more, burning in costs more than drawing longer.
+MIN_CHAINS = 200
+MAX_CHAINS = 2_000
+# Each power of the likelihood leaves this share of the chains effective.
+EFFECTIVE_SHARE = 0.7
+# The first power leaves this share of the starts: a few that are near a mode by chance
+# must not be the ancestors of all chains.
+START_SHARE = 0.5
+# Moves at every power, before samples are taken, and between samples of one chain. With
+# 4 at every power, chains do not forget their ancestors, and SLCP's four modes, which
+# are the same by symmetry, had shares from .03 to .8; with 15, from .15 to .35.
+MOVES_PER_POWER = 15
+BURN_IN_MOVES = 24
+MOVES_PER_SAMPLE = 10
+# The share of moves by a whole difference, which leap from mode to mode, and of those
+# in some of the coordinates only. Moves may be both: the sign of one parameter may not
+# matter.
+LEAP_SHARE = 0.2
+PARTIAL_SHARE = 0.5
+# How many coordinates such a move has, on average.
+MEAN_COORDINATES = 1.5
+# The spread of the length of a move, as a logarithm: short moves for narrow places.
+LENGTH_SPREAD = 1.0
+# The share of moves to be accepted, at which chains of 5 to 10 dimensions mix fastest,
+# and how fast lengths follow it.
+TARGET_ACCEPTANCE = 0.25
+ADAPTATION_RATE = 0.5
+# Powers are found to within 2⁻²⁰ of what is left, and grow by this at least, so that
+# they reach 1 whatever the likelihood is.
+BISECTIONS = 20
+MIN_CHANGE = 1e-3
+
+
+@dataclass
+class Chains:
+    """m chains at each of q observations: places θ (q, m, d) and densities (q, m)."""
+
+    theta: Floats
+    log_likelihood: Floats
+    log_prior: Floats
+
+    def take(self, indices: Ints) -> Chains:
+        """Chains (q, m') of each observation, perhaps several times."""
+        return Chains(
+            np.take_along_axis(self.theta, indices[:, :, None], axis=1),
+            np.take_along_axis(self.log_likelihood, indices, axis=1),
+            np.take_along_axis(self.log_prior, indices, axis=1),
+        )
+
+
+class Mover:
+    """Moves chains; it learns how long moves should be at each observation."""
+
+    def __init__(
+        self,
+        log_likelihood: LogLikelihood,
+        log_prior: LogDensity,
+        q: int,
+        d: int,
+        seed: Seed,
+    ) -> None:
+        self.log_likelihood = log_likelihood
+        self.log_prior = log_prior
+        self.seed = seed
+        self.n_moves = 0
+        # The best length for a Gaussian (Roberts, Gelman and Gilks 1997), for
+        # differences, whose variance is twice that of the chains.
+        self.log_length = np.full(q, np.log(2.38 / (2 * d) ** 0.5))
+
+    def move(self, chains: Chains, power: Floats, n_moves: int, adapt: bool) -> None:
+        """Move all chains, so that prior · likelihood^power stays as it is."""
+        q, n = chains.log_likelihood.shape
+        for _ in range(n_moves):
+            seed = self.seed.child(self.n_moves)
+            self.n_moves += 1
+            order = seed.child("halves").permutation(n).numpy()
+            halves = (order[: n // 2], order[n // 2 :])
+            accepted = np.zeros((q, n), bool)
+            for i, moving in enumerate(halves):
+                accepted[:, moving] = self._move_half(
+                    chains, moving, halves[1 - i], power, seed.child("half", i)
+                )
+            if adapt:
+                excess = accepted.mean(axis=1) - TARGET_ACCEPTANCE
+                self.log_length += ADAPTATION_RATE * excess
+
+    def _move_half(
+        self, chains: Chains, moving: Ints, others: Ints, power: Floats, seed: Seed
+    ) -> Mask:
+        """Propose moves of some chains along differences of others; which were made."""
+        q, _, d = chains.theta.shape
+        n = len(moving)
+        n_others = len(others)
+        uniform = seed.child("uniform").uniform(q * n, 5 + d).numpy()
+        uniform = uniform.reshape(q, n, 5 + d)
+        first = (uniform[:, :, 0] * n_others).astype(int)
+        offset = 1 + (uniform[:, :, 1] * (n_others - 1)).astype(int)
+        second = (first + offset) % n_others
+        difference = np.take_along_axis(
+            chains.theta, others[first][:, :, None], axis=1
+        ) - np.take_along_axis(chains.theta, others[second][:, :, None], axis=1)
+
+        spread = seed.child("lengths").normal(q, n).numpy()
+        length = np.exp(self.log_length[:, None] + LENGTH_SPREAD * spread)
+        length[uniform[:, :, 2] < LEAP_SHARE] = 1
+        is_partial = uniform[:, :, 4] < PARTIAL_SHARE
+        is_still = uniform[:, :, 5:] > MEAN_COORDINATES / d
+        difference[is_partial[:, :, None] & is_still] = 0
+        proposed = chains.theta[:, moving] + length[:, :, None] * difference
+
+        log_likelihood, log_prior = self._evaluate(proposed)
+        gain = power[:, None] * (log_likelihood - chains.log_likelihood[:, moving])
+        gain += log_prior - chains.log_prior[:, moving]
+        accepted = np.log(uniform[:, :, 3]) < gain
+        observation, chain = np.nonzero(accepted)
+        place = (observation, moving[chain])
+        chains.theta[place] = proposed[accepted]
+        chains.log_likelihood[place] = log_likelihood[accepted]
+        chains.log_prior[place] = log_prior[accepted]
+        return accepted
+
+    def _evaluate(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Log-likelihoods and log-priors (q, n) of parameters (q, n, d)."""
+        q, n, d = theta.shape
+        log_prior = self.log_prior(theta.reshape(q * n, d)).reshape(q, n)
+        log_likelihood = np.full((q, n), -np.inf)
+        possible = np.isfinite(log_prior)
+        observation = np.nonzero(possible)[0]
+        if len(observation):
+            log_likelihood[possible] = self.log_likelihood(theta[possible], observation)
+        return log_likelihood, log_prior
+
+
+def sample_tempered(
+    log_likelihood: LogLikelihood,
+    log_prior: LogDensity,
+    start: Floats,
+    start_log_likelihood: Floats,
+    n: int,
+    seed: Seed,
+) -> Floats:
+    """n samples of prior · likelihood at each of q observations, (q, n, d).
+
+    Parameters
+    ----------
+    log_likelihood : of parameters (m, d), each at the observation of an index (m,)
+    log_prior : of parameters (m, d)
+    start : draws (s, d) of the prior, some thousands
+    start_log_likelihood : theirs, at each observation (q, s)
+    n : how many samples
+    seed : of all moves
+    """
+    q = len(start_log_likelihood)
+    n_chains = min(max(MIN_CHAINS, n), MAX_CHAINS)
+    n_chains += n_chains % 2
+    power = _next_power(start_log_likelihood, np.zeros(q), START_SHARE * len(start))
+    chosen = _resample(start_log_likelihood, power, n_chains, seed.child("start"))
+    chains = Chains(
+        start[chosen],
+        np.take_along_axis(start_log_likelihood, chosen, axis=1),
+        log_prior(start)[chosen],
+    )
+    d = start.shape[1]
+    mover = Mover(log_likelihood, log_prior, q, d, seed.child("moves"))
+    mover.move(chains, power, MOVES_PER_POWER, adapt=True)
+    step = 0
+    while (power < 1).any():
+        effective = EFFECTIVE_SHARE * n_chains
+        next_power = _next_power(chains.log_likelihood, power, effective)
+        change = next_power - power
+        draws = seed.child("power", step)
+        chosen = _resample(chains.log_likelihood, change, n_chains, draws)
+        chains = chains.take(chosen)
+        power = next_power
+        mover.move(chains, power, MOVES_PER_POWER, adapt=True)
+        step += 1
+    mover.move(chains, power, BURN_IN_MOVES, adapt=True)
+    samples = [chains.theta.copy()]
+    while len(samples) * n_chains < n:
+        mover.move(chains, power, MOVES_PER_SAMPLE, adapt=False)
+        samples.append(chains.theta.copy())
+    order = seed.child("order").permutation(len(samples) * n_chains).numpy()
+    return np.concatenate(samples, axis=1)[:, order[:n]]
+
+
+def _next_power(log_likelihood: Floats, power: Floats, effective: float) -> Floats:
+    """The largest powers ≤ 1 (q,) after which so many chains count, by bisection."""
+    low = np.zeros(len(power))
+    high = 1 - power
+    is_last = _effective(log_likelihood, high) >= effective
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        is_enough = _effective(log_likelihood, middle) >= effective
+        low = np.where(is_enough, middle, low)
+        high = np.where(is_enough, high, middle)
+    return np.where(is_last, 1.0, np.minimum(power + np.maximum(low, MIN_CHANGE), 1.0))
+
+
+def _weights(log_likelihood: Floats, power: Floats) -> Floats:
+    """Weights (q, n) of chains, in proportion to a power of their likelihoods."""
+    highest = log_likelihood.max(axis=1, keepdims=True)
+    weights = np.exp(power[:, None] * (log_likelihood - highest))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _effective(log_likelihood: Floats, power: Floats) -> Floats:
+    """How many of the chains count when they are weighted, (q,) (Kish)."""
+    return np.asarray(1 / np.square(_weights(log_likelihood, power)).sum(axis=1))
+
+
+def _resample(log_likelihood: Floats, power: Floats, n: int, seed: Seed) -> Ints:
+    """n indices at each observation (q, n), each as often as its weight says.
+
+    A comb of n teeth at equal distances picks from the summed weights.
+    """
+    totals = np.cumsum(_weights(log_likelihood, power), axis=1)
+    comb = (np.arange(n) + float(seed.uniform(1, 1)[0, 0])) / n
+    indices = [np.searchsorted(total, comb * total[-1]) for total in totals]
+    return np.minimum(np.stack(indices), totals.shape[1] - 1)

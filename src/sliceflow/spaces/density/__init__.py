@@ -1,0 +1,1 @@
+"""Densities: the flow from data to noise, and back."""

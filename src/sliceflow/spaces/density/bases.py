@@ -1,0 +1,228 @@
+"""Smooth functions of conditions: groups of features, from straight lines to waves.
+
+A regression is linear in these features. They come in groups, each with a penalty of
+its own (`ridge.py`), so that a group that explains nothing costs next to nothing:
+
+    stage 0   straight lines, one of every column of y
+    stage 1   cubic splines of every column, in bands from smooth to rough
+    stage 2   products of the smoothest functions of two columns
+    stage 3   cosines of random directions, in bands of their frequencies
+
+Outside the range of the data only the straight lines go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Annotated
+
+import numpy as np
+import torch
+from scipy.interpolate import BSpline
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.engine.random import Seed
+from sliceflow.fields import ArraySpec
+
+__all__ = ["N_STAGES", "SmoothBasis"]
+
+N_STAGES = 4
+# Intervals of a spline, at most; n rows have n^(1/3), the rate at which the intervals
+# of the best splines shrink. More would only slow down: the penalties decide.
+MAX_INTERVALS = 32
+# Where the bands of a spline end, counted from its smoothest function: a function that
+# is smooth but for one bend does not pay for all of the rough ones.
+BAND_ENDS = (3, 9)
+# Features of all products together: with 300 of them, 10,000 rows take some 50 ms.
+MAX_PRODUCTS = 300
+# Functions of one column that enter products, at most.
+MAX_PRODUCT_ORDER = 8
+# Cosines in every band, and how far their phases go, in radians, along one standard
+# deviation: half a radian is nearly a parabola, two have several bends.
+COSINES_PER_BAND = 100
+FREQUENCIES = (0.5, 1.0, 2.0)
+# A column that varies by less than this share of its magnitude is constant: rounding.
+CONSTANT_SHARE = 1e-12
+# A spline needs this many different quantiles; columns with fewer stay straight.
+MIN_KNOTS = 4
+# Directions whose variance is below this share of the largest are left out, because
+# they are combinations of the others.
+MIN_VARIANCE_SHARE = 1e-8
+DEGREE = 3
+
+
+@dataclass(frozen=True)
+class Spline:
+    """Cubic splines of one column t, from smooth to rough.
+
+    On the data they have mean 0 and variance 1 and are uncorrelated, also with t.
+
+    Parameters
+    ----------
+    knots : in ascending order, the ends four times
+    coefficients : of B-splines (b, p), for p functions; p may be 0
+    """
+
+    knots: Annotated[np.ndarray, ArraySpec("k", torch.float64)]
+    coefficients: Annotated[np.ndarray, ArraySpec("b p", torch.float64)]
+
+    @classmethod
+    def fit_to(cls, t: Floats, n_intervals: int) -> Spline:
+        """Splines with knots at quantiles of t (n,)."""
+        inner = np.unique(np.quantile(t, np.linspace(0, 1, n_intervals + 1)))
+        knots = np.concatenate(([inner[0]] * DEGREE, inner, [inner[-1]] * DEGREE))
+        centres = (knots[1:-3] + knots[2:-2] + knots[3:-1]) / DEGREE
+        n_splines = len(centres)
+        if len(inner) < MIN_KNOTS:
+            return cls(knots, np.empty((n_splines, 0)))
+        values = BSpline(knots, np.eye(n_splines), DEGREE)(t)
+        straight = np.stack((np.ones_like(t), t), 1)
+        slopes = np.linalg.lstsq(straight, values, rcond=None)[0]
+        # B-splines reproduce 1 and t, with coefficients of 1 and their centres.
+        bent = np.eye(n_splines) - np.stack((np.ones(n_splines), centres), 1) @ slopes
+        rest = values - straight @ slopes
+        variances, axes = np.linalg.eigh(rest.T @ rest / len(t))
+        is_used = variances > MIN_VARIANCE_SHARE * variances[-1]
+        white = axes[:, is_used] / np.sqrt(variances[is_used])
+        # Roughness is the square of second derivatives.
+        steepness = np.diff(white, axis=0) / np.diff(centres)[:, None]
+        middles = (centres[1:] + centres[:-1]) / 2
+        curvature = np.diff(steepness, axis=0) / np.diff(middles)[:, None]
+        _, from_smooth_to_rough = np.linalg.eigh(curvature.T @ curvature)
+        return cls(knots, bent @ white @ from_smooth_to_rough)
+
+    def __call__(self, t: Floats) -> Floats:
+        """Values (n, p) at t (n,), which is moved into the range of the knots."""
+        inside = np.clip(t, self.knots[0], self.knots[-1])
+        return np.asarray(BSpline(self.knots, self.coefficients, DEGREE)(inside))
+
+
+@dataclass(frozen=True)
+class SmoothBasis:
+    """Features of conditions y (n, c): 1, and those of the groups that are kept.
+
+    Parameters
+    ----------
+    columns : indices of the columns of y that vary
+    shift, scale : their means and standard deviations
+    splines : of each of them
+    product_order : how many functions of a column enter products
+    frequencies, phases : of the cosines, (c, r) and (r,)
+    kept : which groups
+    """
+
+    columns: Annotated[np.ndarray, ArraySpec("c", torch.int64)]
+    shift: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
+    scale: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
+    splines: tuple[Spline, ...]
+    product_order: int
+    frequencies: Annotated[np.ndarray, ArraySpec("c r", torch.float64)]
+    phases: Annotated[np.ndarray, ArraySpec("r", torch.float64)]
+    kept: Annotated[np.ndarray, ArraySpec("g", torch.bool)]
+
+    @classmethod
+    def fit_to(cls, y: Floats, seed: Seed) -> SmoothBasis:
+        """All groups, for conditions such as y (n, c)."""
+        spread = y.std(axis=0)
+        columns = np.flatnonzero(spread > CONSTANT_SHARE * np.abs(y).max(axis=0))
+        shift = y[:, columns].mean(axis=0)
+        scale = spread[columns]
+        t = (y[:, columns] - shift) / scale
+        n_intervals = min(MAX_INTERVALS, round(len(y) ** (1 / 3)))
+        splines = tuple(Spline.fit_to(column, n_intervals) for column in t.T)
+        frequencies, phases = _draw_cosines(t, seed)
+        basis = cls(
+            columns=columns,
+            shift=shift,
+            scale=scale,
+            splines=splines,
+            product_order=_product_order(len(columns)),
+            frequencies=frequencies,
+            phases=phases,
+            kept=np.empty(0, bool),
+        )
+        n_groups = len(list(basis._all_groups(y[:1])))
+        return replace(basis, kept=np.ones(n_groups, bool))
+
+    def keep(self, groups: Mask) -> SmoothBasis:
+        """The basis with some of the groups it has, (g,)."""
+        kept = self.kept.copy()
+        kept[kept] = groups
+        return replace(self, kept=kept)
+
+    def features(self, y: Floats) -> Floats:
+        """Features (n, p) of conditions y (n, c), a column of ones first."""
+        blocks = [np.ones((len(y), 1))]
+        for _, block in self._kept_groups(y):
+            blocks.append(block)
+        return np.concatenate(blocks, axis=1)
+
+    def groups(self) -> tuple[Ints, Ints]:
+        """The group of each feature (p,), −1 for the ones; and each group's stage."""
+        y = np.zeros((1, int(self.columns.max(initial=-1)) + 1))
+        groups = [-1]
+        stages = []
+        for group, (stage, block) in enumerate(self._kept_groups(y)):
+            groups.extend([group] * block.shape[1])
+            stages.append(stage)
+        return np.array(groups), np.array(stages, int)
+
+    def _kept_groups(self, y: Floats) -> Iterator[tuple[int, Floats]]:
+        for is_kept, group in zip(self.kept, self._all_groups(y), strict=True):
+            if is_kept:
+                yield group
+
+    def _all_groups(self, y: Floats) -> Iterator[tuple[int, Floats]]:
+        """The stage and the features (n, p) of every group."""
+        t = (y[:, self.columns] - self.shift) / self.scale
+        for column in t.T:
+            yield 0, column[:, None]
+        inside = np.empty_like(t)
+        bends = []
+        for i, spline in enumerate(self.splines):
+            inside[:, i] = np.clip(t[:, i], spline.knots[0], spline.knots[-1])
+            bends.append(spline(t[:, i]))
+            ends = (*BAND_ENDS, max(bends[i].shape[1], BAND_ENDS[-1]))
+            for start, end in zip((0, *BAND_ENDS), ends, strict=True):
+                yield 1, bends[i][:, start:end]
+        if self.product_order:
+            yield from self._products(inside, bends)
+        for start in range(0, len(self.phases), COSINES_PER_BAND):
+            band = slice(start, start + COSINES_PER_BAND)
+            angles = inside @ self.frequencies[:, band] + self.phases[band]
+            yield 3, np.sqrt(2) * np.cos(angles)
+
+    def _products(
+        self, inside: Floats, bends: list[Floats]
+    ) -> Iterator[tuple[int, Floats]]:
+        """Products of the smoothest functions of every two columns."""
+        smooth = []
+        for straight, bend in zip(inside.T, bends, strict=True):
+            functions = np.concatenate((straight[:, None], bend), axis=1)
+            smooth.append(functions[:, : self.product_order])
+        for first, second in combinations(smooth, 2):
+            products = first[:, :, None] * second[:, None, :]
+            yield 2, products.reshape(len(inside), -1)
+
+
+def _product_order(n_columns: int) -> int:
+    """How many functions of each column enter products; 0 for too many columns."""
+    n_pairs = n_columns * (n_columns - 1) // 2
+    if n_pairs == 0:
+        return 0
+    return min(MAX_PRODUCT_ORDER, int((MAX_PRODUCTS / n_pairs) ** 0.5))
+
+
+def _draw_cosines(t: Floats, seed: Seed) -> tuple[Floats, Floats]:
+    """Frequencies (c, r) and phases (r,) for columns t; none for a single column."""
+    n_columns = t.shape[1]
+    if n_columns < 2:
+        return np.empty((n_columns, 0)), np.empty(0)
+    lengths = np.repeat(FREQUENCIES, COSINES_PER_BAND) / n_columns**0.5
+    directions = seed.child("directions").normal(n_columns, len(lengths)).numpy()
+    phases = 2 * np.pi * seed.child("phases").uniform(len(lengths), 1).numpy()[:, 0]
+    variances, axes = np.linalg.eigh(t.T @ t / len(t))
+    white = axes / np.sqrt(np.maximum(variances, MIN_VARIANCE_SHARE * variances[-1]))
+    return white @ (directions * lengths), phases

@@ -1,0 +1,71 @@
+"""Ridge regression whose penalties, one of each group, maximise the evidence.
+
+The update is MacKay's (1992), which is that of Fellner and Schall for smoothing
+(Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is how many
+of the p_g coefficients of a group the data determine. What explains nothing gets a
+penalty without end, and so no weight.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from sliceflow.arrays import Floats, Ints
+
+__all__ = ["evidence_ridge"]
+
+# Updates of the penalties at a time. They start where the last call ended, so few
+# suffice.
+UPDATES = 5
+# Penalties are kept between these: beyond, a group is free, or absent.
+MIN_PENALTY = 1e-4
+MAX_PENALTY = 1e9
+# Coefficients without a penalty have this one, so that the equations are not singular.
+TINY_PENALTY = 1e-9
+# Updates end when no penalty changes by more than this factor, as a logarithm.
+TOLERANCE = 0.05
+MIN_DETERMINED = 1e-3
+
+
+def evidence_ridge(
+    gram: Floats, products: Floats, groups: Ints, penalties: Floats
+) -> tuple[Floats, Floats]:
+    """Coefficients (p,) and penalties (g,) of a regression with noise of variance 1.
+
+    Parameters
+    ----------
+    gram, products : XᵀX (p, p) and Xᵀz (p,), of features X and what they explain, z
+    groups : of every coefficient (p,); −1 has no penalty
+    penalties : to start from (g,)
+    """
+    is_penalised = groups >= 0
+    membership = groups[:, None] == np.arange(len(penalties))
+    sizes = membership.sum(axis=0)
+    coefficients = np.zeros(len(groups))
+    for _ in range(UPDATES):
+        ridge = np.full(len(groups), TINY_PENALTY)
+        ridge[is_penalised] = penalties[groups[is_penalised]]
+        inverse = _inverse(gram + np.diag(ridge))
+        coefficients = inverse @ products
+        determined = sizes - penalties * (np.diag(inverse) @ membership)
+        squares = coefficients**2 @ membership
+        updated = np.maximum(determined, MIN_DETERMINED) / (squares + 1 / MAX_PENALTY)
+        updated = np.clip(updated, MIN_PENALTY, MAX_PENALTY)
+        change = np.abs(np.log(updated / penalties)).max(initial=0)
+        penalties = updated
+        if change < TOLERANCE:
+            break
+    return coefficients, penalties
+
+
+def _inverse(matrix: Floats) -> Floats:
+    """The inverse of a positive definite matrix (p, p)."""
+    diagonal = np.diag(matrix)
+    scale = 1 / np.sqrt(diagonal)
+    factor, failed = dpotrf(matrix * np.outer(scale, scale), lower=1)
+    if failed:
+        return np.asarray(np.linalg.pinv(matrix, hermitian=True))
+    lower, _ = dpotri(factor, lower=1)
+    full = np.tril(lower) + np.tril(lower, -1).T
+    return np.asarray(full * np.outer(scale, scale))

@@ -1,0 +1,166 @@
+"""Where rows can be: bounds and heavy tails, and the units that take care of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.arrays import Floats, Mask
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.fields import ArraySpec
+from sliceflow.neighbours.features import heavy_tail
+
+# A column has no density if one value fills more than this share of the rows: a
+# likelihood would grow without limit there. Rounded measurements are below it.
+MAX_SHARE_OF_ONE_VALUE = 0.1
+# In few rows, so many equal values may be chance.
+MIN_TIES = 4
+# sinh overflows float64 beyond about 710.
+_MAX_SINH = 700.0
+# How near to a bound a row may come, as a share of the distance of the bounds.
+_CLOSEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Support:
+    """Units of columns in which rows may be anywhere: u = g(x).
+
+    Between two bounds g = Φ⁻¹((x − low)/(high − low)), so that a uniform column becomes
+    normal. With one bound g = log(x − low), or −log(high − x). A heavy-tailed column
+    without bounds has g = asinh((x − tail_center)/tail_scale); a `tail_scale` of 0
+    marks all others, where g(x) = x.
+    """
+
+    low: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
+    high: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
+    tail_center: Annotated[Tensor, ArraySpec("d", torch.float64)]
+    tail_scale: Annotated[Tensor, ArraySpec("d", torch.float64, ge=0)]
+
+    def check(self) -> None:
+        """Raise a ValueError for bounds that no fit can have."""
+        if not bool((self.low < self.high).all()):
+            raise ValueError("a lower bound is not below its upper bound")
+
+    @classmethod
+    def fit_to(
+        cls, X: Floats, low: Floats, high: Floats, device: torch.device
+    ) -> Support:
+        """The units of the rows X (n, d) between their bounds (d,)."""
+        d = X.shape[1]
+        tail_center = np.zeros(d)
+        tail_scale = np.zeros(d)
+        for j in range(d):
+            is_open = math.isinf(low[j]) and math.isinf(high[j])
+            tail = heavy_tail(X[:, j]) if is_open else None
+            if tail is not None:
+                tail_center[j], tail_scale[j] = tail
+        parts = (low, high, tail_center, tail_scale)
+        return cls(*(torch.from_numpy(part).to(device) for part in parts))
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Whether rows x (n, d) are within the bounds, (n,)."""
+        return ((x > self.low) & (x < self.high)).all(1)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """u = g(x) of rows x (n, d) within the bounds, and log|det ∂u/∂x| (n,)."""
+        columns = []
+        log_det = x.new_zeros(len(x))
+        for j in range(x.shape[1]):
+            column, log_slope = self._encode_column(x[:, j], j)
+            columns.append(column)
+            log_det = log_det + log_slope
+        return torch.stack(columns, 1), log_det
+
+    def _encode_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+        low = self.low[j]
+        high = self.high[j]
+        if bool(low.isfinite()) and bool(high.isfinite()):
+            share = ((x - low) / (high - low)).clamp(_CLOSEST, 1 - _CLOSEST)
+            u = torch.special.ndtri(share)
+            log_slope = (u.square() + math.log(2 * math.pi)) / 2 - (high - low).log()
+            return u, log_slope
+        if bool(low.isfinite()):
+            u = (x - low).log()
+            return u, -u
+        if bool(high.isfinite()):
+            u = -(high - x).log()
+            return u, u
+        scale = self.tail_scale[j]
+        if scale > 0:
+            ratio = (x - self.tail_center[j]) / scale
+            return torch.asinh(ratio), -torch.hypot(
+                ratio, ratio.new_ones(1)
+            ).log() - scale.log()
+        return x, torch.zeros_like(x)
+
+    def decode(self, u: Tensor) -> Tensor:
+        """The rows x (n, d) with g(x) = u."""
+        columns = [self._decode_column(u[:, j], j) for j in range(u.shape[1])]
+        return torch.stack(columns, 1)
+
+    def _decode_column(self, u: Tensor, j: int) -> Tensor:
+        low = self.low[j]
+        high = self.high[j]
+        if bool(low.isfinite()) and bool(high.isfinite()):
+            return low + (high - low) * torch.special.ndtr(u)
+        if bool(low.isfinite()):
+            return low + u.clamp(max=_MAX_SINH).exp()
+        if bool(high.isfinite()):
+            return high - (-u).clamp(max=_MAX_SINH).exp()
+        scale = self.tail_scale[j]
+        if scale > 0:
+            return self.tail_center[j] + scale * torch.sinh(
+                u.clamp(-_MAX_SINH, _MAX_SINH)
+            )
+        return u
+
+
+def check_bounds(bounds: Any, d: int) -> tuple[Floats, Floats]:
+    """The user's `bounds` as arrays (d,), infinite where there are none."""
+    if bounds is None:
+        return np.full(d, -np.inf), np.full(d, np.inf)
+    hint = f"pass (low, high): numbers, or lists of {d}, one for each column"
+    try:
+        low, high = bounds
+        low = np.broadcast_to(np.asarray(low, dtype=np.float64), (d,)).copy()
+        high = np.broadcast_to(np.asarray(high, dtype=np.float64), (d,)).copy()
+    except (TypeError, ValueError) as error:
+        fact = "is not a pair of bounds of the columns"
+        raise ParameterError("bounds", bounds, fact, hint) from error
+    if not (low < high).all():
+        column = int(np.argmin(low < high))
+        fact = f"has a lower bound that is not below the upper one, of column {column}"
+        raise ParameterError("bounds", bounds, fact, hint)
+    return low, high
+
+
+def check_density_rows(
+    X: Floats, low: Floats, high: Floats, names: tuple[Any, ...] | None
+) -> None:
+    """Raise a `DataError` for rows X (n, d) that have no density to fit."""
+    for j in range(X.shape[1]):
+        column = X[:, j]
+        name = j if names is None else names[j]
+        outside: Mask = (column <= low[j]) | (column >= high[j])
+        if outside.any():
+            row = int(np.argmax(outside))
+            fact = (
+                f"{column[row]:g} is not between the bounds {low[j]:g} and {high[j]:g}"
+            )
+            raise DataError(fact, "widen the bounds, or drop the row", row, name)
+        values, counts = np.unique(column, return_counts=True)
+        if len(values) == 1:
+            fact = f"all {len(column)} rows are {values[0]:g}, so there is no density"
+            raise DataError(fact, "drop the column", column=name)
+        most = int(counts.max())
+        if most >= MIN_TIES and most > MAX_SHARE_OF_ONE_VALUE * len(column):
+            value = values[counts.argmax()]
+            fact = f"{most} of {len(column)} rows are {value:g}: it is not continuous"
+            hint = "drop it, pass it as y, or spread its values: add uniform noise as "
+            hint += "wide as the step between them"
+            raise DataError(fact, hint, column=name)
