@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -192,24 +193,22 @@ def known_levels_only(test: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     return test
 
 
-def measure(
-    name: str, own_rows: bool, method: str, seed: int, folder: str | None
-) -> Row:
-    """What one method scores on one table, fitted to its own or to other rows."""
-    train, test = halves(load_table(name, folder)[0], seed)
-    test = test.head(MAX_ROWS)
-    if not own_rows:
-        test = known_levels_only(test, train)
-    rng = np.random.default_rng(seed)
-    hidden = (rng.random(test.shape) < HIDDEN_SHARE) & test.notna().to_numpy()
-    holes = test.mask(hidden)
-    whole = pd.concat((train, test))
-    fitted = train
-    if own_rows:
-        fitted = holes
-    started_at = time.process_time()
-    draws = draw_filled(method, fitted, holes, whole, seed)
-    seconds = time.process_time() - started_at
+class DrawScores(NamedTuple):
+    """How good filled cells are; NaN without numbers, or without categories."""
+
+    error: float
+    accuracy: float
+    covered: float
+
+
+def score_draws(
+    draws: np.ndarray,
+    test: pd.DataFrame,
+    whole: pd.DataFrame,
+    hidden: np.ndarray,
+    rng: np.random.Generator,
+) -> DrawScores:
+    """The scores of encoded draws (k, n, d) in the hidden cells of the test rows."""
     truth = encode(test, whole)
     errors = []
     accuracies = []
@@ -229,14 +228,38 @@ def measure(
             accuracies.append(np.mean(guess == column_truth))
     if len(draws) == 1:
         coverages = []  # one guess covers nothing
+    return DrawScores(
+        mean_or_nan(errors), mean_or_nan(accuracies), mean_or_nan(coverages)
+    )
+
+
+def measure(
+    name: str, own_rows: bool, method: str, seed: int, folder: str | None
+) -> Row:
+    """What one method scores on one table, fitted to its own or to other rows."""
+    train, test = halves(load_table(name, folder)[0], seed)
+    test = test.head(MAX_ROWS)
+    if not own_rows:
+        test = known_levels_only(test, train)
+    rng = np.random.default_rng(seed)
+    hidden = (rng.random(test.shape) < HIDDEN_SHARE) & test.notna().to_numpy()
+    holes = test.mask(hidden)
+    whole = pd.concat((train, test))
+    fitted = train
+    if own_rows:
+        fitted = holes
+    started_at = time.process_time()
+    draws = draw_filled(method, fitted, holes, whole, seed)
+    seconds = time.process_time() - started_at
+    error, accuracy, covered = score_draws(draws, test, whole, hidden, rng)
     return {
         "set": name,
         "own": own_rows,
         "method": method,
         "seed": seed,
-        "error": mean_or_nan(errors),
-        "accuracy": mean_or_nan(accuracies),
-        "covered": mean_or_nan(coverages),
+        "error": error,
+        "accuracy": accuracy,
+        "covered": covered,
         "seconds": seconds,
     }
 
