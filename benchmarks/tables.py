@@ -80,12 +80,14 @@ Samples = tuple[pd.DataFrame, float]  # synthetic rows, and CPU seconds
 # --- samples of each method -----------------------------------------------------------
 
 
-def draw_flow(train: pd.DataFrame, seed: int) -> Samples:
-    """Samples of a `TableFlow`, and CPU seconds."""
+def draw_flow(
+    train: pd.DataFrame, seed: int, kinds: dict[str, str] | None = None
+) -> Samples:
+    """Samples of a `TableFlow` with columns of these kinds, and CPU seconds."""
     from sliceflow import TableFlow
 
     started_at = time.process_time()
-    flow = TableFlow(random_state=seed).fit(train)
+    flow = TableFlow(columns=kinds, random_state=seed).fit(train)
     synthetic = flow.sample(len(train), random_state=seed)
     return synthetic, time.process_time() - started_at
 

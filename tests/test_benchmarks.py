@@ -61,7 +61,8 @@ def test_a_hash_of_the_name_says_which_tables_are_held_out(tmp_path):
         frame.to_csv(tmp_path / f"{key}.csv", index=False)
     assert blind_tables.keys_of("develop", tmp_path) == ["first"]
     assert set(blind_tables.keys_of("held_out", tmp_path)) == {"second", "third"}
-    assert blind_tables.load_table("first", tmp_path).equals(frame)
+    read = blind_tables.load_table("first", tmp_path)
+    assert read.equals(frame.drop(columns="free text"))  # all of its texts differ
     assert blind_tables.choose_target(frame) == "b"
     with pytest.raises(SystemExit, match="second is of the half held_out"):
         blind_tables.main(["run", "--tables", "second", "--out", str(tmp_path)])
