@@ -28,8 +28,8 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import has_value
 
 # How many ranks a rare number moves, at most. With fewer, it stays nearer to the number
-# of its row; with many, leaves of trees would be blurred. benchmarks/RESULTS.md has what
-# an attacker finds with 3; no other value was measured.
+# of its row; with many, leaves of trees would be blurred. What an attacker finds with 3
+# is in benchmarks/RESULTS.md; no other value was measured.
 MAX_RANKS_MOVED = 3
 
 
