@@ -19,9 +19,9 @@ from collections.abc import Sequence
 # form. By judgement: a few cells of a column are often written in another way.
 MIN_PERSONAL_SHARE = 0.8
 
-# The least share of different values that begin with a common first name. Names of
-# cities and products do so in a few of a hundred (Charlotte, Austin, Victoria). The
-# list below has about half of the first names of a European or American list.
+# The least share of different values that begin with a common first name. By judgement:
+# some names of cities and products do so, too (Charlotte, Austin, Victoria), and the
+# list below lacks many first names.
 _MIN_SHARE_OF_FIRST_NAMES = 0.3
 
 # The same in a column that is called "name" or "city_name": less proof is enough.

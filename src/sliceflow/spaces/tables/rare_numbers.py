@@ -27,9 +27,9 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import has_value
 
-# How many ranks a rare number moves, at most. With 1, an attacker who looks for rare
-# numbers still finds some, because on a coarse grid the nearest ones are known; with
-# many, leaves of trees would be blurred. Measured in benchmarks/RESULTS.md.
+# How many ranks a rare number moves, at most. With fewer, it stays nearer to the number
+# of its row; with many, leaves of trees would be blurred. What an attacker finds with 3
+# is in benchmarks/RESULTS.md; no other value was measured.
 MAX_RANKS_MOVED = 3
 
 
