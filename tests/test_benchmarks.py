@@ -14,6 +14,7 @@ import pandas as pd
 import posteriors
 import pytest
 import scores
+import table_rules
 import table_sets
 import tables
 import today
@@ -68,6 +69,13 @@ def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     assert len(errors) == 8
     others = errors.drop("mean, mode", level="method")
     assert (others < 0.8 * errors["wine", False, "mean, mode"]).all()
+
+
+def test_orders_are_measured_beside_sequential_trees(monkeypatch):
+    monkeypatch.setattr(table_rules, "N_ORDERS", 400)
+    measured = table_rules.main(["--only", "orders"])
+    assert measured["rules"]["orders", "TableFlow"] == 4
+    assert measured["detection"].between(0.3, 0.9).all()
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):

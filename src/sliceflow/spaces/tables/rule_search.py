@@ -123,16 +123,16 @@ def find_rules(
     columns = columns[:MAX_COLUMNS]
     numbers = _Numbers.read(columns, z)
     selection = _Selection(columns, list(asked))
-    for sums in _find_sums(columns, z, numbers):
-        selection.add_first_possible(sums)
-    for product in _find_products(columns, z, numbers, selection.derived):
-        selection.add(product)
-    for lookup in _find_date_parts(columns, z, selection.derived):
-        selection.add(lookup)
-    for dependency in _find_lookups(columns, z, selection.derived):
-        selection.add(dependency)
-    for order in _find_orders(columns, z, numbers):
-        selection.add(order)
+    sums = _find_sums(columns, z, numbers)
+    selection.add_sums([ways for ways in sums if ways[0].share == 1])
+    products = _find_products(columns, z, numbers, selection.derived)
+    selection.add_all([rule for rule in products if rule.share == 1])
+    selection.add_all(_find_date_parts(columns, z, selection.derived))
+    selection.add_all(_find_lookups(columns, z, selection.derived))
+    # What some rows break comes last: a part of it may be an exact rule.
+    selection.add_all([ways[0] for ways in sums if ways[0].share < 1])
+    selection.add_all([rule for rule in products if rule.share < 1])
+    selection.add_all(_find_orders(columns, z, numbers))
     return selection.found
 
 
@@ -156,11 +156,15 @@ class _Selection:
         """The columns that rules compute."""
         return set(self.sources)
 
-    def add_first_possible(self, rules: Iterable[Rule]) -> None:
-        """Add the first of some rules that is possible, if there is one."""
+    def add_sums(self, sums: Iterable[Sequence[Rule]]) -> None:
+        """Add each sum in the first of its ways that is possible, if there is one."""
+        for ways in sums:
+            any(self.add(way) for way in ways)
+
+    def add_all(self, rules: Iterable[Rule]) -> None:
+        """Add all rules that are possible."""
         for rule in rules:
-            if self.add(rule):
-                return
+            self.add(rule)
 
     def add(self, rule: Rule) -> bool:
         """Add a rule if that is possible; whether it was."""
@@ -312,25 +316,33 @@ def _find_sums(
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in the ways in which it can be written.
 
-    The simplest sums come first.
+    Those that all rows keep come first, and then the simplest. None follows from others
+    before it.
     """
-    relations = _candidate_relations(numbers)
-    relations.sort(key=lambda r: (len(r.coefficients), sum(map(abs, r.coefficients))))
-    sums = list[list[LinearRule]]()
-    independent = np.empty((0, len(columns)))
-    for relation in relations:
-        vector = np.zeros(len(columns))
-        vector[list(relation.column_indices)] = relation.coefficients
-        extended = np.vstack((independent, vector))
-        if np.linalg.matrix_rank(extended) < len(extended):
-            continue
+    vectors = list[Floats]()
+    candidates = list[list[LinearRule]]()
+    for relation in _candidate_relations(numbers):
         totals = _possible_totals(columns, relation)
         if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
             continue
-        rules = [_linear_rule(columns, z, relation, total) for total in totals]
-        evidence = _computing_evidence(rules[0], columns, z)
+        ways = [_linear_rule(columns, z, relation, total) for total in totals]
+        evidence = _computing_evidence(ways[0], columns, z)
         if evidence.suffices:
-            sums.append([replace(rule, share=evidence.share) for rule in rules])
+            candidates.append([replace(way, share=evidence.share) for way in ways])
+            vector = np.zeros(len(columns))
+            vector[list(relation.column_indices)] = relation.coefficients
+            vectors.append(vector)
+
+    def rank(k: int) -> tuple[bool, int, float]:
+        size = float(np.abs(vectors[k]).sum())
+        return (candidates[k][0].share < 1, len(candidates[k]), size)
+
+    sums = list[list[LinearRule]]()
+    independent = np.empty((0, len(columns)))
+    for k in sorted(range(len(candidates)), key=rank):
+        extended = np.vstack((independent, vectors[k]))
+        if np.linalg.matrix_rank(extended) == len(extended):
+            sums.append(candidates[k])
             independent = extended
     return sums
 
@@ -541,20 +553,29 @@ def _sum_text(
 ) -> str:
     """A sum in words, such as "total = net + 2·tax"."""
     total, *parts = indices
-    left = str(columns[total].name)
-    if coefficients[total] != 1:
-        left = f"{coefficients[total]}·{left}"
+    parts.sort(key=lambda c: coefficients[c] > 0)  # what is added comes first
+    terms = [(-coefficients[c], str(columns[c].name)) for c in parts]
     right = ""
-    for c in sorted(parts, key=lambda c: coefficients[c] > 0):
-        coefficient = -coefficients[c]
-        right += " − " if coefficient < 0 else " + "
-        if abs(coefficient) != 1:
-            right += f"{abs(coefficient)}·"
-        right += str(columns[c].name)
+    for coefficient, name in terms:
+        right += _signed(coefficient, _multiple(abs(coefficient), name))
     if bound:
-        right += f" {'−' if bound < 0 else '+'} {abs(bound):g}"
-    right = right.removeprefix(" + ").replace(" − ", "−", int(right[1] == "−"))
-    return f"{left} = {right}"
+        right += _signed(bound, f"{abs(bound):g}")
+    right = right.removeprefix(" + ").replace(" − ", "−", int(terms[0][0] < 0))
+    return f"{_multiple(coefficients[total], str(columns[total].name))} = {right}"
+
+
+def _signed(value: float, text: str) -> str:
+    """A term of a sum with its sign before it."""
+    if value < 0:
+        return f" − {text}"
+    return f" + {text}"
+
+
+def _multiple(factor: int, name: str) -> str:
+    """A column with its factor, such as "2·tax"."""
+    if factor == 1:
+        return name
+    return f"{factor}·{name}"
 
 
 # --- products and quotients -----------------------------------------------------------
@@ -704,7 +725,7 @@ def _product_rule(
     parts.append(str(columns[others[0]].name))
     right = " · ".join(parts)
     if len(others) > 1:
-        operator = "·" if exponents[1] > 0 else "/"
+        operator = {1: "·", -1: "/"}[exponents[1]]
         right = f"{right} {operator} {columns[others[1]].name}"
     text = f"{columns[derived].name} = {right}, rounded"
     return ProductRule(text, (derived, *others), exponents, factor)
