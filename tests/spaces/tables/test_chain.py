@@ -298,3 +298,14 @@ def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
     if why == "cells are missing":
         frame.loc[::3, "kind"] = None
     assert "per_level" not in strategies.choose_strategies(read(frame))
+
+
+def test_a_number_that_is_often_zero_is_not_drawn_by_a_regression(rng):
+    # An eighth of the numbers is 0 exactly. A regression would draw numbers near 0.
+    x = rng.uniform(1, 2, 400)
+    y = np.where(rng.random(400) < 0.125, 0.0, (3 * x).round(4))
+    frame = pd.DataFrame({"x": x, "y": y})
+    flow = TableFlow(random_state=0).fit(frame)
+    share = (flow.sample(400, random_state=0)["y"] == 0).mean()
+    # Four standard errors of 400 rows.
+    assert abs(share - (y == 0).mean()) < 0.07

@@ -44,6 +44,13 @@ MAX_RANK_ERROR = 0.05
 # the table economics, and .611 instead of .588 on mpg).
 RIDGE_MARGIN = 0.8
 
+# A regression predicts numbers near a frequent value, such as 0, but hardly ever that
+# value itself. If one value has more than this share of the rows, leaves draw new rows:
+# samples of the table CreditCard, of whose expenditures a quarter are 0, are told from
+# held-out rows with an AUC of .60 instead of .71. With a smaller share, columns that
+# are rounded would lose their regressions.
+MAX_SHARE_OF_ONE_VALUE = 0.05
+
 # If a rule computes a column in all but fewer rows, a tree draws these few. To choose
 # would only take time.
 MIN_ROWS_BESIDE_RULES = 20
@@ -76,6 +83,9 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         if table.drawn_rows(c, table.order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
             strategies.append("tree")
             continue
+        if _largest_share(table.z[:, c]) > MAX_SHARE_OF_ONE_VALUE:
+            strategies.append("tree")
+            continue
         strategy = choose_strategy(
             table.columns,
             table.z,
@@ -86,6 +96,15 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         )
         strategies.append(strategy)
     return tuple(strategies)
+
+
+def _largest_share(positions: Floats) -> float:
+    """The share of the most frequent value among the known ones of a column."""
+    known = positions[has_value(positions)]
+    if len(known) == 0:
+        return 0.0
+    counts = np.unique(known, return_counts=True)[1]
+    return float(counts.max() / len(known))
 
 
 def choose_strategy(
