@@ -61,7 +61,9 @@ class ConditionalDensity:
     def check_conditions(self, n_conditions: int) -> None:
         """Raise a ValueError if it needs more columns of y than there are."""
         if int(self.regression.basis.columns.max(initial=0)) >= n_conditions:
-            raise ValueError(f"the regression needs more than {n_conditions} conditions")
+            raise ValueError(
+                f"the regression needs more than {n_conditions} conditions"
+            )
 
     def at(self, y: Floats) -> Functions:
         """What the regression says at conditions y (n, c)."""

@@ -268,9 +268,7 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan(
-        self, rows: VectorRows, seed: Seed
-    ) -> PlannedDensity | PlannedConditional:
+    def plan(self, rows: VectorRows, seed: Seed) -> PlannedDensity | PlannedConditional:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
@@ -305,7 +303,13 @@ class DensityAdapter:
             assert isinstance(rows.conditions.encoder, LabelCondition)
             encoder = rows.conditions.encoder
         fitted = FittedDensity(
-            plan, support, (), encoder, rows.names, rows.tensor_device, self.device
+            plan=plan,
+            support=support,
+            flows=(),
+            encoder=encoder,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            device=self.device,
         )
         return PlannedDensity(plan, fitted, parts, seed)
 

@@ -89,7 +89,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one column x (n,), with features (n, p) and residuals before it (n, j)."""
+    """One column x (n,), with features (n, p) and the residuals before it (n, j)."""
 
     features: Floats
     earlier: Floats
@@ -352,9 +352,7 @@ class Selection:
             else:
                 gradient, information = _scale_gradient(name, parts)
                 limit = MAX_GRADIENT * information
-                terms.append(
-                    (getattr(model, name), np.clip(gradient, -limit, limit))
-                )
+                terms.append((getattr(model, name), np.clip(gradient, -limit, limit)))
         groups = self.test.groups
         n_before = sum(int(term.active.sum()) for term, _ in terms)
         for term, gradient in terms:
@@ -472,7 +470,7 @@ class TriangularRegression:
         """Rows x (n, d) that have these residuals (n, d)."""
         values = functions.from_residuals(residuals) * self.scale + self.shift
         values[:, self.is_logged] = np.exp(values[:, self.is_logged])
-        return values
+        return np.asarray(values)
 
     def _to_units(self, x: Floats) -> tuple[Floats, Floats]:
         """Rows in units of the regression, and the logarithm of the Jacobian (n,)."""
@@ -483,7 +481,7 @@ class TriangularRegression:
 
 @dataclass(frozen=True)
 class Functions:
-    """m, s and t (n, d) and slopes (n, r) at n conditions; see `TriangularRegression`."""
+    """m, s and t (n, d), and slopes (n, r), of a regression at n conditions."""
 
     mean: Floats
     log_scale: Floats
