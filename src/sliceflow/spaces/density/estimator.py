@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.utils import TransformerTags
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
@@ -44,6 +45,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     ----------
     n_steps : steps of the flow, or "auto"
     smoothing : how smooth the maps are, or "auto". A larger number is smoother
+    n_components : normal components of the mixture that the flow starts from, or "auto"
     bounds : None, or (low, high), the ends of the columns: numbers, or one for each
         column, infinite where there are none. Beyond them the density is 0
     device : "auto" uses a GPU if there is one
@@ -87,6 +89,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         *,
         n_steps: int | Literal["auto"] = "auto",
         smoothing: float | Literal["auto"] = "auto",
+        n_components: int | Literal["auto"] = "auto",
         bounds: tuple[Bound, Bound] | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
@@ -95,11 +98,19 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     ) -> None:
         self.n_steps = n_steps
         self.smoothing = smoothing
+        self.n_components = n_components
         self.bounds = bounds
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
         self.keep_rows = keep_rows
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools and checks know of this estimator."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "density_estimator"
+        tags.transformer_tags = TransformerTags()
+        return tags
 
     def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
         n_steps = None
@@ -112,13 +123,21 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             ok = is_real(self.smoothing, 0)
             require(ok, "smoothing", self.smoothing, "'auto' or a number from 0 on")
             smoothing = float(self.smoothing)
+        n_components = None
+        if self.n_components != "auto":
+            ok = is_int(self.n_components, 1)
+            what = "'auto' or an int of at least 1"
+            require(ok, "n_components", self.n_components, what)
+            n_components = int(self.n_components)
         verbose = self.verbose
         ok = is_bool(verbose) or is_int(verbose, 0)
         require(ok, "verbose", verbose, "a bool, or an int of at least 0")
         require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
         validate = self._validate_like_fitted if like_fitted else self._validate_new
         device = resolve_device(self.device)
-        return DensityAdapter(self.bounds, n_steps, smoothing, device, validate)
+        return DensityAdapter(
+            self.bounds, n_steps, smoothing, n_components, device, validate
+        )
 
     def _validate_new(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, float32 or float64."""

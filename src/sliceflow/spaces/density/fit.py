@@ -49,6 +49,7 @@ class ClassPlan:
     smoothing: Annotated[float, Between(0)]
     n_components: Count
     ridge: Annotated[float, Between(0)]
+    columns_first: bool = False
     # Too few rows for a flow: the class is normal, with a covariance that all share.
     is_normal: bool = False
 
@@ -56,7 +57,11 @@ class ClassPlan:
     def settings(self) -> GaussianizationSettings:
         """What the fit takes."""
         return GaussianizationSettings(
-            self.n_steps, self.smoothing, self.n_components, self.ridge
+            self.n_steps,
+            self.smoothing,
+            self.n_components,
+            self.ridge,
+            self.columns_first,
         )
 
 
@@ -189,6 +194,7 @@ class DensityAdapter:
     bounds: Any
     n_steps: int | None  # None chooses it
     smoothing: float | None  # None chooses it
+    n_components: int | None  # None chooses it
     device: torch.device
     validate: Callable[[Any], np.ndarray]
 
@@ -257,13 +263,16 @@ class DensityAdapter:
         n, d = x.shape
         if n < 4 or (is_class and n < max(MIN_ROWS_OF_CLASS, 2 * d)):
             return ClassPlan(n, 0, 0.0, 1, 0.0, is_normal=True)
-        settings = choose_settings(x, seed, self.n_steps, self.smoothing)
+        settings = choose_settings(
+            x, seed, self.n_steps, self.smoothing, self.n_components
+        )
         return ClassPlan(
             n,
             settings.n_steps,
             settings.smoothing,
             settings.n_components,
             settings.ridge,
+            settings.columns_first,
         )
 
 
