@@ -37,9 +37,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     The mixture, the number of steps and the smoothing are chosen by the likelihood of
     held-out rows; then all rows are fitted.
 
-    X is an (n, d) array, tensor or DataFrame of finite numbers. Columns must be
-    continuous: one in which a value fills more than a tenth of the rows is refused. y
-    is None or class labels (n,): then each class has its own density.
+    X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
+    continuous columns: if one value fills more than a tenth of a column, the values of
+    that column are spread uniformly over the smallest step between them, with a
+    warning. A constant column is an error. y is None or class labels (n,): then each
+    class has its own density.
 
     Parameters
     ----------
@@ -297,6 +299,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     def _codes(self, fitted: FittedDensity, y: Any, n: int) -> Tensor:
         """The class indices of n rows, for one label or n labels."""
         assert fitted.encoder is not None, "models without classes refuse y"
+        if hasattr(y, "__array__"):
+            y = conditions.as_array(y)
         labels = conditions.broadcast_condition(fitted.encoder, y, n)
         codes: Tensor = fitted.encoder.encode(conditions.as_array(labels))
         if len(codes) != n:

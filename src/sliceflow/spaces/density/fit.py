@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.conditions import LabelCondition
+from sliceflow.engine.conditions import LabelCondition, as_array
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import FitResult
@@ -27,8 +27,12 @@ from sliceflow.spaces.density.gaussianization import (
     fit_gaussianization,
     fit_normal,
 )
-from sliceflow.spaces.density.support import Support, check_bounds, check_density_rows
-from sliceflow.validation import from_tensor
+from sliceflow.spaces.density.support import (
+    Support,
+    check_bounds,
+    check_density_rows,
+    spread_ties,
+)
 
 # A class with fewer rows than this, or than twice its columns, gets a normal
 # distribution with the covariance within all classes: it has too few for its own.
@@ -142,7 +146,7 @@ class FittedDensity:
 
     def log_densities(self, X: np.ndarray) -> Tensor:
         """log p(x | class) of rows (n, d) for each class: (C, n)."""
-        x = torch.from_numpy(X).to(self.device, torch.float64)
+        x = torch.from_numpy(X.astype(np.float64)).to(self.device)
         inside = self.support.contains(x)
         result = x.new_full((len(self.flows), len(x)), -torch.inf)
         if bool(inside.any()):
@@ -153,7 +157,7 @@ class FittedDensity:
 
     def to_noise(self, X: np.ndarray, codes: Tensor) -> Tensor:
         """Rows (n, d) of classes `codes` (n,) as rows of N(0, I)."""
-        x = torch.from_numpy(X).to(self.device, torch.float64)
+        x = torch.from_numpy(X.astype(np.float64)).to(self.device)
         outside = ~self.support.contains(x)
         if bool(outside.any()):
             row = int(outside.double().argmax())
@@ -209,7 +213,7 @@ class DensityAdapter:
             tensor_device = X.device.type
         conditions = None
         if y is not None:
-            labels = np.asarray(from_tensor(y))
+            labels = as_array(y)
             if labels.ndim == 2 and labels.shape[1] == 1:
                 labels = labels[:, 0]
             conditions = RowConditions.infer(labels, len(array))
@@ -228,6 +232,7 @@ class DensityAdapter:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
+        X, tied = spread_ties(X, low, high, seed)
         support = Support.fit_to(X, low, high, self.device)
         encoded, _ = support.encode(torch.from_numpy(X).to(self.device))
         parts = _rows_of_classes(encoded, rows)
@@ -257,7 +262,7 @@ class DensityAdapter:
         fitted = FittedDensity(
             plan, support, (), encoder, rows.names, rows.tensor_device, self.device
         )
-        return PlannedDensity(plan, fitted, parts, seed)
+        return PlannedDensity(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         n, d = x.shape
@@ -276,6 +281,21 @@ class DensityAdapter:
         )
 
 
+def _tie_warning(
+    tied: Sequence[int], names: tuple[Any, ...] | None
+) -> DataWarning | None:
+    """What to say of columns whose values were spread; or nothing."""
+    if not tied:
+        return None
+    column = tied[0] if names is None else names[tied[0]]
+    fact = "many rows have the same value, so values were spread over the step between"
+    if len(tied) > 1:
+        fact += f" them (also in {len(tied) - 1} more columns)"
+    else:
+        fact += " them"
+    return DataWarning(fact, "drop it, or pass it as y", column=column)
+
+
 def _rows_of_classes(x: Tensor, rows: VectorRows) -> list[Tensor]:
     """The rows x (n, d) of each class, or all rows."""
     if rows.codes is None:
@@ -292,6 +312,7 @@ class PlannedDensity:
     begun: FittedDensity  # without its flows
     parts: Sequence[Tensor]  # the rows of each class
     seed: Seed
+    warning: DataWarning | None = None
 
     def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedDensity]:
         """Fit the flow of each class, and tell the listeners of every step."""
@@ -311,7 +332,7 @@ class PlannedDensity:
             flows.append(fit_gaussianization(x, plan.settings, seed, [relay]))
             steps_done += plan.n_steps
         fitted = replace(self.begun, flows=tuple(flows))
-        return FitResult(fitted, history.as_columns())
+        return FitResult(fitted, history.as_columns(), self.warning)
 
 
 @dataclass(frozen=True)

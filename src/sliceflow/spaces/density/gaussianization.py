@@ -354,9 +354,11 @@ def _choose_start(
 ) -> GaussianizationSettings:
     """The settings with the start that is likeliest on held-out rows.
 
-    First one component decides whether columns are mapped and how strong the ridge is.
-    Then the number of components is chosen, unless it is given.
+    First one component, or as many as are given, decides whether columns are mapped and
+    how strong the ridge is. Then the number of components is chosen.
     """
+    if n_components is not None:
+        settings = replace(settings, n_components=n_components)
     best = -math.inf
     chosen = settings
     for columns_first in (False, True):
@@ -367,7 +369,7 @@ def _choose_start(
                 best = score
                 chosen = tried
     if n_components is not None:
-        return replace(chosen, n_components=n_components)
+        return chosen
     # A mixture can do what maps of columns do, so both are tried.
     for columns_first in (False, True):
         settings = replace(chosen, columns_first=columns_first)
