@@ -31,8 +31,8 @@ MIN_GAIN = 0.01
 # not depend on y, and more rows would take longer than the regression.
 MAX_FLOW_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
-# The flow that is tried first: if it gains nothing, no settings need to be chosen, which
-# takes some seconds.
+# The flow that is tried first: if it gains nothing, no settings need to be chosen,
+# which takes some seconds.
 TRIAL = GaussianizationSettings(n_steps=20, smoothing=100.0)
 
 
