@@ -3,9 +3,9 @@
     python examples/demo.py --out demo
 
 writes `moons.png`, `density.png`, `digits.png`, `digits_inpainting.png` and
-`quality.md`, in under a minute on two cores. Nothing is downloaded: the data come with scikit-learn. *Batched*
-samples are the particles at the end of a fit; *offline* samples are fresh noise moved
-by the fitted maps, as many as you like.
+`quality.md`, in under a minute on two cores. Nothing is downloaded: the data come with
+scikit-learn. *Batched* samples are the particles at the end of a fit; *offline* samples
+are fresh noise moved by the fitted maps, as many as you like.
 """
 
 import argparse
