@@ -44,7 +44,7 @@ class Walk:
                 done += 1
                 yield SimpleNamespace(
                     stage_index=index,
-                    step=step,
+                    step_index=step,
                     steps_done=done,
                     steps_total=self.total,
                     describe=lambda: "stage flow, sliced distance 0.5",

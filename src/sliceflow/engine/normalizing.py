@@ -292,7 +292,7 @@ def _distance_to_normal(z: Tensor) -> Tensor:
     """The sum over directions of W₂² between z (h, n) and N(0, 1)."""
     n = z.shape[1]
     levels = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
-    gaps = z.sort(dim=1).values - torch.special.ndtri(levels)
+    gaps: Tensor = z.sort(dim=1).values - torch.special.ndtri(levels)
     return gaps.square().mean(1).sum()
 
 

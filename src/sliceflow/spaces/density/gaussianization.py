@@ -6,6 +6,7 @@ This knows tensors only: rows x (n, d) in float64, in any units.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -13,6 +14,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
@@ -43,12 +45,17 @@ COLUMN_SMOOTHING = 30.0
 # class of few rows, whose correlations are noisy.
 _SMALL_RIDGE = 1e-6
 _LARGE_RIDGE = 1e-2
+# When the fit of a mixture ends: the steps of the flow mend what is left, and finer
+# ends cost several times as much.
+_MIXTURE_TOL = 5e-3
+_MIXTURE_ITERATIONS = 40
+# Up to so many rows, all folds choose the mixture; with more, two of them are enough.
+_MAX_ROWS_FOR_ALL_FOLDS = 400
+_N_FOLDS_OF_MIXTURES = 2
 # Rows of a fit that choose its settings by cross-validation; with more, one part of
 # the rows is held out, which is as good and five times faster.
 MAX_CROSS_VALIDATED = 1_000
 N_FOLDS = 5
-# Folds that choose the mixture: its candidates are many, and differ clearly.
-MIXTURE_FOLDS = 3
 # The most rows that are used to choose settings, and the most that are held out.
 MAX_CHOOSING = 20_000
 # A flow ends if so many steps in a row do not improve held-out rows.
@@ -287,9 +294,13 @@ def _fit_mixture(
     mixture = GaussianMixture(
         settings.n_components,
         reg_covar=settings.ridge,
+        tol=_MIXTURE_TOL,
+        max_iter=_MIXTURE_ITERATIONS,
         random_state=np.random.RandomState(key),
     )
-    mixture.fit(white.cpu().numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixture.fit(white.cpu().numpy())
     factors = np.linalg.cholesky(mixture.covariances_)
 
     def tensor(values: np.ndarray) -> Tensor:
@@ -317,7 +328,10 @@ def choose_settings(
     splits = list(_splits(x, seed.child("splits")))
     most_steps = MAX_STEPS if n_steps is None else n_steps
     settings = GaussianizationSettings(most_steps, SMOOTHINGS[-1])
-    settings = _choose_start(splits[:MIXTURE_FOLDS], settings, seed, n_components)
+    start_splits = splits
+    if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
+        start_splits = splits[:_N_FOLDS_OF_MIXTURES]
+    settings = _choose_start(start_splits, settings, seed, n_components)
     if n_steps is not None and smoothing is not None:
         return replace(settings, smoothing=smoothing)
     smoothings = SMOOTHINGS if smoothing is None else (smoothing,)
@@ -354,29 +368,18 @@ def _choose_start(
 ) -> GaussianizationSettings:
     """The settings with the start that is likeliest on held-out rows.
 
-    First one component, or as many as are given, decides whether columns are mapped and
-    how strong the ridge is. Then the number of components is chosen.
+    `n_components` is chosen if it is None.
     """
-    if n_components is not None:
-        settings = replace(settings, n_components=n_components)
+    sizes = MIXTURE_SIZES if n_components is None else (n_components,)
     best = -math.inf
     chosen = settings
     for columns_first in (False, True):
         for ridge in RIDGES:
             tried = replace(settings, columns_first=columns_first, ridge=ridge)
-            score = _score_start(splits, tried, seed)
+            score, tried = _choose_mixture_size(splits, tried, seed, sizes)
             if score > best:
                 best = score
                 chosen = tried
-    if n_components is not None:
-        return chosen
-    # A mixture can do what maps of columns do, so both are tried.
-    for columns_first in (False, True):
-        settings = replace(chosen, columns_first=columns_first)
-        score, tried = _choose_mixture_size(splits, settings, seed)
-        if score > best:
-            best = score
-            chosen = tried
     return chosen
 
 
@@ -384,13 +387,15 @@ def _choose_mixture_size(
     splits: Sequence[tuple[Tensor, Tensor]],
     settings: GaussianizationSettings,
     seed: Seed,
+    sizes: Sequence[int],
 ) -> tuple[float, GaussianizationSettings]:
     """The best held-out log-density, and the settings with that many components."""
     best = -math.inf
     chosen = settings
     n_worse = 0
-    for n_components in MIXTURE_SIZES:
-        if n_worse == 2 or n_components > len(splits[0][0]) // 2:
+    for n_components in sizes:
+        too_many = n_components > max(1, len(splits[0][0]) // 2)
+        if n_worse == 2 or too_many:
             break
         tried = replace(settings, n_components=n_components)
         score = _score_start(splits, tried, seed)

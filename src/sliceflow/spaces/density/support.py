@@ -108,7 +108,8 @@ class Support:
         low = self.low[j]
         high = self.high[j]
         if bool(low.isfinite()) and bool(high.isfinite()):
-            return low + (high - low) * torch.special.ndtr(u)
+            share: Tensor = torch.special.ndtr(u)
+            return low + (high - low) * share
         if bool(low.isfinite()):
             return low + u.clamp(max=_MAX_SINH).exp()
         if bool(high.isfinite()):
