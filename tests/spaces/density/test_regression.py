@@ -119,7 +119,7 @@ def test_penalties_follow_what_groups_explain(rng):
 
 @pytest.fixture(scope="module")
 def density():
-    x, y, _ = correlated(500, np.random.default_rng(0))
+    x, y, _ = correlated(1_000, np.random.default_rng(0))
     return SlicedDensity(random_state=0).fit(x, y)
 
 
