@@ -13,13 +13,16 @@ which it finds easier. With fewer samples it learns less, and both are lower. A 
 does it in seconds; without one take fewer samples and epochs, and compare at fewer
 observations.
 
-local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
+local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults: by
+            neighbours
+likelihood  the same with method="likelihood"
+auto        which of both method="auto" takes, with `--auto`
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
             observation
 adjusted    ABC with linear adjustment (Beaumont et al. 2002): 10 % of them (at least
             200), weighted
-NPE         neural posterior estimation, as published with sbibm; blank where we know no
-            number
+sbibm       the best mean of all algorithms in sbibm's paper (main_paper.csv); blank
+            where we know no number
 
 Simulations, observations and classifiers have other seeds than those that chose the
 settings. Writes posteriors.md and posteriors.json after every row; `--resume` goes on
@@ -45,16 +48,17 @@ from two_samples import EPOCHS, c2st, c2st_many
 from sliceflow.inference import posterior
 
 SIMULATIONS = (1_000, 10_000, 100_000)
-# NPE: those of sbibm's paper, and of its rerun with sbi 0.23 in sbi-benchmark/results
+# The best means of main_paper.csv, of sbibm's paper, at these simulations.
 PUBLISHED = {
-    "two moons": (0.725, 0.606, 0.542),
-    "Gaussian linear": (0.753, 0.563, 0.508),  # rerun
-    "Gaussian mixture": (0.716, 0.615, None),
-    "SLCP": (0.975, 0.901, 0.831),
-    "Bernoulli GLM": (0.883, 0.689, 0.578),  # rerun
-    "Bernoulli GLM, raw": (0.916, 0.801, 0.618),  # rerun
+    "two moons": (0.643, 0.554, 0.530),
+    "Gaussian linear": (0.628, 0.536, 0.506),
+    "SLCP": (0.921, 0.713, 0.578),
+    "Bernoulli GLM": (0.634, 0.553, 0.522),
+    "Lotka–Volterra": (0.909, 0.738, 0.695),
 }
-METHODS = ("local", "rejection", "adjusted")
+# Ours, and what `posterior` calls them.
+OUR_METHODS = {"local": "neighbours", "likelihood": "likelihood"}
+ABC_METHODS = ("rejection", "adjusted")
 RowKey = tuple[str, int]  # a task, and its number of simulations
 
 
@@ -69,6 +73,8 @@ class Job:
     n_compared: int  # observations at which other methods and z are compared
     device: str  # of the classifier
     epochs: int
+    methods: tuple[str, ...]  # of ours and of ABC
+    auto: bool  # whether to ask which method "auto" takes
 
 
 # --- samples --------------------------------------------------------------------------
@@ -123,27 +129,29 @@ def simulation_scale(x: np.ndarray) -> np.ndarray:
     return x.std(0) + 1e-12
 
 
-def sample_methods(
-    task: Task, n_simulations: int, x0: np.ndarray, n: int
-) -> tuple[Row, dict[str, np.ndarray]]:
-    """The beginning of a row, and n draws (q, n, d) of each method at observations."""
-    theta, x = task.draw(n_simulations, seed=1_000 + n_simulations)
-    started_at = time.perf_counter()
-    fitted = posterior(theta, x, bounds=task.bounds)
-    fitted_at = time.perf_counter()
-    draws = fitted.sample_batched((n,), x=x0, random_state=0)
-    drawn_at = time.perf_counter()
-    samples = {
-        "local": draws.transpose(0, 1).double().numpy(),
-        "rejection": abc_rejection(theta, x, x0, n),
-        "adjusted": abc_regression(theta, x, x0, n),
-    }
-    row = {
-        "task": task.name,
-        "simulations": n_simulations,
-        "fit s": fitted_at - started_at,
-        "s per observation": (drawn_at - fitted_at) / len(x0),
-    }
+def sample_methods(task: Task, job: Job) -> tuple[Row, dict[str, np.ndarray]]:
+    """The beginning of a row, and draws (q, n, d) of each method at observations."""
+    theta, x = task.draw(job.n_simulations, seed=1_000 + job.n_simulations)
+    n = job.true.shape[1]
+    samples = {}
+    row: Row = {"task": task.name, "simulations": job.n_simulations, "auto": ""}
+    for method, name in OUR_METHODS.items():
+        if method not in job.methods:
+            continue
+        started_at = time.process_time()
+        fitted = posterior(theta, x, bounds=task.bounds, method=name)
+        fitted_at = time.process_time()
+        draws = fitted.sample_batched((n,), x=job.x0, random_state=0)
+        drawn_at = time.process_time()
+        samples[method] = draws.transpose(0, 1).double().numpy()
+        row[f"{method}: fit"] = fitted_at - started_at
+        row[f"{method}: an observation"] = (drawn_at - fitted_at) / len(job.x0)
+    if job.auto:
+        row["auto"] = posterior(theta, x, bounds=task.bounds, method="auto").method
+    if "rejection" in job.methods:
+        samples["rejection"] = abc_rejection(theta, x, job.x0, n)
+    if "adjusted" in job.methods:
+        samples["adjusted"] = abc_regression(theta, x, job.x0, n)
     return row, samples
 
 
@@ -153,19 +161,23 @@ def sample_methods(
 def compare(samples: dict[str, np.ndarray], job: Job) -> dict[str, list[float]]:
     """C2ST of every method at each observation.
 
-    Ours is compared at all observations; the others, and *z*, at the first
+    Ours are compared at all observations; the others, and *z*, at the first
     `n_compared`.
     """
     n = job.n_compared
     compared_true = job.true[:n]
     mean = compared_true.mean(1, keepdims=True)
     spread = compared_true.std(1, keepdims=True)
-    pairs = {
-        "local": (samples["local"], job.true),
-        "z": ((samples["local"][:n] - mean) / spread, (compared_true - mean) / spread),
-        "rejection": (samples["rejection"][:n], compared_true),
-        "adjusted": (samples["adjusted"][:n], compared_true),
-    }
+    pairs = {}
+    for method, draws in samples.items():
+        if method in OUR_METHODS:
+            pairs[method] = (draws, job.true)
+            pairs[f"{method}, z"] = (
+                (draws[:n] - mean) / spread,
+                (compared_true - mean) / spread,
+            )
+        else:
+            pairs[method] = (draws[:n], compared_true)
     if job.device == "cpu":
         return compare_on_cpu(pairs, job.epochs)
     return compare_on_gpu(pairs, job.epochs, job.device)
@@ -205,8 +217,7 @@ def compare_on_gpu(
 def measure(job: Job) -> Row:
     """A row of the table."""
     torch.set_num_threads(1)
-    n_draws = job.true.shape[1]
-    row, samples = sample_methods(TASKS[job.task], job.n_simulations, job.x0, n_draws)
+    row, samples = sample_methods(TASKS[job.task], job)
     return row | compare(samples, job)
 
 
@@ -226,46 +237,50 @@ def observations(
     return x0, true
 
 
-def published_npe(task: str, n_simulations: int) -> str:
-    """The published C2ST of NPE, blank if we know none."""
+def published_c2st(task: str, n_simulations: int) -> str:
+    """The best published C2ST, blank if we know none."""
     if task not in PUBLISHED or n_simulations not in SIMULATIONS:
         return ""
-    value = PUBLISHED[task][SIMULATIONS.index(n_simulations)]
-    if value is None:
+    return f"{PUBLISHED[task][SIMULATIONS.index(n_simulations)]:.3f}"
+
+
+def format_mean(row: Row, name: str) -> str:
+    """The mean of a row's values ± its standard error; blank without values."""
+    if name not in row:
         return ""
-    return f"{value:.3f}"
-
-
-def format_mean(values: Sequence[float]) -> str:
-    """A mean ± its standard error."""
+    values = row[name]
     return f"{np.mean(values):.3f} ± {np.std(values) / len(values) ** 0.5:.3f}"
+
+
+def format_seconds(row: Row, method: str) -> str:
+    """CPU seconds to fit, and for each observation; blank without the method."""
+    if f"{method}: fit" not in row:
+        return ""
+    return f"{row[f'{method}: fit']:.1f}, {row[f'{method}: an observation']:.2f}"
 
 
 def format_report(rows: Sequence[Row]) -> str:
     """The table of C2ST."""
+    names = ("local", "local, z", "likelihood", "likelihood, z", *ABC_METHODS)
     cells = []
     for row in rows:
         cells.append(
             [
                 f"{row['task']}, {row['simulations']:,}",
-                format_mean(row["local"]),
-                format_mean(row["rejection"]),
-                format_mean(row["adjusted"]),
-                published_npe(row["task"], row["simulations"]),
-                f"{np.mean(row['z']):.3f}",
-                f"{row['fit s']:.1f}",
-                f"{row['s per observation']:.2f}",
-                f"{len(row['local'])}, {len(row['z'])}",
+                *(format_mean(row, name) for name in names),
+                published_c2st(row["task"], row["simulations"]),
+                row["auto"],
+                *(format_seconds(row, method) for method in OUR_METHODS),
+                f"{row['observations']}, {row['compared']}",
                 f"{row['samples']}, {row['epochs']}",
             ]
         )
     header = [
         "task, simulations",
-        *METHODS,
-        "NPE, published",
-        "local, z",
-        "fit s",
-        "s an observation",
+        *names,
+        "sbibm, published",
+        "auto",
+        *(f"{method}: CPU s to fit, an observation" for method in OUR_METHODS),
         "observations, of ABC and z",
         "samples, epochs",
     ]
@@ -290,9 +305,6 @@ def sorted_rows(rows: dict[RowKey, Row]) -> list[Row]:
 
 def plan_jobs(args: argparse.Namespace, done: dict[RowKey, Row]) -> list[Job]:
     """The rows that are asked for and not done, the quick ones first."""
-    n_compared = args.observations
-    if args.compared is not None:
-        n_compared = min(args.compared, args.observations)
     jobs = []
     known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for n_simulations in args.simulations:
@@ -309,9 +321,11 @@ def plan_jobs(args: argparse.Namespace, done: dict[RowKey, Row]) -> list[Job]:
                 n_simulations=n_simulations,
                 x0=x0,
                 true=true,
-                n_compared=n_compared,
+                n_compared=args.compared,
                 device=args.device,
                 epochs=args.epochs,
+                methods=tuple(args.methods),
+                auto=args.auto,
             )
             jobs.append(job)
     return jobs
@@ -348,6 +362,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/"
     )
+    methods = (*OUR_METHODS, *ABC_METHODS)
+    parser.add_argument("--methods", nargs="+", default=methods, choices=methods)
+    parser.add_argument(
+        "--auto", action="store_true", help="also ask which method 'auto' takes"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--device", default=default_device)
     parser.add_argument(
@@ -355,12 +374,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/posteriors"))
     args = parser.parse_args(arguments)
+    if args.compared is None:
+        args.compared = args.observations
+    args.compared = min(args.compared, args.observations)
     command = command_line("benchmarks/posteriors.py", arguments)
     rows: dict[RowKey, Row] = {}
     if args.resume:
         rows = saved_rows(args.out.with_suffix(".json"))
     for row in run_jobs(plan_jobs(args, rows), args.jobs):
         row |= {"samples": args.samples, "epochs": args.epochs}
+        row |= {"observations": args.observations, "compared": args.compared}
         rows[row["task"], row["simulations"]] = row
         report_rows = sorted_rows(rows)
         text = format_report(report_rows)

@@ -2,10 +2,10 @@
 
     python examples/demo.py --out demo
 
-writes `moons.png`, `digits.png`, `digits_inpainting.png` and `quality.md`, in under a
-minute on two cores. Nothing is downloaded: the data come with scikit-learn. *Batched*
-samples are the particles at the end of a fit; *offline* samples are fresh noise moved
-by the fitted maps, as many as you like.
+writes `moons.png`, `density.png`, `digits.png`, `digits_inpainting.png` and
+`quality.md`, in under a minute on two cores. Nothing is downloaded: the data come with
+scikit-learn. *Batched* samples are the particles at the end of a fit; *offline* samples
+are fresh noise moved by the fitted maps, as many as you like.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from density import density
 from grids import BLUE, INK, ORANGE, Panel, by_class, completions, sheet
 from runs import rows
 from sklearn.datasets import make_moons
@@ -286,12 +287,13 @@ def main() -> None:
     train = load("digits")
     test = load("digits", split="test")
     moons_path = moons(out)
+    density_path = density(out)
     digits_path, table = digits(out, train, test)
     inpainting_path = inpainting(out, train, test)
     quality_path = out / "quality.md"
     quality_path.write_text(table, encoding="utf-8")
     print(table)
-    written = (moons_path, digits_path, inpainting_path, quality_path)
+    written = (moons_path, density_path, digits_path, inpainting_path, quality_path)
     print("wrote", *written, sep="\n  ")
 
 

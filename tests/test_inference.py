@@ -15,7 +15,7 @@ import sliceflow
 from mutations import change_arrays, change_header
 from sliceflow import ModelFileError, inference
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.inference import posterior
+from sliceflow.inference import posterior, posteriors
 from sliceflow.metrics import nearest, sliced_wasserstein
 from sliceflow.models import file
 from sliceflow.models.limits import MemoryBudget
@@ -95,13 +95,13 @@ def test_types_and_shapes_are_sbis(moons):
     single = posterior(torch.rand(60, 1), torch.rand(60, 3))
     assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
     text = "Posterior of 1 parameters given 3 values, from 60 simulations"
-    assert repr(single) == text
+    assert repr(single) == f"{text}, by neighbours"
 
 
 def test_several_observations_are_drawn_in_batches_each_by_its_own(
     line, monkeypatch, capsys
 ):
-    monkeypatch.setattr(inference, "OBSERVATIONS_PER_BATCH", 3)
+    monkeypatch.setattr(posteriors, "OBSERVATIONS_PER_BATCH", 3)
     monkeypatch.setattr(line, "verbose", True)
     x0 = np.array([-2.0, -1, 0, 0, 1, 2, 2])
     samples = line.sample_batched((500,), x=x0[:, None], random_state=0)
@@ -241,6 +241,17 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
         ),
         (lambda: posterior(THETA, X).sample((3,), x=[np.inf]), "x contains inf"),
         (lambda: posterior(THETA, X).sample((0,), x=[1]), r"shape=\(0,\)"),
+        (lambda: posterior(THETA, X, method="nearest"), "method='nearest'"),
+        (
+            lambda: posterior(THETA, X, method="likelihood"),
+            "there are 5 simulations; method='likelihood' needs at least 50",
+        ),
+        (
+            lambda: posterior(
+                np.arange(60.0), np.full((60, 2), 7.0), method="likelihood"
+            ),
+            "all values of x are constant",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -273,3 +284,87 @@ def test_a_random_state_of_numpy_seeds_samples():
     other = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.fixture(scope="module")
+def plane():
+    """θ ~ N(0, I), x = θ + N(0, I/4) and a constant: θ given x is N(4x/5, I/5)."""
+    rng = np.random.default_rng(3)
+    theta = rng.normal(size=(600, 2))
+    x = theta + 0.5 * rng.normal(size=(600, 2))
+    x = np.column_stack((x, np.full(600, 7.0)))
+    return posterior(theta, x, method="likelihood")
+
+
+def test_a_posterior_by_likelihood_is_the_formulas(plane):
+    """The regression's slopes have errors of 0.02, and means of samples of 0.02."""
+    samples = plane.sample((2_000,), x=[1.0, -0.5, 7.0], random_state=0)
+    assert samples.numpy().mean(0) == pytest.approx([0.8, -0.4], abs=0.12)
+    assert samples.numpy().std(0) == pytest.approx([0.2**0.5] * 2, rel=0.1)
+    assert abs(float(np.corrcoef(samples.T)[0, 1])) < 0.15
+    again = plane.sample((2_000,), x=[1.0, -0.5, 7.0], random_state=0)
+    assert torch.equal(samples, again)
+    text = "Posterior of 2 parameters given 3 values, from 600 simulations"
+    assert repr(plane) == f"{text}, by likelihood"
+
+
+def test_likelihoods_warn_of_what_no_simulation_is_like(plane):
+    """Beyond the prior, 30 standard deviations away, nothing explains the value."""
+    with pytest.warns(UserWarning, match=r"x\[0\] is .* standard deviations from"):
+        plane.sample((10,), x=[300.0, 0.0, 7.0], random_state=0)
+
+
+def test_a_likelihood_is_saved_with_its_posterior(plane, tmp_path):
+    plane.save(tmp_path / "plane")
+    loaded = inference.load(tmp_path / "plane")
+    assert loaded.method == "likelihood"
+    x = [[0.0, 0.0, 7.0], [1.0, 1.0, 7.0]]
+    samples = plane.sample_batched((30,), x=x, random_state=1)
+    assert samples.shape == (30, 2, 2)
+    assert torch.equal(loaded.sample_batched((30,), x=x, random_state=1), samples)
+
+
+def test_samples_by_likelihood_are_between_bounds(rng):
+    theta = rng.uniform(0, 1, (300, 1))
+    x = theta + 0.5 * rng.normal(size=(300, 1))
+    found = posterior(theta, x, bounds=(0, 1), method="likelihood")
+    samples = found.sample((500,), x=[0.0], random_state=0)
+    assert float(samples.min()) >= 0
+    assert float(samples.max()) <= 1
+
+
+def test_auto_says_which_method_it_takes():
+    """A likelihood, for a straight line in ten values; and neighbours, for few rows."""
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(300, 1))
+    x = theta + rng.normal(size=(300, 10))
+    found = posterior(theta, x, method="auto")
+    assert found.comparison is not None
+    assert found.method == found.comparison.better
+    assert f"by {found.method} (likelihood − neighbours: " in repr(found)
+    few = posterior(THETA, X, method="auto")
+    assert few.method == "neighbours"
+    assert "too few simulations" in repr(few)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("two moons", "neighbours"),
+        ("Gaussian linear", "likelihood"),
+        ("SLCP", "likelihood"),
+    ],
+)
+def test_auto_chooses(name, method):
+    """Eight values of SLCP are informative; the arcs of two moons bend with θ."""
+    task = TASKS[name]
+    found = posterior(*task.draw(2_000, 0), bounds=task.bounds, method="auto")
+    assert found.method == method
+
+
+@pytest.mark.slow
+def test_ranks_by_likelihood_are_uniform():
+    task = TASKS["SLCP"]
+    found = posterior(*task.draw(20_000, 0), bounds=task.bounds, method="likelihood")
+    assert found.calibrate(*task.draw(300, 1)).p_values.min() > 0.001

@@ -1,4 +1,4 @@
-"""What every estimator promises, whatever its data: vectors, pictures and tables."""
+"""What every estimator promises, whatever its data: vectors, pictures, tables."""
 
 import dataclasses
 import pickle
@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
+from sliceflow import ImageFlow, SlicedDensity, SlicedWassersteinFlow, TableFlow
 
 
 class Case(NamedTuple):
@@ -61,7 +61,25 @@ def table() -> Case:
     return Case(TableFlow(random_state=0), frame[:60], frame[60:])
 
 
-CASES = {"vectors": vectors, "pictures": pictures, "table": table}
+def density() -> Case:
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    estimator = SlicedDensity(
+        n_steps=3,
+        smoothing=100.0,
+        n_components=1,
+        keep_rows=True,
+        random_state=0,
+        device="cpu",
+    )
+    return Case(estimator, x[:40], x[40:])
+
+
+CASES = {
+    "vectors": vectors,
+    "pictures": pictures,
+    "table": table,
+    "density": density,
+}
 
 
 @pytest.fixture(params=CASES)

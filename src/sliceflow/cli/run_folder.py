@@ -223,10 +223,14 @@ def load_model(run: Path, device: str = "auto") -> Model:
     import sliceflow
 
     try:
-        return sliceflow.load(path, device=device)
+        model = sliceflow.load(path, device=device)
     except sliceflow.ModelFileError as error:
         hint = "name a file that sliceflow wrote, or fit it again"
         raise CommandError(str(error), hint) from error
+    if isinstance(model, sliceflow.SlicedDensity):
+        fact = f"{path} is a density, for which there are no commands"
+        raise CommandError(fact, "open it in Python with sliceflow.load")
+    return model
 
 
 def is_stdout(path: Path) -> bool:

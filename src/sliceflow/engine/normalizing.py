@@ -53,10 +53,10 @@ class ToNormal:
 
     With η = log T′ at the knots, linear in between, a map maximises
 
-        Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − smoothing/2 · ∫ (dη/dt)² dt,
+        Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − smoothing/2 · Σₖ (ηₖ₊₁ − ηₖ)²/Δ,
 
-    where t = Φ⁻¹(F) along the knots, which are evenly spaced in t. The penalty is 0 for
-    straight lines, so few data, or a strong penalty, fit a normal distribution. This is
+    where Δ is the mean distance of knots if z is normal. The penalty is 0 for straight
+    lines, so few data, or a strong penalty, fit a normal distribution. This is
     what makes the flow aware of noise: n data of N(0, 1) move next to nothing.
 
     Parameters
@@ -112,7 +112,7 @@ class _Likelihood:
         """That of the standardised values z (h, n)."""
         n = z.shape[1]
         reach = _normal_reach(n)
-        knots = _knots_at_quantiles(z, n_knots, reach)
+        knots = _choose_knots(z, n_knots, reach)
         nodes = _subdivided(knots)
         hats = _hat_functions(n_knots, nodes)
         half_sums = (hats[1:] + hats[:-1]) / 2
@@ -191,17 +191,25 @@ def _normal_reach(n: int) -> float:
     return float(torch.special.ndtri(level))
 
 
-def _knots_at_quantiles(z: Tensor, n_knots: int, reach: float) -> Tensor:
-    """Quantiles of z (h, n), at levels that are evenly spaced for normal numbers.
+def _choose_knots(z: Tensor, n_knots: int, reach: float) -> Tensor:
+    """Knots (h, K) of values z (h, n): quantiles, and a third of them evenly spaced.
 
-    Knots that are too near to each other move apart, away from the middle one.
+    The levels of the quantiles are evenly spaced for normal numbers. The others lie in
+    gaps, where there are no quantiles. Knots that are too near to each other move
+    apart, away from the middle one.
     """
     n = z.shape[1]
+    n_even = n_knots // 3
     ascending = z.sort(dim=1).values
-    normal = torch.linspace(-reach, reach, n_knots, dtype=z.dtype, device=z.device)
+    normal = torch.linspace(
+        -reach, reach, n_knots - n_even, dtype=z.dtype, device=z.device
+    )
     rank = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
     below = rank.floor().long().clamp(max=n - 2)
-    knots = torch.lerp(ascending[:, below], ascending[:, below + 1], rank - below)
+    quantiles = torch.lerp(ascending[:, below], ascending[:, below + 1], rank - below)
+    shares = torch.arange(1, n_even + 1, dtype=z.dtype, device=z.device) / (n_even + 1)
+    even = torch.lerp(ascending[:, :1], ascending[:, -1:], shares)
+    knots = torch.cat((quantiles, even), 1).sort(dim=1).values
     widths = knots.diff(dim=1).clamp(min=_MIN_KNOT_DISTANCE)
     apart = torch.nn.functional.pad(widths.cumsum(1), (1, 0))
     middle = n_knots // 2
@@ -284,7 +292,7 @@ def _distance_to_normal(z: Tensor) -> Tensor:
     """The sum over directions of W₂² between z (h, n) and N(0, 1)."""
     n = z.shape[1]
     levels = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
-    gaps = z.sort(dim=1).values - torch.special.ndtri(levels)
+    gaps: Tensor = z.sort(dim=1).values - torch.special.ndtri(levels)
     return gaps.square().mean(1).sum()
 
 

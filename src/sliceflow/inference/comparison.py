@@ -81,4 +81,5 @@ def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
     deviation = (samples - truth[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
     log_densities = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + 1e-300)
-    return np.maximum(log_densities, np.median(log_densities) - MAX_SURPRISE)
+    least = np.median(log_densities) - MAX_SURPRISE
+    return np.asarray(np.maximum(log_densities, least))

@@ -70,7 +70,8 @@ class Prior:
 
     def log_density(self, theta: Floats) -> Floats:
         """Log-densities (n,) of parameters (n, d), up to a constant; −∞ outside."""
-        outside = ((theta < self.low) | (theta > self.high)).any(axis=1)
+        beyond = (theta < self.low) | (theta > self.high)
+        outside = np.asarray(beyond.any(axis=1))
         outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
         values = _take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
         deviation = values[:, ~self.is_uniform] - self.mean

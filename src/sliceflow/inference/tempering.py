@@ -147,7 +147,7 @@ class Mover:
         chains.theta[place] = proposed[accepted]
         chains.log_likelihood[place] = log_likelihood[accepted]
         chains.log_prior[place] = log_prior[accepted]
-        return accepted
+        return np.asarray(accepted)
 
     def _evaluate(self, theta: Floats) -> tuple[Floats, Floats]:
         """Log-likelihoods and log-priors (q, n) of parameters (q, n, d)."""
@@ -246,4 +246,4 @@ def _resample(log_likelihood: Floats, power: Floats, n: int, seed: Seed) -> Ints
     totals = np.cumsum(_weights(log_likelihood, power), axis=1)
     comb = (np.arange(n) + float(seed.uniform(1, 1)[0, 0])) / n
     indices = [np.searchsorted(total, comb * total[-1]) for total in totals]
-    return np.minimum(np.stack(indices), totals.shape[1] - 1)
+    return np.asarray(np.minimum(np.stack(indices), totals.shape[1] - 1))

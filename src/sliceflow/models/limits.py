@@ -14,7 +14,8 @@ from torch import Tensor
 
 from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import Flow
-from sliceflow.engine.transports import GridMap, KnotMap
+from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.transports import GridMap, KnotMap, TransportMap
 from sliceflow.wording import format_bytes
 
 # Bytes that a model may take in memory, however small its file is. All machines have
@@ -148,16 +149,16 @@ def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(step_map: KnotMap | GridMap | CompressedMap) -> int:
+def _n_maps(step_map: TransportMap | CompressedMap) -> int:
     """The number of one-dimensional maps in those of a step."""
     if isinstance(step_map, CompressedMap):
         return step_map.n_maps
     return len(step_map.values)
 
 
-def _largest_value(step_map: KnotMap | GridMap | CompressedMap) -> float:
+def _largest_value(step_map: TransportMap | CompressedMap) -> float:
     """An upper bound of the magnitude of all numbers in the maps of a step."""
-    if isinstance(step_map, KnotMap):
+    if isinstance(step_map, KnotMap | SmoothMap):
         tensors = [step_map.knots, step_map.values]
         largest = 0.0
     elif isinstance(step_map, GridMap):

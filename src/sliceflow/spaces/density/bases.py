@@ -186,7 +186,9 @@ class SmoothBasis:
             bends.append(spline(t[:, i]))
             ends = (*BAND_ENDS, max(bends[i].shape[1], BAND_ENDS[-1]))
             for start, end in zip((0, *BAND_ENDS), ends, strict=True):
-                yield 1, bends[i][:, start:end]
+                band = bends[i][:, start:end]
+                if band.shape[1]:
+                    yield 1, band
         if self.product_order:
             yield from self._products(inside, bends)
         for start in range(0, len(self.phases), COSINES_PER_BAND):

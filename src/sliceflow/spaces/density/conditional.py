@@ -16,6 +16,7 @@ from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.gaussianization import (
     Gaussianization,
+    GaussianizationSettings,
     choose_settings,
     fit_gaussianization,
 )
@@ -30,6 +31,9 @@ MIN_GAIN = 0.01
 # not depend on y, and more rows would take longer than the regression.
 MAX_FLOW_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
+# The flow that is tried first: if it gains nothing, no settings need to be chosen,
+# which takes some seconds.
+TRIAL = GaussianizationSettings(n_steps=20, smoothing=100.0)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class ConditionalDensity:
     def check_conditions(self, n_conditions: int) -> None:
         """Raise a ValueError if it needs more columns of y than there are."""
         if int(self.regression.basis.columns.max(initial=0)) >= n_conditions:
-            raise ValueError(f"the regression needs more than {n_conditions} conditions")
+            raise ValueError(
+                f"the regression needs more than {n_conditions} conditions"
+            )
 
     def at(self, y: Floats) -> Functions:
         """What the regression says at conditions y (n, c)."""
@@ -91,13 +97,15 @@ def _fit_flow(residuals: Floats, seed: Seed) -> Gaussianization | None:
     """The flow of residuals (n, d), if held-out ones gain by it."""
     rows = torch.from_numpy(residuals)
     n_held_out = int(HELD_OUT_SHARE * len(rows))
-    settings = choose_settings(rows[n_held_out:], seed)
-    flow = fit_gaussianization(rows[n_held_out:], settings, seed)
-    held_out = residuals[:n_held_out]
-    gain = _log_density(flow, held_out) - _log_density(None, held_out)
-    if not gain.mean() > MIN_GAIN:
+    held_out = rows[:n_held_out]
+    fitted = rows[n_held_out:]
+    normal = float(_log_density(None, residuals[:n_held_out]).mean())
+    trial = fit_gaussianization(fitted, TRIAL, seed, held_out=held_out)
+    log_densities = trial.log_densities_by_step(held_out)
+    best = max(float(values.mean()) for values in log_densities)
+    if not best - normal > MIN_GAIN:
         return None
-    return fit_gaussianization(rows, settings, seed)
+    return fit_gaussianization(rows, choose_settings(rows, seed), seed)
 
 
 def _log_density(flow: Gaussianization | None, residuals: Floats) -> Floats:

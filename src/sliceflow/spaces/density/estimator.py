@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.utils import TransformerTags
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
@@ -36,16 +37,19 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     The mixture, the number of steps and the smoothing are chosen by the likelihood of
     held-out rows; then all rows are fitted.
 
-    X is an (n, d) array, tensor or DataFrame of finite numbers. Columns must be
-    continuous: one in which a value fills more than a tenth of the rows is refused. y
-    is None or class labels (n,): then each class has its own density. y may also be
-    numbers (n, l): then mean, scale and correlations of x are regressed on y first, and
-    the flow is that of what is left over.
+    X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
+    continuous columns: if one value fills more than a tenth of a column, the values of
+    that column are spread uniformly over the smallest step between them, with a
+    warning. A constant column is an error. y is None or class labels (n,): then each
+    class has its own density. y may also be numbers (n, l): then mean, scale and
+    correlations of x are regressed on y first, and the flow is that of what is left
+    over.
 
     Parameters
     ----------
     n_steps : steps of the flow, or "auto"
     smoothing : how smooth the maps are, or "auto". A larger number is smoother
+    n_components : normal components of the mixture that the flow starts from, or "auto"
     bounds : None, or (low, high), the ends of the columns: numbers, or one for each
         column, infinite where there are none. Beyond them the density is 0
     device : "auto" uses a GPU if there is one
@@ -89,6 +93,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         *,
         n_steps: int | Literal["auto"] = "auto",
         smoothing: float | Literal["auto"] = "auto",
+        n_components: int | Literal["auto"] = "auto",
         bounds: tuple[Bound, Bound] | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
@@ -97,11 +102,19 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     ) -> None:
         self.n_steps = n_steps
         self.smoothing = smoothing
+        self.n_components = n_components
         self.bounds = bounds
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
         self.keep_rows = keep_rows
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools and checks know of this estimator."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "density_estimator"
+        tags.transformer_tags = TransformerTags()
+        return tags
 
     def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
         n_steps = None
@@ -114,13 +127,21 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             ok = is_real(self.smoothing, 0)
             require(ok, "smoothing", self.smoothing, "'auto' or a number from 0 on")
             smoothing = float(self.smoothing)
+        n_components = None
+        if self.n_components != "auto":
+            ok = is_int(self.n_components, 1)
+            what = "'auto' or an int of at least 1"
+            require(ok, "n_components", self.n_components, what)
+            n_components = int(self.n_components)
         verbose = self.verbose
         ok = is_bool(verbose) or is_int(verbose, 0)
         require(ok, "verbose", verbose, "a bool, or an int of at least 0")
         require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
         validate = self._validate_like_fitted if like_fitted else self._validate_new
         device = resolve_device(self.device)
-        return DensityAdapter(self.bounds, n_steps, smoothing, device, validate)
+        return DensityAdapter(
+            self.bounds, n_steps, smoothing, n_components, device, validate
+        )
 
     def _validate_new(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, float32 or float64."""
@@ -289,6 +310,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             raise DataError(
                 "y is missing", "pass the conditions, (n, l) or one row for all"
             )
+        if hasattr(y, "__array__"):
+            y = conditions.as_array(y)
         labels = conditions.broadcast_condition(encoder, y, n)
         codes: Tensor = encoder.encode(conditions.as_array(labels))
         if len(codes) != n:

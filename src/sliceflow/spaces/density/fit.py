@@ -15,9 +15,10 @@ from sliceflow.engine.conditions import (
     ContinuousCondition,
     LabelCondition,
     MixedCondition,
+    as_array,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, DataWarning
 from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import FitResult
@@ -32,8 +33,12 @@ from sliceflow.spaces.density.gaussianization import (
     fit_gaussianization,
     fit_normal,
 )
-from sliceflow.spaces.density.support import Support, check_bounds, check_density_rows
-from sliceflow.validation import from_tensor
+from sliceflow.spaces.density.support import (
+    Support,
+    check_bounds,
+    check_density_rows,
+    spread_ties,
+)
 
 # A class with fewer rows than this, or than twice its columns, gets a normal
 # distribution with the covariance within all classes: it has too few for its own.
@@ -57,6 +62,7 @@ class ClassPlan:
     smoothing: Annotated[float, Between(0)]
     n_components: Count
     ridge: Annotated[float, Between(0)]
+    columns_first: bool = False
     # Too few rows for a flow: the class is normal, with a covariance that all share.
     is_normal: bool = False
 
@@ -64,7 +70,11 @@ class ClassPlan:
     def settings(self) -> GaussianizationSettings:
         """What the fit takes."""
         return GaussianizationSettings(
-            self.n_steps, self.smoothing, self.n_components, self.ridge
+            self.n_steps,
+            self.smoothing,
+            self.n_components,
+            self.ridge,
+            self.columns_first,
         )
 
 
@@ -178,7 +188,7 @@ class FittedDensity:
 
     def log_densities(self, X: np.ndarray) -> Tensor:
         """log p(x | class) of rows (n, d) for each class: (C, n)."""
-        x = torch.from_numpy(X).to(self.device, torch.float64)
+        x = torch.from_numpy(X.astype(np.float64)).to(self.device)
         inside = self.support.contains(x)
         result = x.new_full((len(self.flows), len(x)), -torch.inf)
         if bool(inside.any()):
@@ -189,7 +199,7 @@ class FittedDensity:
 
     def to_noise(self, X: np.ndarray, codes: Tensor) -> Tensor:
         """Rows (n, d) of classes `codes` (n,) as rows of N(0, I)."""
-        x = torch.from_numpy(X).to(self.device, torch.float64)
+        x = torch.from_numpy(X.astype(np.float64)).to(self.device)
         outside = ~self.support.contains(x)
         if bool(outside.any()):
             row = int(outside.double().argmax())
@@ -238,6 +248,7 @@ class DensityAdapter:
     bounds: Any
     n_steps: int | None  # None chooses it
     smoothing: float | None  # None chooses it
+    n_components: int | None  # None chooses it
     device: torch.device
     validate: Callable[[Any], np.ndarray]
 
@@ -252,7 +263,7 @@ class DensityAdapter:
             tensor_device = X.device.type
         conditions = None
         if y is not None:
-            labels = np.asarray(from_tensor(y))
+            labels = as_array(y)
             is_number = labels.dtype.kind == "f"
             if labels.ndim == 2 and labels.shape[1] == 1 and not is_number:
                 labels = labels[:, 0]
@@ -268,18 +279,18 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan(
-        self, rows: VectorRows, seed: Seed
-    ) -> PlannedDensity | PlannedConditional:
+    def plan(self, rows: VectorRows, seed: Seed) -> PlannedDensity | PlannedConditional:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
+        X, tied = spread_ties(X, low, high, seed)
         support = Support.fit_to(X, low, high, self.device)
         encoded, _ = support.encode(torch.from_numpy(X).to(self.device))
         if rows.conditions is not None:
             columns = rows.conditions.encoder
             if isinstance(columns, ContinuousCondition):
-                return self._plan_conditional(rows, columns, support, encoded, seed)
+                planned = self._plan_conditional(rows, columns, support, encoded, seed)
+                return replace(planned, warning=_tie_warning(tied, rows.names))
         parts = _rows_of_classes(encoded, rows)
         classes = []
         for c, part in enumerate(parts):
@@ -305,9 +316,15 @@ class DensityAdapter:
             assert isinstance(rows.conditions.encoder, LabelCondition)
             encoder = rows.conditions.encoder
         fitted = FittedDensity(
-            plan, support, (), encoder, rows.names, rows.tensor_device, self.device
+            plan=plan,
+            support=support,
+            flows=(),
+            encoder=encoder,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            device=self.device,
         )
-        return PlannedDensity(plan, fitted, parts, seed)
+        return PlannedDensity(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
 
     def _plan_conditional(
         self,
@@ -352,14 +369,32 @@ class DensityAdapter:
         n, d = x.shape
         if n < 4 or (is_class and n < max(MIN_ROWS_OF_CLASS, 2 * d)):
             return ClassPlan(n, 0, 0.0, 1, 0.0, is_normal=True)
-        settings = choose_settings(x, seed, self.n_steps, self.smoothing)
+        settings = choose_settings(
+            x, seed, self.n_steps, self.smoothing, self.n_components
+        )
         return ClassPlan(
             n,
             settings.n_steps,
             settings.smoothing,
             settings.n_components,
             settings.ridge,
+            settings.columns_first,
         )
+
+
+def _tie_warning(
+    tied: Sequence[int], names: tuple[Any, ...] | None
+) -> DataWarning | None:
+    """What to say of columns whose values were spread; or nothing."""
+    if not tied:
+        return None
+    column = tied[0] if names is None else names[tied[0]]
+    fact = "many rows have the same value, so values were spread over the step between"
+    if len(tied) > 1:
+        fact += f" them (also in {len(tied) - 1} more columns)"
+    else:
+        fact += " them"
+    return DataWarning(fact, "drop it, or pass it as y", column=column)
 
 
 def _rows_of_classes(x: Tensor, rows: VectorRows) -> list[Tensor]:
@@ -378,6 +413,7 @@ class PlannedDensity:
     begun: FittedDensity  # without its flows
     parts: Sequence[Tensor]  # the rows of each class
     seed: Seed
+    warning: DataWarning | None = None
 
     def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedDensity]:
         """Fit the flow of each class, and tell the listeners of every step."""
@@ -397,7 +433,7 @@ class PlannedDensity:
             flows.append(fit_gaussianization(x, plan.settings, seed, [relay]))
             steps_done += plan.n_steps
         fitted = replace(self.begun, flows=tuple(flows))
-        return FitResult(fitted, history.as_columns())
+        return FitResult(fitted, history.as_columns(), self.warning)
 
 
 @dataclass(frozen=True)
@@ -409,6 +445,7 @@ class PlannedConditional:
     x: Tensor  # (n, d), without bounds
     y: Tensor  # (n, l), standardised
     seed: Seed
+    warning: DataWarning | None = None
 
     def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedDensity]:
         """Fit the regression and the flow; there are no steps to tell of."""
@@ -416,7 +453,7 @@ class PlannedConditional:
             self.x.cpu().numpy(), self.y.numpy(), self.seed.child("conditional")
         )
         fitted = replace(self.begun, conditional=conditional)
-        return FitResult(fitted, events.History().as_columns())
+        return FitResult(fitted, events.History().as_columns(), self.warning)
 
 
 @dataclass(frozen=True)

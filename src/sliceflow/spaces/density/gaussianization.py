@@ -6,12 +6,15 @@ This knows tensors only: rows x (n, d) in float64, in any units.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
 import torch
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
@@ -32,15 +35,26 @@ SMOOTHINGS = (30.0, 100.0, 300.0)
 # Components of the mixture that the flow may start from, in the order in which they
 # are tried; the search ends when two in a row are no better.
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-# What is added to the variances of components, as shares of those of all rows.
+# What is added to the variances of components, as shares of those of all rows. With
+# the larger one, correlations are shrunk as well (Ledoit and Wolf 2004): this is for
+# few rows, and hurts columns that are nearly sums of others.
 RIDGES = (1e-3, 3e-2)
-# What is added to correlations, to invert them: with many rows nearly nothing, because
-# columns may be nearly sums of others; with few rows, correlations are noisy.
+# The smoothing of the maps of single columns.
+COLUMN_SMOOTHING = 30.0
+# The least shrinkage of correlations to 0, so that they can be inverted; and that of a
+# class of few rows, whose correlations are noisy.
 _SMALL_RIDGE = 1e-6
 _LARGE_RIDGE = 1e-2
+# When the fit of a mixture ends: the steps of the flow mend what is left, and finer
+# ends cost several times as much.
+_MIXTURE_TOL = 5e-3
+_MIXTURE_ITERATIONS = 40
+# Up to so many rows, all folds choose the mixture; with more, two of them are enough.
+_MAX_ROWS_FOR_ALL_FOLDS = 400
+_N_FOLDS_OF_MIXTURES = 2
 # Rows of a fit that choose its settings by cross-validation; with more, one part of
 # the rows is held out, which is as good and five times faster.
-MAX_CROSS_VALIDATED = 2_000
+MAX_CROSS_VALIDATED = 1_000
 N_FOLDS = 5
 # The most rows that are used to choose settings, and the most that are held out.
 MAX_CHOOSING = 20_000
@@ -58,6 +72,7 @@ class GaussianizationSettings:
     smoothing: float
     n_components: int = 1
     ridge: float = RIDGES[0]
+    columns_first: bool = False  # map every column to N(0, 1) before anything else
     n_candidates: int = 8
     step_size: float = 0.7
 
@@ -66,9 +81,11 @@ class GaussianizationSettings:
 class Gaussianization:
     """A fitted map of rows to N(0, I), its inverse and its Jacobian.
 
-    Rows are whitened, x = shift + factor·w; a Gaussian mixture is mapped to N(0, I);
-    then the sliced steps do the rest.
+    Each column may be mapped to N(0, 1) by itself. Then rows are whitened, x = shift +
+    factor·w; a Gaussian mixture is mapped to N(0, I); the sliced steps do the rest.
     """
+
+    columns: SmoothMap | None  # of each column; None leaves them as they are
 
     shift: Annotated[Tensor, ArraySpec("d", torch.float64)]
     factor: Annotated[Tensor, ArraySpec("d d", torch.float64)]  # lower triangular
@@ -90,7 +107,10 @@ class Gaussianization:
             theta = _directions(step)
             points = theta.T @ _smooth_map(step).invert(theta @ points)
         white = self.start.from_noise(points)
-        return (self.factor @ white).T + self.shift
+        rows = self.factor @ white + self.shift[:, None]
+        if self.columns is not None:
+            rows = self.columns.invert(rows)
+        return rows.T
 
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) of rows x (n, d): (n,)."""
@@ -106,12 +126,27 @@ class Gaussianization:
             log_det = log_det + log_slopes
             yield log_normal_density(z) + log_det
 
+    def start_log_density(self, x: Tensor) -> Tensor:
+        """log p(x) (n,) without any step. The mixture need not be mapped for that."""
+        white, log_det = self._whitened(x)
+        return self.start.log_density(white) + log_det
+
     def _start_points(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x (n, d) as points (d, n) before the steps, and log|det| (n,)."""
-        deviations = (x - self.shift).T
-        white = torch.linalg.solve_triangular(self.factor, deviations, upper=False)
+        white, whitening_log_det = self._whitened(x)
         z, log_det = self.start.to_noise(white)
-        return z, log_det - torch.diagonal(self.factor).log().sum()
+        return z, log_det + whitening_log_det
+
+    def _whitened(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x (n, d) as points (d, n) before the mixture, and log|det| (n,)."""
+        points = x.T
+        log_det = -torch.diagonal(self.factor).log().sum().expand(len(x))
+        if self.columns is not None:
+            points, log_slopes = self.columns.apply(points)
+            log_det = log_det + log_slopes.sum(0)
+        deviations = points - self.shift[:, None]
+        white = torch.linalg.solve_triangular(self.factor, deviations, upper=False)
+        return white, log_det
 
     @property
     def device(self) -> torch.device:
@@ -203,18 +238,32 @@ class EarlyStopping:
 
 
 def _start(x: Tensor, settings: GaussianizationSettings, seed: Seed) -> Gaussianization:
-    """The whitening and the mixture, without steps."""
+    """The maps of columns, the whitening and the mixture, without steps."""
+    columns = None
+    if settings.columns_first:
+        columns = _fit_columns(x)
+        x = columns.apply(x.T)[0].T
     shift = x.mean(0)
     scale = x.std(0)
     standardised = (x - shift) / scale
-    n, d = x.shape
-    correlation = standardised.T @ standardised / n
-    identity = torch.eye(d, dtype=x.dtype, device=x.device)
-    least = _SMALL_RIDGE if n > 2 * d else _LARGE_RIDGE
-    factor = torch.linalg.cholesky(correlation + least * identity)
+    correlation = standardised.T @ standardised / len(x)
+    shrinkage = _SMALL_RIDGE
+    if settings.ridge > RIDGES[0]:
+        shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    factor = torch.linalg.cholesky(torch.lerp(correlation, identity, shrinkage))
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
     start = _fit_mixture(white.T, settings, seed)
-    return Gaussianization(shift, scale[:, None] * factor, start, ())
+    return Gaussianization(columns, shift, scale[:, None] * factor, start, ())
+
+
+def _fit_columns(x: Tensor) -> SmoothMap:
+    """The maps of each column of rows x (n, d) to N(0, 1)."""
+    transport = ToNormal(COLUMN_SMOOTHING, count_knots(len(x)), n_iterations=15)
+    points = x.T.contiguous()
+    transport_map = transport.fit(points, points[:, :0]).map
+    assert isinstance(transport_map, SmoothMap), "this transport makes smooth maps"
+    return transport_map
 
 
 def fit_normal(x: Tensor, parts: Sequence[Tensor]) -> Gaussianization:
@@ -232,9 +281,9 @@ def fit_normal(x: Tensor, parts: Sequence[Tensor]) -> Gaussianization:
     standardised = deviations / scale
     correlation = standardised.T @ standardised / len(deviations)
     identity = torch.eye(d, dtype=x.dtype, device=x.device)
-    factor = torch.linalg.cholesky(correlation + _LARGE_RIDGE * identity)
+    factor = torch.linalg.cholesky(torch.lerp(correlation, identity, _LARGE_RIDGE))
     start = MixtureStart(x.new_zeros(1), x.new_zeros(1, d), identity[None])
-    return Gaussianization(x.mean(0), scale[:, None] * factor, start, ())
+    return Gaussianization(None, x.mean(0), scale[:, None] * factor, start, ())
 
 
 def _fit_mixture(
@@ -245,9 +294,13 @@ def _fit_mixture(
     mixture = GaussianMixture(
         settings.n_components,
         reg_covar=settings.ridge,
+        tol=_MIXTURE_TOL,
+        max_iter=_MIXTURE_ITERATIONS,
         random_state=np.random.RandomState(key),
     )
-    mixture.fit(white.cpu().numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixture.fit(white.cpu().numpy())
     factors = np.linalg.cholesky(mixture.covariances_)
 
     def tensor(values: np.ndarray) -> Tensor:
@@ -266,6 +319,7 @@ def choose_settings(
     seed: Seed,
     n_steps: int | None = None,
     smoothing: float | None = None,
+    n_components: int | None = None,
 ) -> GaussianizationSettings:
     """The settings for rows x (n, d), chosen by held-out likelihood.
 
@@ -274,7 +328,12 @@ def choose_settings(
     splits = list(_splits(x, seed.child("splits")))
     most_steps = MAX_STEPS if n_steps is None else n_steps
     settings = GaussianizationSettings(most_steps, SMOOTHINGS[-1])
-    settings = _choose_mixture(splits, settings, seed)
+    start_splits = splits
+    if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
+        start_splits = splits[:_N_FOLDS_OF_MIXTURES]
+    settings = _choose_start(start_splits, settings, seed, n_components)
+    if n_steps is not None and smoothing is not None:
+        return replace(settings, smoothing=smoothing)
     smoothings = SMOOTHINGS if smoothing is None else (smoothing,)
     best = -math.inf
     chosen = settings
@@ -301,34 +360,64 @@ def _splits(x: Tensor, seed: Seed) -> Iterator[tuple[Tensor, Tensor]]:
         yield x[order[~is_held_out]], x[order[is_held_out]]
 
 
-def _choose_mixture(
+def _choose_start(
     splits: Sequence[tuple[Tensor, Tensor]],
     settings: GaussianizationSettings,
     seed: Seed,
+    n_components: int | None,
 ) -> GaussianizationSettings:
-    """The settings with the mixture that is likeliest on held-out rows."""
+    """The settings with the start that is likeliest on held-out rows.
+
+    `n_components` is chosen if it is None.
+    """
+    sizes = MIXTURE_SIZES if n_components is None else (n_components,)
     best = -math.inf
     chosen = settings
-    n_fitted = len(splits[0][0])
-    for ridge in RIDGES:
-        best_of_ridge = -math.inf
-        n_worse = 0
-        for n_components in MIXTURE_SIZES:
-            if n_worse == 2 or n_components > n_fitted // 2:
-                break
-            tried = replace(settings, n_components=n_components, ridge=ridge)
-            score = 0.0
-            for fitted_rows, held_out in splits:
-                begun = _start(fitted_rows, tried, seed)
-                score += float(begun.log_density(held_out).mean())
-            n_worse += 1
-            if score > best_of_ridge:
-                best_of_ridge = score
-                n_worse = 0
+    for columns_first in (False, True):
+        for ridge in RIDGES:
+            tried = replace(settings, columns_first=columns_first, ridge=ridge)
+            score, tried = _choose_mixture_size(splits, tried, seed, sizes)
             if score > best:
                 best = score
                 chosen = tried
     return chosen
+
+
+def _choose_mixture_size(
+    splits: Sequence[tuple[Tensor, Tensor]],
+    settings: GaussianizationSettings,
+    seed: Seed,
+    sizes: Sequence[int],
+) -> tuple[float, GaussianizationSettings]:
+    """The best held-out log-density, and the settings with that many components."""
+    best = -math.inf
+    chosen = settings
+    n_worse = 0
+    for n_components in sizes:
+        too_many = n_components > max(1, len(splits[0][0]) // 2)
+        if n_worse == 2 or too_many:
+            break
+        tried = replace(settings, n_components=n_components)
+        score = _score_start(splits, tried, seed)
+        n_worse += 1
+        if score > best:
+            best = score
+            chosen = tried
+            n_worse = 0
+    return best, chosen
+
+
+def _score_start(
+    splits: Sequence[tuple[Tensor, Tensor]],
+    settings: GaussianizationSettings,
+    seed: Seed,
+) -> float:
+    """The log-density of held-out rows without steps, summed over the splits."""
+    score = 0.0
+    for fitted_rows, held_out in splits:
+        begun = _start(fitted_rows, settings, seed)
+        score += float(begun.start_log_density(held_out).mean())
+    return score
 
 
 def _held_out_curve(

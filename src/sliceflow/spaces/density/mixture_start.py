@@ -71,7 +71,17 @@ class MixtureStart:
     def _whitened(self, x: Tensor) -> Tensor:
         """Points x (d, n) as e, for one component."""
         deviations = x - self.means[0, :, None]
-        return torch.linalg.solve_triangular(self.factors[0], deviations, upper=False)
+        factor = self.factors[0]
+        white: Tensor = torch.linalg.solve_triangular(factor, deviations, upper=False)
+        return white
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x) of points x (d, n), without their noise: (n,)."""
+        deviations = x[None] - self.means[:, :, None]
+        residuals = torch.linalg.solve_triangular(self.factors, deviations, upper=False)
+        log_scales = torch.diagonal(self.factors, dim1=1, dim2=2).log().sum(1)
+        log_weights = self.log_weights - log_scales
+        return (log_weights[:, None] + _log_normal(residuals).sum(1)).logsumexp(0)
 
     def from_noise(self, t: Tensor) -> Tensor:
         """The points x (d, n) that `to_noise` sends to t."""

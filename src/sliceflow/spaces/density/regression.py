@@ -59,7 +59,10 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 
 @dataclass
 class Term:
-    """A function of y: which features it has, their coefficients and penalties."""
+    """A function of y: which features it has, their coefficients and penalties.
+
+    Coefficients of features that it does not have are 0.
+    """
 
     active: Mask
     coefficients: Floats
@@ -80,16 +83,10 @@ class Term:
         n_groups = int(basis_groups.max()) + 1
         return cls(np.zeros(p, bool), np.zeros(p), np.ones(n_groups))
 
-    def values(self, features: Floats) -> Floats:
-        """Values (n,) where features are (n, p)."""
-        if not self.active.any():
-            return np.zeros(len(features))
-        return features[:, self.active] @ self.coefficients[self.active]
-
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one column x (n,), with features (n, p) and residuals before it (n, j)."""
+    """One column x (n,), with features (n, p) and the residuals before it (n, j)."""
 
     features: Floats
     earlier: Floats
@@ -135,13 +132,14 @@ class ColumnModel:
 
     def parts(self, rows: Rows) -> Parts:
         """Scales, what is explained, and residuals."""
-        log_scale = _limited(self.log_scale.values(rows.features))
-        log_rest = _limited(self.log_rest.values(rows.features))
-        scaled = (rows.x - self.mean.values(rows.features)) * np.exp(-log_scale)
-        explained = np.zeros(len(rows.x))
-        for term, earlier in zip(self.slopes, rows.earlier.T, strict=True):
-            if term.active.any():
-                explained += term.values(rows.features) * earlier
+        # One product for all functions reads the features once.
+        terms = (self.mean, self.log_scale, self.log_rest, *self.slopes)
+        coefficients = np.stack([term.coefficients for term in terms], 1)
+        values = rows.features @ coefficients
+        log_scale = _limited(values[:, 1])
+        log_rest = _limited(values[:, 2])
+        scaled = (rows.x - values[:, 0]) * np.exp(-log_scale)
+        explained = (values[:, 3:] * rows.earlier).sum(axis=1)
         residual = (scaled - explained) * np.exp(-log_rest)
         return Parts(log_scale, log_rest, scaled, explained, residual)
 
@@ -352,9 +350,7 @@ class Selection:
             else:
                 gradient, information = _scale_gradient(name, parts)
                 limit = MAX_GRADIENT * information
-                terms.append(
-                    (getattr(model, name), np.clip(gradient, -limit, limit))
-                )
+                terms.append((getattr(model, name), np.clip(gradient, -limit, limit)))
         groups = self.test.groups
         n_before = sum(int(term.active.sum()) for term, _ in terms)
         for term, gradient in terms:
@@ -472,7 +468,7 @@ class TriangularRegression:
         """Rows x (n, d) that have these residuals (n, d)."""
         values = functions.from_residuals(residuals) * self.scale + self.shift
         values[:, self.is_logged] = np.exp(values[:, self.is_logged])
-        return values
+        return np.asarray(values)
 
     def _to_units(self, x: Floats) -> tuple[Floats, Floats]:
         """Rows in units of the regression, and the logarithm of the Jacobian (n,)."""
@@ -483,7 +479,7 @@ class TriangularRegression:
 
 @dataclass(frozen=True)
 class Functions:
-    """m, s and t (n, d) and slopes (n, r) at n conditions; see `TriangularRegression`."""
+    """m, s and t (n, d), and slopes (n, r), of a regression at n conditions."""
 
     mean: Floats
     log_scale: Floats

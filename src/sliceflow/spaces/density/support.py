@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
+from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.fields import ArraySpec
 from sliceflow.neighbours.features import heavy_tail
 
 # A column has no density if one value fills more than this share of the rows: a
-# likelihood would grow without limit there. Rounded measurements are below it.
+# likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
 # In few rows, so many equal values may be chance.
 MIN_TIES = 4
@@ -107,7 +108,8 @@ class Support:
         low = self.low[j]
         high = self.high[j]
         if bool(low.isfinite()) and bool(high.isfinite()):
-            return low + (high - low) * torch.special.ndtr(u)
+            share: Tensor = torch.special.ndtr(u)
+            return low + (high - low) * share
         if bool(low.isfinite()):
             return low + u.clamp(max=_MAX_SINH).exp()
         if bool(high.isfinite()):
@@ -153,14 +155,31 @@ def check_density_rows(
                 f"{column[row]:g} is not between the bounds {low[j]:g} and {high[j]:g}"
             )
             raise DataError(fact, "widen the bounds, or drop the row", row, name)
-        values, counts = np.unique(column, return_counts=True)
-        if len(values) == 1:
-            fact = f"all {len(column)} rows are {values[0]:g}, so there is no density"
+        if (column == column[0]).all():
+            fact = f"all {len(column)} rows are {column[0]:g}, so there is no density"
             raise DataError(fact, "drop the column", column=name)
+
+
+def spread_ties(
+    X: Floats, low: Floats, high: Floats, seed: Seed
+) -> tuple[Floats, list[int]]:
+    """Rows X (n, d) without ties, and the columns in which there were many.
+
+    A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows has
+    no density. Its values are spread: each gets uniform noise as wide as the smallest
+    step between two values. Then the density at a value, times that step, is about its
+    probability.
+    """
+    spread = X.copy()
+    tied = []
+    for j in range(X.shape[1]):
+        values, counts = np.unique(X[:, j], return_counts=True)
         most = int(counts.max())
-        if most >= MIN_TIES and most > MAX_SHARE_OF_ONE_VALUE * len(column):
-            value = values[counts.argmax()]
-            fact = f"{most} of {len(column)} rows are {value:g}: it is not continuous"
-            hint = "drop it, pass it as y, or spread its values: add uniform noise as "
-            hint += "wide as the step between them"
-            raise DataError(fact, hint, column=name)
+        if most < MIN_TIES or most <= MAX_SHARE_OF_ONE_VALUE * len(X):
+            continue
+        noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
+        column = X[:, j] + float(np.diff(values).min()) * noise
+        inside = (column > low[j]) & (column < high[j])
+        spread[:, j] = np.where(inside, column, X[:, j])
+        tied.append(j)
+    return spread, tied

@@ -1,0 +1,299 @@
+"""`SlicedDensity`: densities that integrate to 1, agree with closed forms, and go back.
+
+Fits of "auto" settings take a second or two; most tests fix the settings.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import sliceflow
+from sliceflow import SlicedDensity
+from sliceflow.errors import DataError, DataWarning, ParameterError
+from sliceflow.spaces.density.mixture_start import MixtureStart
+
+
+def quick(**changes):
+    parameters = dict(n_steps=8, smoothing=100.0, n_components=2)
+    parameters |= dict(random_state=0, device="cpu")
+    return SlicedDensity(**parameters | changes)
+
+
+@pytest.fixture(scope="module")
+def moons():
+    from sklearn.datasets import make_moons
+
+    X, y = make_moons(600, noise=0.1, random_state=0)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted(moons):
+    return quick().fit(moons[0])
+
+
+@parametrize_with_checks([quick(n_steps=1, n_components=1)])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+# The density is one
+
+
+def test_the_integral_over_a_line_is_one(rng):
+    X = np.concatenate((rng.normal(-2, 0.5, 300), rng.gamma(2, 1, 300)))[:, None]
+    grid = np.linspace(-60, 60, 200_001)
+    density = np.exp(quick().fit(X).score_samples(grid[:, None]))
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_integral_over_the_plane_is_one(fitted):
+    grid = np.linspace(-6, 6, 601)
+    a, b = np.meshgrid(grid, grid)
+    density = np.exp(fitted.score_samples(np.column_stack((a.ravel(), b.ravel()))))
+    assert density.sum() * (grid[1] - grid[0]) ** 2 == pytest.approx(1, abs=1e-3)
+
+
+def test_the_integral_over_six_dimensions_is_one(rng):
+    # Importance sampling from a wide t distribution: the standard error is estimated,
+    # and five of them fail in less than one of 1e6 runs.
+    X = rng.normal(size=(500, 6)) + 2 * rng.integers(0, 2, (500, 1))
+    density = quick().fit(X)
+    proposal = stats.multivariate_t(X.mean(0), 1.5 * np.cov(X.T), df=6, seed=rng)
+    points = proposal.rvs(40_000)
+    weights = np.exp(density.score_samples(points) - proposal.logpdf(points))
+    error = weights.std() / math.sqrt(len(weights))
+    assert weights.mean() == pytest.approx(1, abs=5 * error)
+    assert error < 0.02
+
+
+# Closed forms
+
+
+def test_a_normal_distribution_costs_what_its_parameters_cost(rng):
+    # A fit of 9 parameters loses 9/2/n = .009 nats on average; the error of the mean
+    # over 5,000 held-out rows cancels in the difference.
+    cov = np.array([[2.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 0.5]])
+    truth = stats.multivariate_normal([1, 2, 3], cov, seed=rng)
+    density = quick(n_steps="auto", n_components=1).fit(truth.rvs(500))
+    new = truth.rvs(5000)
+    lost = truth.logpdf(new).mean() - density.score(new)
+    assert -0.01 < lost < 0.08
+
+
+def test_a_uniform_box_with_bounds_has_log_density_zero(rng):
+    density = quick(n_steps="auto", n_components=1, bounds=(0, 1))
+    density.fit(rng.uniform(size=(800, 2)))
+    assert density.score(rng.uniform(size=(4000, 2))) == pytest.approx(0, abs=0.05)
+    assert density.score_samples([[1.5, 0.5]])[0] == -np.inf
+
+
+def test_a_mixture_is_fitted_within_a_tenth_of_a_nat(rng):
+    def draw(n):
+        return rng.normal(size=(n, 2)) * 0.5 + 3 * rng.integers(0, 2, (n, 1))
+
+    def truth(X):
+        one = stats.norm(0, 0.5).logpdf(X).sum(1)
+        other = stats.norm(3, 0.5).logpdf(X).sum(1)
+        return np.logaddexp(one, other) - math.log(2)
+
+    density = quick().fit(draw(1500))
+    new = draw(4000)
+    assert density.score(new) == pytest.approx(truth(new).mean(), abs=0.1)
+
+
+def test_units_change_the_density_by_their_jacobian(moons, fitted):
+    X = moons[0]
+    inner = 0.9 * X  # at the outermost rows, slopes jump
+    scaled = quick().fit(1000 * X + 5)
+    np.testing.assert_allclose(
+        scaled.score_samples(1000 * inner + 5) + 2 * math.log(1000),
+        fitted.score_samples(inner),
+        atol=0.01,
+    )
+
+
+@pytest.mark.parametrize("bounds", [(0, math.inf), (-math.inf, 0)])
+def test_one_bound_takes_a_logarithm(rng, bounds):
+    X = rng.exponential(size=(1000, 1)) * (1 if bounds[0] == 0 else -1)
+    new = rng.exponential(size=(4000, 1)) * np.sign(X[0, 0])
+    density = quick(bounds=bounds).fit(X)
+    truth = stats.expon.logpdf(np.abs(new)).mean()
+    assert density.score(new) == pytest.approx(truth, abs=0.05)
+
+
+# To noise and back
+
+
+@settings(max_examples=4)
+@given(st.integers(1, 5), st.integers(0, 2**16), st.floats(-3, 3))
+def test_transform_and_inverse_agree(d, seed, log_scale):
+    rng = np.random.default_rng(seed)
+    X = np.exp(log_scale) * rng.normal(size=(60, d)) ** 3 + rng.normal(size=d)
+    density = quick(n_steps=2).fit(X)
+    back = density.inverse_transform(density.transform(X))
+    np.testing.assert_allclose(back, X, rtol=1e-5, atol=1e-5 * np.exp(log_scale))
+
+
+@given(st.integers(1, 4), st.integers(2, 5), st.integers(0, 2**16))
+def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
+    rng = np.random.default_rng(seed)
+    factors = np.tril(rng.normal(size=(k, d, d)), -1)
+    factors += np.exp(rng.normal(size=(k, d)))[:, :, None] * np.eye(d)
+    weights = rng.dirichlet(np.ones(k))
+    means = 3 * rng.normal(size=(k, d))
+    start = MixtureStart(*map(torch.from_numpy, (np.log(weights), means, factors)))
+    # Noise is where rows are: far from the components, float64 cannot tell rows apart.
+    noise = torch.from_numpy(rng.normal(size=(d, 50)))
+    x = start.from_noise(noise)
+    t, log_det = start.to_noise(x)
+    np.testing.assert_allclose(t, noise, atol=1e-5)
+    log_density = -(t.square() + math.log(2 * math.pi)).sum(0) / 2 + log_det
+    parts = [
+        math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.T.numpy())
+        for weight, mean, f in zip(weights, means, factors, strict=True)
+    ]
+    parts = np.reshape(parts, (k, 50))
+    np.testing.assert_allclose(log_density, np.logaddexp.reduce(parts), atol=1e-6)
+
+
+def test_fitted_rows_become_noise(moons, fitted):
+    z = fitted.transform(moons[0])
+    np.testing.assert_allclose(z.mean(0), 0, atol=0.1)
+    np.testing.assert_allclose(np.cov(z.T), np.eye(2), atol=0.2)
+
+
+def test_tails_are_finite_far_out(fitted):
+    far = 10.0 ** np.arange(1, 13)
+    log_density = fitted.score_samples(np.column_stack((far, -far)))
+    assert np.isfinite(log_density).all()
+    assert (np.diff(log_density) < 0).all()
+
+
+def test_samples_are_as_likely_as_held_out_rows(moons, fitted):
+    from sklearn.datasets import make_moons
+
+    new = make_moons(2000, noise=0.1, random_state=1)[0]
+    drawn = fitted.sample(2000, random_state=0)
+    assert fitted.score(drawn) == pytest.approx(fitted.score(new), abs=0.25)
+
+
+# Classes
+
+
+def test_classes_have_densities_of_their_own(moons):
+    X, y = moons
+    names = np.array(["lower", "upper"])[y]
+    density = quick().fit(X, names)
+    by_class = np.column_stack(
+        [density.score_samples(X, y=name) for name in density.classes_]
+    )
+    predicted = density.classes_[by_class.argmax(1)]
+    assert (predicted == names).mean() > 0.98
+    joint = np.logaddexp.reduce(by_class + math.log(0.5), axis=1)
+    np.testing.assert_allclose(density.score_samples(X), joint, atol=1e-9)
+    _, labels = density.sample(50, random_state=0, return_y=True)
+    assert sorted(set(labels)) == ["lower", "upper"]
+    assert density.sample(4, y="upper", random_state=0).shape == (4, 2)
+    z = density.transform(X, names)
+    np.testing.assert_allclose(density.inverse_transform(z, names), X, atol=1e-5)
+
+
+def test_a_class_of_few_rows_borrows_the_covariance_of_others(rng):
+    X = rng.normal(size=(200, 3))
+    y = np.arange(200) // 197  # three rows of class 1
+    density = quick(n_steps=1).fit(X, y)
+    assert np.isfinite(density.score_samples(X, y=1)).all()
+
+
+# Files, seeds, forms
+
+
+def test_the_same_seed_gives_the_same_bits_also_from_a_file(moons, fitted, tmp_path):
+    again = quick().fit(moons[0])
+    expected = fitted.score_samples(moons[0])
+    np.testing.assert_array_equal(again.score_samples(moons[0]), expected)
+    fitted.save(tmp_path / "density")
+    loaded = sliceflow.load(tmp_path / "density", device="cpu")
+    np.testing.assert_array_equal(loaded.score_samples(moons[0]), expected)
+
+
+def test_data_frames_and_tensors_come_back_as_they_were(rng):
+    df = pd.DataFrame(rng.normal(size=(50, 2)), columns=["a", "b"])
+    drawn = quick(n_steps=1).fit(df).sample(3, random_state=0)
+    assert list(drawn.columns) == ["a", "b"]
+    tensor = torch.tensor(df.to_numpy(np.float32))
+    drawn = quick(n_steps=1).fit(tensor).sample(3, random_state=0)
+    assert drawn.dtype == torch.float32
+
+
+def test_grid_search_takes_the_score(rng):
+    X = rng.normal(size=(80, 2))
+    search = GridSearchCV(quick(n_steps=1), {"smoothing": [30.0, 300.0]}, cv=2).fit(X)
+    assert np.isfinite(search.best_score_)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_density_of_the_cpu(moons, fitted):
+    there = quick(device="cuda").fit(moons[0])
+    np.testing.assert_allclose(
+        there.score_samples(moons[0]), fitted.score_samples(moons[0]), atol=1e-3
+    )
+
+
+# Bad input
+
+
+def test_columns_without_a_density_are_refused_with_a_cure(rng):
+    X = rng.normal(size=(100, 3))
+    X[:, 1] = 7
+    with pytest.raises(DataError, match=r"column 1: all 100 rows are 7.*drop"):
+        quick().fit(X)
+
+
+def test_whole_numbers_are_spread_and_their_density_is_their_probability(rng):
+    X = rng.integers(0, 6, (3000, 1)).astype(float)  # a die
+    with pytest.warns(DataWarning, match="many rows have the same value"):
+        density = quick(n_components=1).fit(X)
+    mean = density.score_samples(np.arange(6.0)[:, None]).mean()
+    assert mean == pytest.approx(math.log(1 / 6), abs=0.15)
+
+
+def test_bad_bounds_and_rows_beyond_them_are_refused(rng):
+    X = rng.uniform(size=(50, 2))
+    with pytest.raises(ParameterError, match="bounds"):
+        quick(bounds=(1, 0)).fit(X)
+    with pytest.raises(ParameterError, match="bounds"):
+        quick(bounds=([0, 0, 0], 1)).fit(X)
+    X[7, 1] = 1.5
+    with pytest.raises(DataError, match=r"row 7, column 1: 1.5 is not between"):
+        quick(bounds=(0, 1)).fit(X)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_steps": -1}, {"smoothing": "much"}, {"verbose": -1}]
+)
+def test_bad_parameters_are_refused_by_name(changes):
+    with pytest.raises(ParameterError, match=next(iter(changes))):
+        quick(**changes).fit(np.zeros((9, 2)))
+
+
+def test_an_estimator_that_is_not_fitted_says_so():
+    with pytest.raises(NotFittedError):
+        quick().score_samples([[0.0]])
+
+
+def test_labels_of_a_model_without_classes_are_refused(fitted, moons):
+    with pytest.raises(DataError, match="fitted without y"):
+        fitted.score_samples(moons[0], moons[1])
+    with pytest.raises(DataError, match="shape"):
+        quick().fit(moons[0], moons[0])
