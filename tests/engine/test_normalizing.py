@@ -10,7 +10,7 @@ from sliceflow.engine.random import Seed
 
 def fitted(values, smoothing=30.0):
     z = torch.from_numpy(np.atleast_2d(values))
-    return ToNormal(smoothing, n_knots=32, n_iterations=15).fit(z, z[:, :0]).map
+    return ToNormal(smoothing, n_knots=32, n_iterations=15).fit(z, z[:, :0]).maps
 
 
 def held_out_log_density(one, values):

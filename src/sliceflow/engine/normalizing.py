@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.batches import ALL_POINTS, Batch
-from sliceflow.engine.frames import Frame, rotation
+from sliceflow.engine.frames import DenseFrame, rotation
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.engine.transports import MapFit
@@ -267,7 +267,7 @@ class LeastNormal:
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step; see `FrameKind`. There are no conditions."""
         d, n = x.shape
         compared = x
@@ -285,7 +285,7 @@ class LeastNormal:
             [_distance_to_normal(theta @ compared) for theta in candidates]
         )
         theta = candidates[int(distances.argmax())].contiguous()
-        return Frame(theta, None, theta_to_store=theta)
+        return DenseFrame(theta, None, theta_to_store=theta)
 
 
 def _distance_to_normal(z: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from torch import Tensor
 
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud
@@ -35,7 +35,7 @@ class SmoothMap:
     slopes: Annotated[Tensor, ArraySpec("h k", torch.float64)]  # T′ at the knots
     first_values: Annotated[Tensor, ArraySpec("h", torch.float64)]  # T at the first
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         if self.knots.shape[1] < 2:
             raise ValueError("smooth maps have fewer than two knots")

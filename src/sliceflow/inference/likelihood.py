@@ -19,9 +19,9 @@ import torch
 from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, warn_user
-from sliceflow.fields import ArraySpec
 from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.regression import Functions
 

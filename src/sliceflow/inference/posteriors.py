@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.engine.conditions import ContinuousCondition
+from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import ArraySpec
 from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import MIN_SIMULATIONS, Likelihood
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.vectors.rows import Units
 from sliceflow.validation import from_tensor, is_int, require
 
@@ -107,7 +107,7 @@ class Posterior:
         self._likelihood = likelihood
         if likelihood is None:
             self._units = Units.fit_to(theta, standardize=True)
-            self._condition = ContinuousCondition.fit_to(x)
+            self._condition = ContinuousEncoder.fit_to(x)
             self._local_sampler = LocalSampler.fit(
                 self._units.encode(theta), self._condition.encode(x)
             )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 
 __all__ = ["Prior"]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec, Label
 from sliceflow.models.ranks import Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
+from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
 
 

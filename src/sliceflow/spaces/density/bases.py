@@ -24,7 +24,7 @@ from scipy.interpolate import BSpline
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 
 __all__ = ["N_STAGES", "SmoothBasis"]
 

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
-    ContinuousCondition,
-    LabelCondition,
-    MixedCondition,
+    ContinuousEncoder,
+    LabelEncoder,
+    MixedEncoder,
     as_array,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
-from sliceflow.fields import Between, Count, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, check_rows, in_users_form
+from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import (
     Gaussianization,
@@ -124,12 +124,12 @@ class FittedDensity:
     plan: DensityPlan
     support: Support
     flows: Sequence[Gaussianization]  # one for each class, or one for all rows
-    encoder: LabelCondition | None = None  # of y; None without y
+    encoder: LabelEncoder | None = None  # of y; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
     # Of y that is numbers, which then stands for flows and encoder.
     conditional: ConditionalDensity | None = None
-    columns: ContinuousCondition | None = None
+    columns: ContinuousEncoder | None = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     needs_rows = False
@@ -268,7 +268,7 @@ class DensityAdapter:
             if labels.ndim == 2 and labels.shape[1] == 1 and not is_number:
                 labels = labels[:, 0]
             conditions = RowConditions.infer(labels, len(array))
-            if isinstance(conditions.encoder, MixedCondition):
+            if isinstance(conditions.encoder, MixedEncoder):
                 fact = "y has both labels and numbers"
                 raise DataError(fact, "pass class labels (n,), or numbers (n, l)")
         rows = VectorRows(array, conditions, names, tensor_device)
@@ -279,7 +279,9 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan(self, rows: VectorRows, seed: Seed) -> PlannedDensity | PlannedConditional:
+    def plan_fit(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedDensity | PlannedConditional:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
@@ -288,7 +290,7 @@ class DensityAdapter:
         encoded, _ = support.encode(torch.from_numpy(X).to(self.device))
         if rows.conditions is not None:
             columns = rows.conditions.encoder
-            if isinstance(columns, ContinuousCondition):
+            if isinstance(columns, ContinuousEncoder):
                 planned = self._plan_conditional(rows, columns, support, encoded, seed)
                 return replace(planned, warning=_tie_warning(tied, rows.names))
         parts = _rows_of_classes(encoded, rows)
@@ -313,7 +315,7 @@ class DensityAdapter:
         )
         encoder = None
         if rows.conditions is not None:
-            assert isinstance(rows.conditions.encoder, LabelCondition)
+            assert isinstance(rows.conditions.encoder, LabelEncoder)
             encoder = rows.conditions.encoder
         fitted = FittedDensity(
             plan=plan,
@@ -329,7 +331,7 @@ class DensityAdapter:
     def _plan_conditional(
         self,
         rows: VectorRows,
-        columns: ContinuousCondition,
+        columns: ContinuousEncoder,
         support: Support,
         encoded: Tensor,
         seed: Seed,

@@ -22,12 +22,12 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Event, Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.normalizing import LeastNormal, ToNormal, log_normal_density
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.mixture_start import MixtureStart
 
 # Smoothings that are tried. Weaker ones follow noise on all sets that were measured.
@@ -198,7 +198,7 @@ def fit_gaussianization(
     # The target is N(0, I), which the transport knows: there are no data to draw.
     target = Target.from_cloud(Cloud(points.new_zeros(d, 0)))
     steps = simulate(
-        Flow([stage], seed.child("flow")),
+        FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
         target,
         ParticleStreams(seed.child("noise")),

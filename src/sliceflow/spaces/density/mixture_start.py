@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 
 # Halvings of the interval in which an inverse lies: it has the width of a few standard
 # deviations, so the last is below the precision of float64.

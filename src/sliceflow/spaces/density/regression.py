@@ -27,7 +27,7 @@ import torch
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.fields import ArraySpec
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import N_STAGES, SmoothBasis
 from sliceflow.spaces.density.ridge import evidence_ridge
 

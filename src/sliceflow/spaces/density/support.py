@@ -13,8 +13,8 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import ArraySpec
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.saved_types import ArraySpec
 
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.

@@ -144,7 +144,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     plan_: TablePlan
     _history_type = TableHistory
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         columns: Mapping[str, str] | None = None,

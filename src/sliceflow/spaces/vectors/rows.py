@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.saved_types import ArraySpec
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
 # for heavy tails: others are near enough to a normal one.
@@ -38,7 +38,7 @@ class Units:
     tail_center: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
     tail_scale: Annotated[np.ndarray, ArraySpec("d", torch.float64, ge=0)]
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError for units that no fit can have."""
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")
