@@ -16,6 +16,7 @@ from sliceflow.engine.transports import (
     BuiltinTransport,
     Histogram,
     Transport,
+    TransportName,
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
@@ -417,7 +418,7 @@ def _cpu_max_particles(quality: Quality | int) -> int:
 
 def choose_amplifier(
     amplifier: Literal["auto"] | float,
-    transport: str | Transport,
+    transport: TransportName | Transport,
     m: int,
     n: int,
     n_classes: int,
@@ -505,7 +506,10 @@ def _needs_histograms(
 
 
 def choose_picture_transport(
-    transport: str | Transport, amplifier: float, n_points: int, n_ranks: int = 1
+    transport: TransportName | Transport,
+    amplifier: float,
+    n_points: int,
+    n_ranks: int = 1,
 ) -> Transport:
     """The transport of a fit of `n_points` particles and pictures together.
 
@@ -524,7 +528,7 @@ def choose_picture_transport(
     )
 
 
-def _uses_histograms(transport: str | Transport, n_points: int) -> bool:
+def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether a fit of `n_points` particles and pictures would use histograms."""
     chosen = choose_picture_transport(transport, math.inf, n_points)
     return isinstance(chosen, Histogram)
