@@ -192,8 +192,8 @@ class SmoothBasis:
         if self.product_order:
             yield from self._products(inside, bends)
         for start in range(0, len(self.phases), COSINES_PER_BAND):
-            band = slice(start, start + COSINES_PER_BAND)
-            angles = inside @ self.frequencies[:, band] + self.phases[band]
+            cosines = slice(start, start + COSINES_PER_BAND)
+            angles = inside @ self.frequencies[:, cosines] + self.phases[cosines]
             yield 3, np.sqrt(2) * np.cos(angles)
 
     def _products(
