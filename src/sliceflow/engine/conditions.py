@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -71,6 +71,7 @@ class LabelCondition:
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
     """
 
+    kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[np.ndarray, Label]  # (C,)
     is_inferred: bool = False  # clusters, which the user did not pass
 
@@ -145,6 +146,7 @@ class ContinuousCondition:
 
     mean: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
     scale: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
+    kind: ClassVar[Literal["columns"]] = "columns"
     is_inferred: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -193,6 +195,7 @@ class MixedCondition:
     labels: LabelCondition  # of the combinations of labels
     columns: ContinuousCondition  # of the other columns
     labelled: tuple[bool, ...]
+    kind: ClassVar[Literal["mixed"]] = "mixed"
     is_inferred: ClassVar[bool] = False
 
     @classmethod

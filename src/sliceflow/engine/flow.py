@@ -290,7 +290,7 @@ class Step:
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        noise.child("entropy", self.stage_index, self.step_index).fill(epsilon)
+        noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
     def model_steps(
@@ -418,17 +418,17 @@ class ParticleStreams:
     seed: Seed
     first: int = 0  # the index of the first particle among all of a run
 
-    def child(self, *names: str | int) -> ParticleStreams:
-        """The numbers of the same particles at another node of the seed tree."""
-        return ParticleStreams(self.seed.child(*names), self.first)
+    def fill(self, x: Tensor, *names: str | int) -> Tensor:
+        """Fill x (d, n) with N(0, I), from the node `names` below the seed; return it.
 
-    def fill(self, x: Tensor) -> Tensor:
-        """Fill x (d, n) with N(0, I) and return it."""
+        Column j are the numbers of particle j.
+        """
+        seed = self.seed.child(*names)
         d, n = x.shape
         chunk = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
         for first in range(0, n, chunk):
             points = x[:, first : first + chunk]
-            numbers = self.seed.normal(
+            numbers = seed.normal(
                 points.shape[1],
                 d,
                 start=self.first + first,

@@ -102,11 +102,15 @@ class Seed:
         They are multiples of 2⁻³². Row i depends on `start + i` alone.
         """
         largest = _LARGEST_FLOAT32 if dtype == torch.float32 else 1.0
+        philox = kernels.for_device(device).philox
 
-        def convert(words: Tensor) -> Tensor:
+        def draw(
+            first: int, n: int, key: tuple[int, int], device: torch.device | str
+        ) -> Tensor:
+            words = philox(first, n, key, device)
             return ((words.double() + 0.5) / 2**32).clamp_(max=largest)
 
-        return self._numbers(convert, rows, columns, start, dtype, device, part)
+        return self._numbers(draw, rows, columns, start, dtype, device, part)
 
     def uniform_part(
         self,
@@ -149,8 +153,8 @@ class Seed:
 
         Row i depends on `start + i` alone.
         """
-        box_muller = kernels.for_device(device).box_muller
-        return self._numbers(box_muller, rows, columns, start, dtype, device)
+        draw = kernels.for_device(device).normal
+        return self._numbers(draw, rows, columns, start, dtype, device)
 
     def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
         """(rows, columns) Laplace numbers of variance 1/columns, in float64.
@@ -176,7 +180,7 @@ class Seed:
 
     def _numbers(
         self,
-        convert: Callable[[Tensor], Tensor],
+        draw: Callable[[int, int, tuple[int, int], torch.device | str], Tensor],
         rows: int,
         columns: int,
         start: int,
@@ -184,16 +188,20 @@ class Seed:
         device: torch.device | str,
         part: slice | None = None,
     ) -> Tensor:
-        """Words converted to numbers (rows, columns), or a `part` of the columns.
+        """Numbers (rows, columns), or a `part` of the columns.
 
-        They are made by blocks of rows, which bounds the memory.
+        `draw` is a kernel: it gives four numbers for each counter. They are drawn by
+        blocks of rows, which bounds the memory.
         """
         if part is None:
             part = slice(0, columns)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
+        quads = math.ceil(columns / _WORDS_PER_COUNTER)
         rows_per_chunk = max(1, _NUMBERS_PER_CHUNK // max(1, columns))
+        key = self.key
         for first in range(0, rows, rows_per_chunk):
             n = min(rows_per_chunk, rows - first)
-            numbers = convert(self._words(n, columns, start + first, device))
+            numbers = draw((start + first) * quads, n * quads, key, device)
+            numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
             out[first : first + n] = numbers[:, part]
         return out

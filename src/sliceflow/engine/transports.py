@@ -271,7 +271,8 @@ class Sorted:
     max_samples: int | None = None
 
     def __post_init__(self) -> None:
-        _require_max_samples(self.max_samples)
+        ok = self.max_samples is None or is_int(self.max_samples, 1)
+        require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
@@ -318,12 +319,6 @@ class Sorted:
         displacement = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         return KnotMap(knots, values), displacement.square().mean(1), dz
-
-
-def _require_max_samples(max_samples: int | None) -> None:
-    """Raise a `ParameterError` unless `max_samples` is None or an int of at least 1."""
-    ok = max_samples is None or is_int(max_samples, 1)
-    require(ok, "max_samples", max_samples, "None or an int of at least 1")
 
 
 @dataclass(frozen=True)
@@ -487,7 +482,8 @@ class Histogram:
 
     def __post_init__(self) -> None:
         require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        _require_max_samples(self.max_samples)
+        ok = self.max_samples is None or is_int(self.max_samples, 1)
+        require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""

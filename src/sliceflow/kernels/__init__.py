@@ -41,7 +41,9 @@ class Kernels(Protocol):
         self, first: int, n: int, key: tuple[int, int], device: torch.device | str
     ) -> Tensor: ...
 
-    def box_muller(self, words: Tensor) -> Tensor: ...
+    def normal(
+        self, first: int, n: int, key: tuple[int, int], device: torch.device | str
+    ) -> Tensor: ...
 
     # Sorted samples
 

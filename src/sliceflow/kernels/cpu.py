@@ -39,7 +39,6 @@ __all__ = [  # every kernel; some are those of the reference
     "add_class_offsets",
     "argsort_rows",
     "bin_counts",
-    "box_muller",
     "compose_histograms",
     "compress_grid",
     "displace_grid",
@@ -51,6 +50,7 @@ __all__ = [  # every kernel; some are those of the reference
     "match_sorted",
     "move_tiles",
     "nearest_distance",
+    "normal",
     "padded_size",
     "philox",
     "project_tiles",
@@ -126,59 +126,68 @@ def _bin(v, start, rate, n_bins):
     return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
 
 
-@_jit
-def _philox(out, first, key0, key1):
+@_inline
+def _words(counter, key0, key1):
+    """The four words of one counter."""
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
+    c0 = np.uint64(counter) & mask
+    c1 = np.uint64(counter) >> shift
+    c2 = np.uint64(0)
+    c3 = np.uint64(0)
+    k0 = np.uint64(key0)
+    k1 = np.uint64(key1)
+    for _ in range(10):
+        p0 = c0 * np.uint64(0xD2511F53)
+        p1 = c2 * np.uint64(0xCD9E8D57)
+        c0 = (p1 >> shift) ^ c1 ^ k0
+        c1 = p1 & mask
+        c2 = (p0 >> shift) ^ c3 ^ k1
+        c3 = p0 & mask
+        k0 = (k0 + np.uint64(0x9E3779B9)) & mask
+        k1 = (k1 + np.uint64(0xBB67AE85)) & mask
+    return c0, c1, c2, c3
+
+
+@_jit
+def _philox(counters, out, key0, key1):
     for i in range(out.shape[0]):
-        counter = np.uint64(first + i)
-        c0 = counter & mask
-        c1 = counter >> shift
-        c2 = np.uint64(0)
-        c3 = np.uint64(0)
-        k0 = np.uint64(key0)
-        k1 = np.uint64(key1)
-        for _ in range(10):
-            p0 = c0 * np.uint64(0xD2511F53)
-            p1 = c2 * np.uint64(0xCD9E8D57)
-            c0 = (p1 >> shift) ^ c1 ^ k0
-            c1 = p1 & mask
-            c2 = (p0 >> shift) ^ c3 ^ k1
-            c3 = p0 & mask
-            k0 = (k0 + np.uint64(0x9E3779B9)) & mask
-            k1 = (k1 + np.uint64(0xBB67AE85)) & mask
-        out[i, 0] = c0
-        out[i, 1] = c1
-        out[i, 2] = c2
-        out[i, 3] = c3
+        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = _words(counters[i], key0, key1)
 
 
 def philox(
     first: int, n: int, key: tuple[int, int], device: torch.device | str
 ) -> Tensor:
     out = np.empty((n, 4), np.int64)
-    _philox(out, first, *key)
+    over_rows(_philox, [np.arange(first, first + n), out], *key)
     return torch.from_numpy(out)
 
 
+@_inline
+def _box_muller(a, b):
+    """Two normal numbers from two words."""
+    u = (a + 0.5) / 2.0**32
+    v = (b + 0.5) / 2.0**32
+    radius = math.sqrt(-2.0 * math.log(u))
+    angle = 2.0 * math.pi * v
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
 @_jit
-def _box_muller(words, out):
-    for i in range(words.shape[0]):
-        for j in range(0, words.shape[1], 2):
-            u = (words[i, j] + 0.5) / 2.0**32
-            v = (words[i, j + 1] + 0.5) / 2.0**32
-            radius = math.sqrt(-2.0 * math.log(u))
-            angle = 2.0 * math.pi * v
-            out[i, j] = radius * math.cos(angle)
-            out[i, j + 1] = radius * math.sin(angle)
+def _normal(counters, out, key0, key1):
+    for i in range(out.shape[0]):
+        c0, c1, c2, c3 = _words(counters[i], key0, key1)
+        out[i, 0], out[i, 1] = _box_muller(c0, c1)
+        out[i, 2], out[i, 3] = _box_muller(c2, c3)
 
 
-def box_muller(words: Tensor) -> Tensor:
-    # Not torch's functions: waking its threads takes longer than a few thousand
-    # numbers.
-    out = torch.empty(words.shape, dtype=torch.float64)
-    over_rows(_box_muller, [_array(words), out.numpy()])
-    return out
+def normal(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    # Words become numbers at once: they need no memory.
+    out = np.empty((n, 4))
+    over_rows(_normal, [np.arange(first, first + n), out], *key)
+    return torch.from_numpy(out)
 
 
 def sort_rows(z: Tensor) -> Tensor:

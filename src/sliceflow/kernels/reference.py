@@ -26,7 +26,6 @@ __all__ = [  # every kernel
     "add_class_offsets",
     "argsort_rows",
     "bin_counts",
-    "box_muller",
     "compose_histograms",
     "compress_grid",
     "displace_grid",
@@ -38,6 +37,7 @@ __all__ = [  # every kernel
     "match_sorted",
     "move_tiles",
     "nearest_distance",
+    "normal",
     "padded_size",
     "philox",
     "project_tiles",
@@ -121,6 +121,13 @@ def philox(
         k0 = (k0 + 0x9E3779B9) & _MASK_32_BITS
         k1 = (k1 + 0xBB67AE85) & _MASK_32_BITS
     return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def normal(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    """Standard normal numbers, float64 (n, 4): `box_muller` of what `philox` draws."""
+    return box_muller(philox(first, n, key, device))
 
 
 def box_muller(words: Tensor) -> Tensor:

@@ -29,9 +29,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
 
-# Particles of a fit by default, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
-_DEFAULT_PARTICLES = 10_000
 # The index of a row, its shuffled copy and the code, 8 bytes each.
 _BYTES_PER_CONDITION = 24
 
@@ -143,25 +140,6 @@ class ParticleOrder:
             flow_index = by_class.inverse[particles.flow_index]
         class_slices = by_class.class_slices.part(shard.slice)
         return cls(by_class.class_indices, flow_index, class_slices)
-
-
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
-
-    A multiple uses the conditions of all rows equally often.
-    """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
-
-
-def count_moved(
-    n_kept: int, particles: ParticleConditions | None, has_model: bool = True
-) -> int:
-    """The number of particles that a fit moves in order to keep `n_kept`."""
-    if particles is not None:
-        return len(particles.codes)
-    if has_model:
-        return max(n_kept, conditions.MIN_PARTICLES)
-    return n_kept
 
 
 def select_particles(

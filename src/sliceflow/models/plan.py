@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
@@ -12,6 +13,9 @@ import torch
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.wording import format_bytes, format_duration
 
+# Particles of a flow by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
+_DEFAULT_PARTICLES = 10_000
 # Fields of a plan that do not change the result of a fit.
 _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")
 
@@ -93,3 +97,11 @@ class Plan:
             ("time", time),
         ]
         return [(name, str(value)) for name, value in rows if value != ""]
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows of at least 10,000.
+
+    A multiple uses the conditions of all rows equally often.
+    """
+    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))

@@ -5,7 +5,6 @@ Importing this needs Triton, and a GPU or Triton's interpreter.
 
 from sliceflow.kernels.reference import (
     argsort_rows,
-    box_muller,
     displace_knots,
     flatten_tails,
     lift_tiles,
@@ -21,7 +20,7 @@ from sliceflow.kernels.triton.histograms import (
     histogram,
     shrink,
 )
-from sliceflow.kernels.triton.random import philox
+from sliceflow.kernels.triton.random import normal, philox
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
@@ -33,7 +32,6 @@ __all__ = [  # every kernel; some are those of the reference
     "add_class_offsets",
     "argsort_rows",
     "bin_counts",
-    "box_muller",
     "compose_histograms",
     "compress_grid",
     "displace_grid",
@@ -45,6 +43,7 @@ __all__ = [  # every kernel; some are those of the reference
     "match_sorted",
     "move_tiles",
     "nearest_distance",
+    "normal",
     "padded_size",
     "philox",
     "project_tiles",

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.kernels.reference import box_muller
+
 
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
 def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
@@ -45,3 +47,9 @@ def philox(
     grid: Any = (triton.cdiv(n, 1024),)
     _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
     return out
+
+
+def normal(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    return box_muller(philox(first, n, key, device))

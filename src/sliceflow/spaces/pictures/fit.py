@@ -33,7 +33,6 @@ from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
-    count_moved,
     select_particles,
 )
 from sliceflow.models.protocols import FitResult
@@ -121,6 +120,9 @@ class PictureAdapter:
 
         has_model = parameters.options.n_knots != 0
         particle_conditions = None
+        n_moved = m
+        if has_model:
+            n_moved = max(m, conditions.MIN_PARTICLES)
         if data.conditions is not None:
             conditions_seed = seed.child("conditions")
             particle_conditions = ParticleConditions.in_proportion(
@@ -131,7 +133,7 @@ class PictureAdapter:
                 conditions_seed.child("mixed"),
                 has_model,
             )
-        n_moved = count_moved(m, particle_conditions, has_model)
+            n_moved = len(particle_conditions.codes)
 
         known = None
         if parameters.observed is not None:

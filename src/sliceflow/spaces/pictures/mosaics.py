@@ -102,7 +102,7 @@ class Mosaics:
         d = len(self._columns)
         device = self._columns.device
         x = torch.empty(d, count, dtype=torch.float32, device=device)
-        noise.child("start").fill(x).mul_(TIE_NOISE)
+        noise.fill(x, "start").mul_(TIE_NOISE)
         if codes is None:
             codes = torch.zeros(count, dtype=torch.int64, device=device)
         pictures = self._random_pictures(codes, noise)
@@ -157,7 +157,7 @@ class Mosaics:
         if self.locality == 0 or n_cosines == 0:
             return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
         normal = torch.empty(s * n_cosines, count, device=cosines.device)
-        noise.child("weights").fill(normal)
+        noise.fill(normal, "weights")
         fields = cosines @ normal.view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
@@ -270,4 +270,4 @@ def initial_particles(
             codes = None
         return mosaics.draw(count, codes, noise)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
-    return noise.child("start").fill(x).mul_(plan.options.start_noise)
+    return noise.fill(x, "start").mul_(plan.options.start_noise)

@@ -21,8 +21,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.fields import Between, Count
-from sliceflow.models.particles import default_particles
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, default_particles
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import PictureOptions, Start

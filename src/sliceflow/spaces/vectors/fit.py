@@ -30,10 +30,9 @@ from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
-    count_moved,
-    default_particles,
     select_particles,
 )
+from sliceflow.models.plan import default_particles
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
@@ -47,14 +46,15 @@ from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
+    ConditionKind,
     VectorPlan,
     choose_frame,
     count_fresh,
     count_knots,
-    kind_of_condition,
+    max_directions,
+    plan_bandwidth,
 )
 from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
-from sliceflow.spaces.vectors.smoothing import plan_bandwidth
 from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.
@@ -115,11 +115,14 @@ class VectorAdapter:
         self, rows: VectorRows, seed: Seed
     ) -> PlannedVectors | PlannedLocalVectors:
         """What a fit of these rows will do; an error if that is impossible."""
+        n = len(rows.X)
+        if self.ranks.size > 1:
+            n = rows.shard.total
         is_local = self._is_local(rows)
-        n_particles = self._count_particles(rows, is_local)
+        n_particles = self._count_particles(rows, n, is_local)
         if is_local:
             return self._plan_local(rows, n_particles, seed)
-        return self._plan_flow(rows, n_particles, seed)
+        return self._plan_flow(rows, n, n_particles, seed)
 
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
@@ -146,13 +149,16 @@ class VectorAdapter:
             raise DataError(fact, hint)
         return is_local
 
-    def _count_particles(self, rows: VectorRows, is_local: bool) -> int:
-        """The number of particles to keep, for which there must be memory."""
+    def _count_particles(self, rows: VectorRows, n: int, is_local: bool) -> int:
+        """The number of particles to keep, for which there must be memory.
+
+        n is the number of rows of all ranks.
+        """
         m = self.parameters.n_particles
         if m is None and is_local:
             m = LOCAL_PARTICLES
         elif m is None:
-            m = default_particles(rows.shard.total)
+            m = default_particles(n)
         m = int(m)
         least = self.ranks.size
         if rows.conditions is not None:
@@ -168,9 +174,9 @@ class VectorAdapter:
         return m
 
     def _plan_flow(
-        self, rows: VectorRows, n_particles: int, seed: Seed
+        self, rows: VectorRows, n: int, n_particles: int, seed: Seed
     ) -> PlannedVectors:
-        """One flow for all rows."""
+        """One flow for the n rows of all ranks."""
         amplifier = 0.0
         if rows.conditions is not None:
             amplifier = self.parameters.amplifier
@@ -183,19 +189,20 @@ class VectorAdapter:
                 rows.conditions, n_particles, amplifier, drawn_from, drawn_from
             )
         plan = self._plan_without_cost(
-            rows, n_particles, amplifier, particle_conditions
+            rows, n, n_particles, amplifier, particle_conditions
         )
-        n = len(rows.X)
-        m = self.ranks.shard(plan.n_moved).count
+        n_local = len(rows.X)
+        m_local = self.ranks.shard(plan.n_moved).count
+        n_directions = max_directions(plan.frame, plan.n_columns)
         what = (
-            f"n_particles={plan.n_particles}, for which {m} move here, with {n} rows "
-            f"of {plan.n_columns} columns and up to {plan.max_directions} directions "
-            "need"
+            f"n_particles={plan.n_particles}, for which {m_local} move here, with "
+            f"{n_local} rows of {plan.n_columns} columns and up to {n_directions} "
+            "directions need"
         )
         hint = (
             "lower n_particles, the number of columns, directions or bins, or n_knots"
         )
-        nbytes = plan.fit_bytes(n, m)
+        nbytes = plan.fit_bytes(n_local, m_local)
         plan = plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
         return PlannedVectors(data, particle_conditions)
@@ -215,23 +222,29 @@ class VectorAdapter:
     def _plan_without_cost(
         self,
         rows: VectorRows,
+        n: int,
         n_particles: int,
         amplifier: float,
         particle_conditions: ParticleConditions | None,
     ) -> VectorPlan:
-        """The plan with every "auto" resolved, but without its cost."""
+        """The plan with every "auto" resolved, but without its cost.
+
+        There are n rows of all ranks.
+        """
         parameters = self.parameters
         options = parameters.options
-        n = rows.shard.total
         d = rows.X.shape[1]
-        n_moved = count_moved(n_particles, particle_conditions)
+        n_moved = max(n_particles, conditions.MIN_PARTICLES)
+        if particle_conditions is not None:
+            n_moved = len(particle_conditions.codes)
         frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
 
-        encoder = None
+        condition_kind: ConditionKind = "none"
         condition_dim = 0
         row_codes = None  # unless the flow ignores them
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
+            condition_kind = encoder.kind
             condition_dim = encoder.condition_dim
             if amplifier:
                 row_codes = rows.conditions.codes
@@ -271,7 +284,7 @@ class VectorAdapter:
             n_particles=n_particles,
             n_moved=n_moved,
             n_fresh=count_fresh(n_moved, frame, d, options.n_axis_steps),
-            condition_kind=kind_of_condition(encoder),
+            condition_kind=condition_kind,
             condition_dim=condition_dim,
             amplifier=amplifier,
             frame=frame,
@@ -294,7 +307,7 @@ class VectorAdapter:
         assert row_conditions is not None
         n, d = rows.X.shape
         amplifier = self.parameters.amplifier
-        plan = self._plan_without_cost(rows, n_particles, amplifier, None)
+        plan = self._plan_without_cost(rows, n, n_particles, amplifier, None)
         plan = replace(plan, n_steps=0, bandwidth=0.0, smoothing_from="", n_draws=1)
         n_codes = row_conditions.codes.shape[1]
         values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
@@ -405,7 +418,7 @@ class RunningVectors:
         )
         self.particles = Cloud(x, shard_codes, self.order.class_slices)
         self.noise = ParticleStreams(data.seed.child("particles"), self.shard.first)
-        self.noise.child("start").fill(self.particles.x)
+        self.noise.fill(self.particles.x, "start")
 
         # The flow as offline samples replay it, and as it is fitted: with maps that are
         # shrunk, and fitted to the clouds of all ranks.

@@ -221,7 +221,7 @@ class FittedVectors(HasConditions):
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, codes, self.device)
-        noise.child("start").fill(cloud.x)
+        noise.fill(cloud.x, "start")
         if not flow.per_class or cloud.y is None:
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)

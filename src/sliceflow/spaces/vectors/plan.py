@@ -11,17 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
-from sliceflow.engine.conditions import (
-    Condition,
-    ContinuousCondition,
-    LabelCondition,
-)
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Axis, FrameKind, SavedFrame, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
@@ -44,6 +40,14 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 # projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
 MAX_FRESH_PARTICLES = 1 << 16
 MAX_FRESH_PROJECTIONS = 1 << 18
+
+# The fewest rows that "auto" smooths: with fewer, neighbours say little.
+MIN_SMOOTHED_ROWS = 10
+# The most rows that "auto" smooths: more are hardly copied, and the search for
+# neighbours would take longer than the flow. The search is slower in more columns.
+MAX_SMOOTHED_ROWS = 50_000
+MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
+FEW_COLUMNS = 4
 
 # A rare class that shares its maps with others should have this many knots of a map,
 # unless a map would then need more than the maximum.
@@ -114,11 +118,6 @@ class VectorPlan(Plan):
     def is_local(self) -> bool:
         """Whether samples come from neighbouring rows: nothing flows."""
         return self.n_local_neighbors > 0
-
-    @property
-    def max_directions(self) -> int:
-        """An upper bound on the directions of a step, axis steps among them."""
-        return _max_directions(self.frame, self.n_columns)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -245,54 +244,45 @@ class VectorPlan(Plan):
         """Peak memory of a fit on a rank with n rows and m particles.
 
         It holds points, the maps of the model, and the work of what needs most: drawing
-        smoothed data, a step, or where the particles start.
+        smoothed data, a step, or where the particles start. A step sorts projections,
+        with their order, knots, values and thinning, or it counts them in bins.
         """
         d = self.n_columns
         itemsize = self.torch_dtype.itemsize
+        n_directions = max_directions(self.frame, d)
+        n_classes = max(1, self.n_separate_classes)
         n_data = n * self.n_draws
         n_all_data = self.n_rows * self.n_draws
-        n_points_held = m + self.n_fresh + n_data
-        smoothing_bytes = 0
-        if self.bandwidth != 0:
-            draw_bytes = 4 * 8 * d * n_all_data
-            smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
-        start_bytes = (16 + itemsize) * d * m
-        work_bytes = max(smoothing_bytes, self._step_bytes(n_data, m), start_bytes)
+        point_bytes = itemsize * d * (m + self.n_fresh + n_data)
 
-        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
-        flow_knots = min(self.n_knots, m)
-        if isinstance(self.transport, Histogram):
-            flow_knots = min(self.n_knots, self.transport.n_bins)
-        n_knots = flow_knots * self.max_directions * self.n_steps
-        n_knots += axis_knots * d * self.options.n_axis_steps
-        # Knots and their values.
-        model_bytes = 2 * itemsize * n_knots * max(1, self.n_separate_classes)
-        return itemsize * d * n_points_held + model_bytes + work_bytes
-
-    def _step_bytes(self, n_data: int, m: int) -> int:
-        """The work of a step on a rank with so many data, and m particles.
-
-        It sorts projections, with their order, knots, values and thinning, or it
-        counts them in bins.
-        """
-        d = self.n_columns
-        itemsize = self.torch_dtype.itemsize
         n_projected = m + n_data
         if self.transport.max_samples is not None:
             n_projected = min(m, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
         sort_bytes = 16 + 8 * itemsize
-        step_bytes = self.max_directions * sort_bytes * n_projected
+        step_bytes = n_directions * sort_bytes * n_projected
+        flow_knots = min(self.n_knots, m)
         if isinstance(self.transport, Histogram):
-            n_bins = self.transport.n_bins * max(1, self.n_separate_classes)
-            bytes_per_direction = 3 * n_projected * itemsize + BYTES_PER_BIN * n_bins
-            step_bytes = self.max_directions * bytes_per_direction
+            bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
+            step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
+            flow_knots = min(self.n_knots, self.transport.n_bins)
         if self.n_fresh:  # the axis steps sort the columns of all ranks
-            n_sorted = self.n_moved - m + self.n_rows * self.n_draws + self.n_fresh
+            n_sorted = self.n_moved - m + n_all_data + self.n_fresh
             step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
         if self.n_steps:
             step_bytes += frame_bytes(self.frame, d, self.condition_dim, itemsize)
-        return step_bytes
+        smoothing_bytes = 0
+        if self.bandwidth != 0:
+            draw_bytes = 4 * 8 * d * n_all_data
+            smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
+        start_bytes = (16 + itemsize) * d * m
+        work_bytes = max(smoothing_bytes, step_bytes, start_bytes)
+
+        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
+        n_knots = flow_knots * n_directions * self.n_steps
+        n_knots += axis_knots * d * self.options.n_axis_steps
+        model_bytes = 2 * itemsize * n_knots * n_classes  # knots and their values
+        return point_bytes + model_bytes + work_bytes
 
     def fit_seconds(self) -> float:
         """About the time of a fit: that of the projections of all ranks."""
@@ -301,21 +291,11 @@ class VectorPlan(Plan):
         if self.transport.max_samples is not None:
             n_projected = min(self.n_moved, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
-        n_values = self.max_directions * n_projected * self.n_steps
+        n_directions = max_directions(self.frame, self.n_columns)
+        n_values = n_directions * n_projected * self.n_steps
         n_values += 4 * self.n_columns * self.n_fresh
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         return self.seconds_for(n_values, NANOSECONDS_PER_VALUE)
-
-
-def kind_of_condition(encoder: Condition | None) -> ConditionKind:
-    """The kind of y, in a word."""
-    if encoder is None:
-        return "none"
-    if isinstance(encoder, LabelCondition):
-        return "labels"
-    if isinstance(encoder, ContinuousCondition):
-        return "columns"
-    return "mixed"
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
@@ -353,15 +333,52 @@ def choose_frame(
     return kind
 
 
+def plan_bandwidth(
+    option: float | str, X: np.ndarray, codes: Tensor | None, n_rows: int
+) -> tuple[float | None, str]:
+    """What the option `smoothing` means for these rows, and why "auto" is so.
+
+    X (n, d) are this rank's rows, of `n_rows` in all; `codes` are those of all ranks.
+    The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
+    choose it from the rows. The reason is empty if the user chose.
+    """
+    if option != "auto":
+        return float(option), ""
+    if codes is not None and codes.dim() == 2:
+        return 0.0, "y is continuous"
+    if n_rows < MIN_SMOOTHED_ROWS:
+        return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
+    most = MAX_SMOOTHED_ROWS
+    if X.shape[1] > FEW_COLUMNS:
+        most = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
+    if n_rows > most:
+        return 0.0, f"more than {most} rows"
+    # One rank of several does not know the rows of the others, which may differ.
+    if len(X) == n_rows and not _rows_differ(X, codes):
+        return 0.0, "no rows of a class differ"
+    return None, "leave-one-out distances of the rows"
+
+
+def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
+    """Whether any two rows (n, d) of a class differ; `class_indices` are (n,)."""
+    first_of_class = np.zeros(len(X), np.int64)
+    if class_indices is not None:
+        _, first, class_of_row = np.unique(
+            class_indices.numpy(), return_index=True, return_inverse=True
+        )
+        first_of_class = first[class_of_row]
+    return bool((X[first_of_class] != X).any())
+
+
 def count_fresh(n_moved: int, frame: FrameKind, d: int, n_axis_steps: int) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    affordable = MAX_FRESH_PROJECTIONS // _max_directions(frame, d)
+    affordable = MAX_FRESH_PROJECTIONS // max_directions(frame, d)
     return max(n_moved, min(MAX_FRESH_PARTICLES, affordable))
 
 
-def _max_directions(frame: FrameKind, d: int) -> int:
+def max_directions(frame: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, of this frame or along the axes."""
     if frame.n_directions is None:
         return d

@@ -1,9 +1,9 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
-is decided whether rows are smoothed at all, and what the axis steps see. A plan says
-whether (`plan_bandwidth`). The search for neighbours, which takes longer, waits until
-the fit draws its data (`Smoother.fit`).
+is decided what the axis steps see of them. A plan says whether rows are smoothed at all
+(`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until the
+fit draws its data (`Smoother.fit`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,38 +27,9 @@ from sliceflow.neighbours.smoothing import (
 # chance once in twenty: Kolmogorov's test.
 _KOLMOGOROV_5_PERCENT = 1.36
 
-# The fewest rows that "auto" smooths: with fewer, neighbours say little.
-_MIN_SMOOTHED_ROWS = 10
-# The most rows that "auto" smooths: more are hardly copied, and the search for
-# neighbours would take longer than the flow. The search is slower in more columns.
-_MAX_SMOOTHED_ROWS = 50_000
-_MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
-_FEW_COLUMNS = 4
-
 # A value is an atom if so many rows share it: this share of them, and at least 5.
 _MIN_ATOM_SHARE = 0.02
 _MIN_ATOM_ROWS = 5
-
-
-# What a plan says where "auto" chooses a bandwidth from the rows.
-_BY_DISTANCES = "leave-one-out distances of the rows"
-
-
-def plan_bandwidth(
-    option: float | str, X: np.ndarray, codes: Tensor | None, n_rows: int
-) -> tuple[float | None, str]:
-    """What the option `smoothing` means for these rows, and why "auto" is so.
-
-    X (n, d) are this rank's rows, of `n_rows` in all; `codes` are those of all ranks.
-    The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
-    choose it from the rows. The reason is empty if the user chose.
-    """
-    if option != "auto":
-        return float(option), ""
-    obstacle = _reason_not_to_smooth(X, codes, n_rows)
-    if obstacle:
-        return 0.0, obstacle
-    return None, _BY_DISTANCES
 
 
 @dataclass(frozen=True)
@@ -123,34 +93,6 @@ class Smoother:
             draws = torch.where(is_even, even, draws)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
-
-
-def _reason_not_to_smooth(X: np.ndarray, codes: Tensor | None, n_rows: int) -> str:
-    """Why "auto" does not smooth these rows; empty if it does."""
-    if codes is not None and codes.dim() == 2:
-        return "y is continuous"
-    if n_rows < _MIN_SMOOTHED_ROWS:
-        return f"fewer than {_MIN_SMOOTHED_ROWS} rows"
-    most = _MAX_SMOOTHED_ROWS
-    if X.shape[1] > _FEW_COLUMNS:
-        most = _MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
-    if n_rows > most:
-        return f"more than {most} rows"
-    # One rank of several does not know the rows of the others, which may differ.
-    if len(X) == n_rows and not _rows_differ(X, codes):
-        return "no rows of a class differ"
-    return ""
-
-
-def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
-    """Whether any two rows (n, d) of a class differ; `class_indices` are (n,)."""
-    first_of_class = np.zeros(len(X), np.int64)
-    if class_indices is not None:
-        _, first, class_of_row = np.unique(
-            class_indices.numpy(), return_index=True, return_inverse=True
-        )
-        first_of_class = first[class_of_row]
-    return bool((X[first_of_class] != X).any())
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:
