@@ -38,7 +38,7 @@ from torch import Tensor
 from sliceflow.engine import frames, transports
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -152,7 +152,7 @@ def engine_steps(
     With all it does beside moving particles.
     """
     seed = Seed(int(1e6 * time.perf_counter()))  # new directions on every call
-    flow = Flow([Stage("steps", frame, n_steps, transport)], seed)
+    flow = FlowSpec([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)
     batches = make_batches(
         x.shape[1], rows.shape[1], transport.max_samples, seed.child("batches")

@@ -43,7 +43,7 @@ from sliceflow.datasets import Pictures
 from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -100,7 +100,7 @@ def run_flow(
     transport: Transport = Auto()
     if max(len(particles), len(data)) > MAX_ROWS_TO_SORT:
         transport = Histogram(N_BINS)
-    flow = Flow([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
+    flow = FlowSpec([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, noise_rates(len(particles), len(data)))
     cloud = Cloud(x.clone())

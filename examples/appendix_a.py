@@ -32,7 +32,7 @@ from matplotlib.patches import Patch
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -93,7 +93,7 @@ def run(
 
     stage = Stage("flow", frame, shown_steps[-1], Sorted(), step_size=dt)
     n_conditions = 1 if amplifier > 0 else 0
-    flow = Flow([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
+    flow = FlowSpec([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],

@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
@@ -49,7 +49,7 @@ def trajectory(
         positions.append(event.particles.clone())
 
     stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, Sorted(), n_knots=0)
-    flow = Flow([stage], seed.child("flow"))
+    flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, noise_rates(x.shape[1], data.shape[1]))
     target = Target.from_cloud(Cloud(data))

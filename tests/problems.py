@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
     return centres[rng.integers(5, size=n)] + 0.5 * rng.normal(size=(n, d))
 
 
-def target_for(flow: Flow, particles: Cloud, data: Cloud) -> Target:
+def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:
     """The data as a target, weighted and in batches as the first stage needs them."""
     codes_p = None
     codes_q = None
     if flow.shared_condition_dim:
-        codes_p = particles.y
-        codes_q = data.y
+        codes_p = particles.codes
+        codes_q = data.codes
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sliceflow.engine.batches import Target
 from sliceflow.engine.flow import FlowState, Step
-from sliceflow.engine.frames import FrameLike
+from sliceflow.engine.frames import Frame
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "sliceflow"
@@ -48,7 +48,7 @@ FLOORS = (
         "dataframes",
         "datasets",
         "dependencies",
-        "fields",
+        "saved_types",
         "number_formats",
         "wording",
     ),
@@ -202,7 +202,7 @@ def test_the_page_shows_these_floors_and_files_that_exist():
 TYPES_IN_LOOP = {
     "step": Step,
     "target": Target,
-    "frame": FrameLike,
+    "frame": Frame,
     "state": FlowState,
 }
 

@@ -6,11 +6,11 @@ import torch
 
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
+    check_finite,
     from_tensor,
     is_int,
     is_real,
     require,
-    require_finite,
     unmasked,
 )
 
@@ -23,10 +23,10 @@ def test_what_is_required_is_said_with_the_value():
 
 
 def test_results_that_are_not_finite_are_counted():
-    require_finite(torch.ones(3), "scale the rows")
+    check_finite(torch.ones(3), "scale the rows")
     values = torch.tensor([1.0, torch.inf, torch.nan])
     with pytest.raises(DataError, match=r"2 of 3 values .*float32") as caught:
-        require_finite(values, "scale the rows")
+        check_finite(values, "scale the rows")
     assert caught.value.hint == "scale the rows"
 
 

@@ -2,9 +2,9 @@
 
 from sliceflow.engine.frames import (
     Axis,
+    DenseFrame,
     Frame,
     FrameKind,
-    FrameLike,
     MaxSliced,
     Orthogonal,
     Random,
@@ -12,9 +12,9 @@ from sliceflow.engine.frames import (
 
 __all__ = [
     "Axis",
+    "DenseFrame",
     "Frame",
     "FrameKind",
-    "FrameLike",
     "MaxSliced",
     "Orthogonal",
     "Random",

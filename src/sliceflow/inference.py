@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.engine.conditions import ContinuousCondition
+from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import ArraySpec
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.neighbours.local import LocalSampler
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.vectors.rows import Units
 from sliceflow.validation import from_tensor, is_int, require
 
@@ -79,7 +79,7 @@ class Posterior:
         self.verbose = verbose
         self.default_x: Floats | None = None
         self._units = Units.fit_to(theta, standardize=True)
-        self._condition = ContinuousCondition.fit_to(x)
+        self._condition = ContinuousEncoder.fit_to(x)
         self._local_sampler = LocalSampler.fit(
             self._units.encode(theta), self._condition.encode(x)
         )
@@ -159,7 +159,7 @@ class Posterior:
         Pass some hundred fresh simulations: parameters from the prior that did not make
         this posterior. See `metrics.calibration`.
         """
-        theta, x = _check_simulations(theta, x)
+        theta, x = _as_simulations(theta, x)
         known_simulations = {row.tobytes() for row in np.hstack((self.theta, self.x))}
         simulations = np.hstack((theta, x))
         n_known = sum(row.tobytes() in known_simulations for row in simulations)
@@ -284,8 +284,8 @@ class SavedPosterior:
     default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
     dtype: Dtype
 
-    def check(self) -> None:
-        _check_simulations(self.theta, self.x)
+    def check_saved(self) -> None:
+        _as_simulations(self.theta, self.x)
         if self.default_x is not None:
             _check_values("default_x", self.default_x[None], "it must be finite")
         if not _is_between(self.theta, self.low, self.high):
@@ -322,8 +322,8 @@ def posterior(
     dtype: Dtype = "float64"
     if user_dtype.kind == "f" and user_dtype.itemsize <= 4:
         dtype = "float32"
-    theta, x = _check_simulations(theta, x)
-    low, high = _check_bounds(bounds, theta)
+    theta, x = _as_simulations(theta, x)
+    low, high = _as_bounds(bounds, theta)
     return Posterior(theta, x, low, high, dtype, verbose)
 
 
@@ -347,7 +347,7 @@ def _as_generator(random_state: RandomState) -> np.random.Generator:
     return np.random.default_rng(random_state)
 
 
-def _check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
+def _as_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
     """Parameters (n, d) and simulations (n, l) in float64."""
     theta = _as_rows("theta", theta)
     x = _as_rows("x", x)
@@ -385,7 +385,7 @@ def _check_values(name: str, rows: Floats, hint: str) -> None:
     raise DataError(f"{name} contains {value}", hint, row=row, column=column)
 
 
-def _check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
+def _as_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
     if bounds is None:
         bounds = (-np.inf, np.inf)

@@ -24,7 +24,7 @@ def require(ok: bool, name: str, value: object, what: str) -> None:
         raise ParameterError(name, value, f"must be {what}")
 
 
-def require_finite(x: Tensor, advice: str) -> None:
+def check_finite(x: Tensor, advice: str) -> None:
     """Raise a `DataError` if results are not all finite."""
     n = int((~x.isfinite()).sum())
     if n == 0:
@@ -41,11 +41,11 @@ def is_bool(value: object) -> bool:
     return isinstance(value, bool | np.bool)
 
 
-def is_int(value: object, least: int) -> bool:
-    """Whether `value` is an integer (not a bool) of at least `least`."""
+def is_int(value: object, minimum: int) -> bool:
+    """Whether `value` is an integer (not a bool) of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False
-    return int(value) >= least
+    return int(value) >= minimum
 
 
 def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:

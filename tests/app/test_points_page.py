@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from problems import target_for
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, Step, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -44,16 +44,19 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     """A flow of the engine: start, data, and what every step did."""
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
     stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
-    flow = Flow(stages, Seed(seed), **conditions)
+    flow = FlowSpec(stages, Seed(seed), **conditions)
     rates = noise_rates(
-        particles.x.shape[1], data.x.shape[1], codes_p=particles.y, codes_q=data.y
+        particles.x.shape[1],
+        data.x.shape[1],
+        codes_p=particles.codes,
+        codes_q=data.codes,
     )
     case = {
         "start": particles.x.flatten().tolist(),
         "data": data.x.flatten().tolist(),
         "steps": [],
     }
-    case |= {"codes": None if data.y is None else data.y.tolist()}
+    case |= {"codes": None if data.codes is None else data.codes.tolist()}
 
     def keep(event):
         frame = Step(

@@ -17,13 +17,13 @@ from problems import target_for
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.levels import PictureFlowBuilder
 from sliceflow.spaces.pictures.pyramid import PyramidLevel
 from sliceflow.spaces.pictures.schedules import PictureStage
 
@@ -113,13 +113,13 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     n_directions = 40
     d = x.shape[1]
     stage = Stage("flow", Random(n_directions), n_steps, Interpolated(), eta_over_d)
-    flow = Flow([stage], Seed(1), width, xi)
+    flow = FlowSpec([stage], Seed(1), width, xi)
     seen = []
     clouds = [
         Cloud(as_points(a), None if codes is None else torch.from_numpy(codes))
         for a, codes in ((x, codes_p), (data, codes_q))
     ]
-    kept = None if codes_p is None else clouds[0].y.clone()
+    kept = None if codes_p is None else clouds[0].codes.clone()
     listeners = [lambda event: seen.append(event.particles.T.numpy().copy())]
     simulate(
         flow,
@@ -137,14 +137,14 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         )  # at 0 directions do not see y at all
         x = step(x, seen_y[0], data, seen_y[1], theta, xi, eta_over_d * d)
         assert np.allclose(seen[k], x, **SAME)
-    assert kept is None or torch.equal(clouds[0].y, kept)
+    assert kept is None or torch.equal(clouds[0].codes, kept)
 
 
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, codes_p, codes_q, width = problem("labels")
     stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
-    flow = Flow([stage], Seed(1), width, 10.0)
+    flow = FlowSpec([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), torch.from_numpy(codes_p))
     theta = joint(flow, 0, particles)
     target = target_for(
@@ -247,11 +247,13 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         options=PictureOptions(clip=False, taper=0.0, n_directions=n_directions),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None
-    flow = LevelFlow(plan, Seed(3), torch.device("cpu"), mask).flow()
+    flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()
     seen = []
     particles = Cloud(as_points(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
-    target = Target(lambda stage, k: Cloud(as_points(noisy[k]), y), every_step=True)
+    target = Target(
+        lambda stage, k: Cloud(as_points(noisy[k]), y), redraws_every_step=True
+    )
     listeners = [lambda event: seen.append(event.particles.clone())]
     simulate(flow, particles, target, ParticleStreams(Seed(4)), listeners=listeners)
 

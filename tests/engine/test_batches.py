@@ -19,7 +19,7 @@ from sliceflow.engine.batches import (
     make_batches,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -29,7 +29,7 @@ from sliceflow.engine.transports import Histogram
 def pair(batches, turn):
     """The particles and the data of a batch."""
     batch = batches.batch(turn)
-    return batch.particles, batch.data
+    return batch.particle_indices, batch.data_indices
 
 
 def test_small_clouds_are_looked_at_whole():
@@ -48,7 +48,11 @@ def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     codes_p = torch.tensor([0, 0, 0, 1])
     codes_q = torch.tensor([0, 1, 1, 2])
     batches = make_batches(4, 4, None, Seed(0), codes_p=codes_p, codes_q=codes_q)
-    assert batches.batch(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
+    assert batches.batch(0).data_indices.tolist() == [
+        0,
+        1,
+        2,
+    ]  # class 2 has no particle
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
@@ -58,7 +62,7 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     seen_p = set()
     seen_q = set()
     pairs = set()
-    for step in range(len(batches.data or [0])):
+    for step in range(len(batches.data_indices or [0])):
         p, q = pair(batches, step)
         p = p or slice(0, m)
         q = q or slice(0, n)
@@ -71,7 +75,7 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
-    if batches.data is not None:
+    if batches.data_indices is not None:
         assert sorted(batches.order.tolist()) == list(range(n))
         assert len(pairs) == -(-m // max_samples) * -(-n // max_samples)
 
@@ -138,7 +142,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
     assert bool((codes[1].diff() >= 0).all())
     if max(map(len, codes)) <= max_samples:
         batch = batches.batch(3)
-        assert (batch.particles, batch.data) == (None, None)
+        assert (batch.particle_indices, batch.data_indices) == (None, None)
         assert batch.class_slices == tuple(
             ClassSlices.from_class_indices(own, 5) for own in codes
         )
@@ -158,7 +162,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
 
 
 def engine(n_classes, n_steps=6):
-    return Flow(
+    return FlowSpec(
         [Stage("", Orthogonal(), n_steps, Histogram(32))], Seed(3), n_classes, math.inf
     )
 
@@ -193,15 +197,17 @@ def test_classes_apart_are_one_flow_for_each_class():
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
-            of_class = step.map.values[3 * c : 3 * c + 3]
-            assert torch.allclose(of_class, single.map.values, atol=1e-6)
+            of_class = step.maps.values[3 * c : 3 * c + 3]
+            assert torch.allclose(of_class, single.maps.values, atol=1e-6)
 
 
 # Targets
 
 
 def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
-    flow = Flow([Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0))
+    flow = FlowSpec(
+        [Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0)
+    )
     for every_step, wanted in (
         (False, [(0, 0), (1, 0)]),
         (True, [(0, 0), (0, 1), (1, 0), (1, 1)]),
@@ -215,7 +221,7 @@ def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
         simulate(
             flow,
             cloud(60),
-            Target(draw, every_step=every_step),
+            Target(draw, redraws_every_step=every_step),
             ParticleStreams(Seed(0)),
         )
         assert drawn == wanted
@@ -227,10 +233,12 @@ def test_batches_take_turns_over_all_stages():
 
     class Recorded(Histogram):
         def fit(self, z_p, z_q, batch):
-            seen.append((batch.particles, z_p.shape[1]))
+            seen.append((batch.particle_indices, z_p.shape[1]))
             return super().fit(z_p, z_q, batch)
 
-    flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
+    flow = FlowSpec(
+        [Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0)
+    )
     simulate(
         flow,
         cloud(60),

@@ -18,7 +18,7 @@ def test_points_are_sorted_by_class_and_brought_back():
     x = torch.arange(10.0).view(2, 5)
     by_class = ClassOrder.from_class_indices(codes, n_classes=5)
     by_class_x = by_class.sort(x)
-    assert by_class_x.y.tolist() == [0, 0, 2, 2, 3]
+    assert by_class_x.codes.tolist() == [0, 0, 2, 2, 3]
     assert by_class_x.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
     assert by_class_x.class_slices.starts == (0, 2, 2, 4, 5, 5)
     assert torch.equal(by_class.unsort(by_class_x.x), x)

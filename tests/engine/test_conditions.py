@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.conditions import (
-    ContinuousCondition,
-    LabelCondition,
+    ContinuousEncoder,
+    LabelEncoder,
     add_condition_shift,
     as_array,
     broadcast_condition,
-    infer_condition,
+    infer_encoder,
     row_weights,
     stratified_indices,
 )
@@ -34,23 +34,23 @@ from sliceflow.engine.random import Seed
 )
 def test_labels_of_any_hashable_kind(y, codes):
     array = as_array(y)
-    labels = infer_condition(array, len(codes))
-    assert isinstance(labels, LabelCondition)
+    labels = infer_encoder(array, len(codes))
+    assert isinstance(labels, LabelEncoder)
     assert labels.encode(array).tolist() == codes
 
 
 def test_whole_floats_are_labels_and_fractions_are_not():
-    assert infer_condition(np.array([0.0, 1.0]), 2).condition_dim == 2
+    assert infer_encoder(np.array([0.0, 1.0]), 2).condition_dim == 2
     with pytest.raises(
         ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"
     ):
-        infer_condition(np.array([0.0, 0.5]), 2)
+        infer_encoder(np.array([0.0, 0.5]), 2)
 
 
 def test_columns_are_standardised_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
-    columns = infer_condition(y, 2)
-    assert isinstance(columns, ContinuousCondition)
+    columns = infer_encoder(y, 2)
+    assert isinstance(columns, ContinuousEncoder)
     assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
@@ -107,16 +107,16 @@ def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_ar
 
 
 def test_messages_name_what_does_not_fit():
-    labels = infer_condition(np.arange(10), 10)
+    labels = infer_encoder(np.arange(10), 10)
     with pytest.raises(
         ValueError, match=r"y has shape \(2, 3\) but the model was fitted with class"
     ):
         labels.encode(np.zeros((2, 3)))
-    columns = infer_condition(np.random.default_rng(0).normal(size=(4, 2)), 4)
+    columns = infer_encoder(np.random.default_rng(0).normal(size=(4, 2)), 4)
     with pytest.raises(ValueError, match="row 1, column 0: y contains nan; "):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     with pytest.raises(ValueError, match="row 1: y is a dict; labels must be hashable"):
-        infer_condition(as_array([1, {}]), 2)
+        infer_encoder(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
         labels.encode([1, {}])
 
@@ -127,7 +127,7 @@ def test_messages_name_what_does_not_fit():
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
         with pytest.raises(ValueError, match=r"row 2: y (has no label|contains nan)"):
-            infer_condition(as_array(labels), 3)
+            infer_encoder(as_array(labels), 3)
 
 
 COLUMNS = {
@@ -144,14 +144,14 @@ COLUMNS = {
 @pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
 def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
     with pytest.raises(ValueError, match=r"row 1: y (has no label|contains nan)"):
-        infer_condition(as_array(y), 3)
+        infer_encoder(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
-    assert infer_condition(whole, 2).encode(whole).tolist() == [0, 1]
+    assert infer_encoder(whole, 2).encode(whole).tolist() == [0, 1]
 
 
 def test_a_mask_is_not_ignored():
     y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
-    columns = infer_condition(np.ones((2, 2)), 2)
+    columns = infer_encoder(np.ones((2, 2)), 2)
     for call in (
         as_array,
         columns.encode,
@@ -172,7 +172,7 @@ def test_a_mask_is_not_ignored():
     ],
 )
 def test_labels_of_different_types_are_different(y, classes):
-    labels = infer_condition(as_array(y), len(y))
+    labels = infer_encoder(as_array(y), len(y))
     assert sorted(map(repr, labels.classes.tolist())) == sorted(map(repr, classes))
     decoded = labels.decode(labels.encode(y)).tolist()
     assert [(v, isinstance(v, bool)) for v in decoded] == [
@@ -181,7 +181,7 @@ def test_labels_of_different_types_are_different(y, classes):
 
 
 def test_a_label_of_another_type_is_unknown():
-    labels = infer_condition(np.array([0, 1]), 2)
+    labels = infer_encoder(np.array([0, 1]), 2)
     assert labels.encode([1.0, 0]).tolist() == [1, 0]
     for y in ([True], ["1"], [(1,)]):
         with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):

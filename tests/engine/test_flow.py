@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -51,7 +51,7 @@ def fit(flow, particles, data, noise=NOISE, **options):
 
 def one_stage(frame, n_steps, condition_dim=0, **options):
     stage = Stage("flow", frame, n_steps, Sorted(), **options)
-    return Flow([stage], Seed(0), condition_dim)
+    return FlowSpec([stage], Seed(0), condition_dim)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -63,13 +63,15 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     The replayed model moves alike.
     """
     stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
-    flow = Flow(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
+    flow = FlowSpec(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
     results = []
     for _ in range(2):
         particles, data = clouds(condition)
-        before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
+        before = [
+            t.clone() for t in (data.x, particles.codes, data.codes) if t is not None
+        ]
         model = fit(flow, particles, data, ParticleStreams(Seed(5)))
-        after = [t for t in (data.x, particles.y, data.y) if t is not None]
+        after = [t for t in (data.x, particles.codes, data.codes) if t is not None]
         assert all(map(torch.equal, before, after))
         assert bool(torch.isfinite(particles.x).all())
         results.append(particles.x)
@@ -123,7 +125,7 @@ def test_the_order_of_the_data_does_not_matter(seed):
     order = Seed(seed).permutation(data.x.shape[1])
     flow = one_stage(Orthogonal(), 6, condition_dim=3)
     fit(flow, particles, data)
-    shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
+    shuffled = Cloud(data.x[:, order].contiguous(), data.codes[order])
     fit(flow, again, shuffled)
     assert torch.allclose(again.x, particles.x, atol=1e-9)
 
@@ -146,7 +148,9 @@ def test_entropy_reaches_the_closed_form_width():
     lam = 0.05
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
-    flow = Flow([Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam)
+    flow = FlowSpec(
+        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy_weight=lam
+    )
     fit(flow, particles, data, ParticleStreams(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
@@ -204,7 +208,7 @@ def test_a_stage_moves_particles_in_its_own_space():
         Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, subspace=Rotated(u)),
         Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
     ]
-    flow = Flow(stages, Seed(0))
+    flow = FlowSpec(stages, Seed(0))
     particles, data = clouds(m=40)
     start = particles.x.clone()
     seen = []

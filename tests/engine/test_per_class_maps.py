@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_map
-from sliceflow.engine.flow import Flow, ParticleStreams, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -66,9 +66,9 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    dz = fit.map.displace(z_p, Cloud(z_p, None, slices_p))
-    assert fit.map.knots.shape[0] == len(fit.cost) == len(slices_p) * h
-    fit.map.check()
+    dz = fit.maps.displace(z_p, Cloud(z_p, None, slices_p))
+    assert fit.maps.knots.shape[0] == len(fit.cost) == len(slices_p) * h
+    fit.maps.check_saved()
     for c, points_p, points_q in each_class(slices_p, slices_q):
         rows = slice(c * h, (c + 1) * h)
         if is_empty(points_p) or is_empty(points_q):
@@ -77,12 +77,12 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
             assert dz[:, points_p].abs().sum() < 1e-12
             continue
         alone = transport.fit(z_p[:, points_p], z_q[:, points_q])
-        n_knots = alone.map.knots.shape[1]
-        assert torch.equal(fit.map.knots[rows, :n_knots], alone.map.knots)
-        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
+        n_knots = alone.maps.knots.shape[1]
+        assert torch.equal(fit.maps.knots[rows, :n_knots], alone.maps.knots)
+        assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)
         assert torch.equal(fit.dz[:, points_p], alone.dz)
         assert torch.equal(fit.cost[rows], alone.cost)
-        assert torch.equal(dz[:, points_p], alone.map.displace(z_p[:, points_p]))
+        assert torch.equal(dz[:, points_p], alone.maps.displace(z_p[:, points_p]))
 
 
 @SORTING
@@ -97,8 +97,8 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = compress_map(fit.map, n_knots, None, shared=False, tails=tails)
-    stored.check()
+    stored = compress_map(fit.maps, n_knots, None, shared=False, tails=tails)
+    stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
     slices = slices_of([50] * len(slices_p))
@@ -108,7 +108,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
         if is_empty(points_p) or is_empty(points_q):
             assert dz[:, points].abs().max() < 1e-12
             continue
-        alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).map
+        alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).maps
         own = compress_map(alone, n_knots, None, shared=False, tails=tails)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
@@ -141,9 +141,9 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         own_q = z_q[:, points_q]
         own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
         alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
-        n_knots = alone.map.knots.shape[1]
+        n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
-        assert torch.equal(fit.map.values[rows, :n_knots], alone.map.values)
+        assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)
         assert torch.equal(fit.dz[:, points_p], alone.dz)
 
 
@@ -159,7 +159,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
         Stage("flow", Orthogonal(), 6, Sorted(), n_knots=32),
         Stage("axes", Axis(), 2, Sorted(), n_knots=32, matches_marginals=True),
     ]
-    flow = Flow(stages, Seed(0), condition_dim=3, amplifier=np.inf)
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), None, slices_p)
     target = Target.from_cloud(Cloud(data, None, slices_q))
     model = simulate(flow, particles, target, ParticleStreams(Seed(1)))

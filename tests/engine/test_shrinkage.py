@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.flow import Flow, FlowState, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -39,8 +39,8 @@ def test_without_signal_hardly_anything_moves(transport):
     z_q = normal(50, 600, seed=1)
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, 3.0)
-    before = free.map.displace(z_p).square().mean()
-    after = less.map.displace(z_p).square().mean()
+    before = free.maps.displace(z_p).square().mean()
+    after = less.maps.displace(z_p).square().mean()
     assert after < 0.15 * before
     assert less.active_fraction < 0.5
     assert free.active_fraction is None
@@ -55,8 +55,8 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     z_q = scale * normal(3, 400, seed=1) + shift
     free = transport.fit(z_p, z_q)
     less = shrunk(transport, z_p, z_q, kappa, distinct=0.5)
-    wanted = free.map.displace(z_p)
-    shrunk_dz = less.map.displace(z_p)
+    wanted = free.maps.displace(z_p)
+    shrunk_dz = less.maps.displace(z_p)
     largest = wanted.abs().argmax(1, keepdim=True)
     factor = (shrunk_dz.gather(1, largest) / wanted.gather(1, largest))[:, 0]
     noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
@@ -93,11 +93,11 @@ def test_every_class_has_its_own_noise():
     codes = torch.tensor([0] * 30 + [1] * 300)
     bins = Histogram(32, max_samples=None)
     rates = noise_rates(330, 330, codes_p=codes, codes_q=codes, n_classes=2)
-    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).map
+    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).maps
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
     ):
-        alone = shrunk(bins, own, other, 3.0).map
+        alone = shrunk(bins, own, other, 3.0).maps
         assert torch.allclose(table.values[2 * c : 2 * c + 2], alone.values)
 
 
@@ -127,7 +127,7 @@ def test_exact_stages_are_never_shrunk():
         Stage("a", Orthogonal(), 2),
         Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
     ]
-    flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
+    flow = shrunk_flow(FlowSpec(stages, Seed(0), 3), 2.0, (0.1,))
     assert flow.stages[0].transport == Shrunk(
         stages[0].transport, 2.0, (0.1,), n_shared_classes=3
     )
@@ -138,7 +138,7 @@ def test_exact_stages_are_never_shrunk():
 def test_a_flow_between_equal_distributions_ends_early():
     x = normal(4, 3000)
     y = normal(4, 3000, seed=1)
-    plain = Flow([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
+    plain = FlowSpec([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
     for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
         flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))

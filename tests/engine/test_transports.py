@@ -31,7 +31,7 @@ def transported(transport, z_p, z_q, weights=None):
     z_q = torch.as_tensor(z_q, dtype=torch.float64).reshape(1, -1)
     batch = Batch(weights=None if weights is None else torch.as_tensor(weights))
     fit = transport.fit(z_p, z_q, batch)
-    dz = fit.map.displace(z_p) if fit.dz is None else fit.dz
+    dz = fit.maps.displace(z_p) if fit.dz is None else fit.dz
     return (z_p + dz)[0].numpy()
 
 
@@ -101,7 +101,7 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
 @given(seed=seeds)
 def test_target_equal_to_start_moves_nothing(transport, seed):
     z = torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 100)))
-    assert float(transport.fit(z, z).map.displace(z).abs().max()) < 1e-6
+    assert float(transport.fit(z, z).maps.displace(z).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
@@ -124,7 +124,7 @@ def test_maps_are_monotone_everywhere(transport, seed):
     z_p = torch.from_numpy(np.round(rng.normal(size=(2, 120)), rng.integers(1, 4)))
     z_q = torch.from_numpy(rng.standard_t(2, size=(2, 90)))
     z = torch.linspace(-8, 8, 2001).double().expand(2, -1).contiguous()
-    image = z + transport.fit(z_p, z_q).map.displace(z)
+    image = z + transport.fit(z_p, z_q).maps.displace(z)
     assert bool((image.diff(dim=1) >= -1e-12).all())
 
 
@@ -136,7 +136,7 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
     transport, factor, slope
 ):
     z_p = torch.linspace(0, 1, 11).double()[None]
-    transport_map = transport.fit(z_p, 5 + factor * z_p).map
+    transport_map = transport.fit(z_p, 5 + factor * z_p).maps
     far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
     image = (far + transport_map.displace(far))[0]
     wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
@@ -165,8 +165,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(Auto(threshold=200).fit(z, z).map, KnotMap)
-    assert isinstance(Auto(threshold=199).fit(z, z).map, GridMap)
+    assert isinstance(Auto(threshold=200).fit(z, z).maps, KnotMap)
+    assert isinstance(Auto(threshold=199).fit(z, z).maps, GridMap)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
@@ -175,7 +175,7 @@ def test_the_cost_is_the_mean_squared_displacement(transport, rng):
     z_q = torch.from_numpy(rng.gamma(2, size=(3, 4000)))
     fit = transport.fit(z_p, z_q)
     assert fit.cost.shape == (3,)
-    assert torch.allclose(fit.cost, fit.map.displace(z_p).square().mean(1), rtol=0.02)
+    assert torch.allclose(fit.cost, fit.maps.displace(z_p).square().mean(1), rtol=0.02)
 
 
 def test_a_class_that_stays_where_it_is_costs_nothing():
@@ -187,7 +187,7 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     )
     assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
     assert (
-        fit.map.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
+        fit.maps.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
         .abs()
         .max()
         == 0

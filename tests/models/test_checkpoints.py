@@ -12,7 +12,7 @@ from models import PARTS, full_disk, saved
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import CheckpointMismatchError
 from sliceflow.models.file import ModelFileError
-from sliceflow.models.identity import digest, identity
+from sliceflow.models.fingerprint import digest, fingerprint
 
 SEED = Seed(3)
 DATA = SEED.child("data").normal(3, 90, dtype=torch.float32) ** 3
@@ -163,7 +163,9 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
 def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():
     def of(settings, data=DATA, **changes):
         array = digest(np.asarray(data))
-        return identity("flow", settings, torch.device("cpu"), SEED, X=array, **changes)
+        return fingerprint(
+            "flow", settings, torch.device("cpu"), SEED, X=array, **changes
+        )
 
     mask = np.zeros((40, 40), bool)
     other = mask.copy()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from sliceflow.fields import ArraySpec, Between, Label
 from sliceflow.models.codec import decode, encode
+from sliceflow.saved_types import ArraySpec, Between, Label
 
 
 def same(a, b):
@@ -212,7 +212,7 @@ class Maps:
     theta: Annotated[Tensor, ArraySpec("h d", torch.float64)] | None = None
     note: str = field(default="", metadata={"saved": False})
 
-    def check(self):
+    def check_saved(self):
         if self.knots.shape[1] < 2:
             raise ValueError(f"maps have {self.knots.shape[1]} knots")
 

@@ -164,7 +164,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
 
 def as_planned(plan):
     """A fitted plan as it was before the fit, which chooses the smoothing of rows."""
-    if getattr(plan, "bandwidth", 0) and plan.smoothing_from:
+    if getattr(plan, "bandwidth", 0) and plan.smoothing_reason:
         return dataclasses.replace(plan, bandwidth=None)
     return plan
 
@@ -174,7 +174,7 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     plan = make().plan(*data)
     flow = fitted(kind)
     assert plan == as_planned(flow.plan_)
-    assert plan.n_moved >= plan.n_particles
+    assert plan.n_flow_particles >= plan.n_particles
     assert plan.nbytes > 0
     for field in dataclasses.fields(plan):
         value = getattr(plan, field.name)

@@ -21,16 +21,16 @@ import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compression import ModelStep, compress_grid_at_bends
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridMap, KnotMap
-from sliceflow.fields import ArraySpec
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.saving import SavedHistory
+from sliceflow.saved_types import ArraySpec
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Small:
     """Like a saved estimator."""
 
     seed: Seed
-    frame: frames.SavedFrame
-    transport: transports.SavedTransport
+    frame: frames.BuiltinFrameKind
+    transport: transports.BuiltinTransport
     model: tuple[ModelStep, ...]
-    condition: conditions.Condition | None
+    condition: conditions.ConditionEncoder | None
     history: SavedHistory
     rows: Annotated[Tensor, ArraySpec("n d", torch.float64)]
 
-    def check(self):
-        flow = Flow([Stage("flow", self.frame, 8)], self.seed)
+    def check_saved(self):
+        flow = FlowSpec([Stage("flow", self.frame, 8)], self.seed)
         checked_reach(
             flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32
         )
@@ -83,7 +83,7 @@ def small(**changes):
         frame=frames.Random(20),
         transport=transports.Histogram(64),
         model=steps(),
-        condition=conditions.LabelCondition(np.array(["cat", "dog"])),
+        condition=conditions.LabelEncoder(np.array(["cat", "dog"])),
         history=history,
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
@@ -119,10 +119,10 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "LabelCondition", "classes": classes, "is_inferred": False}
+    tree = {"class": "LabelEncoder", "classes": classes, "is_inferred": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
-        codec.decode(conditions.LabelCondition, header, {})
+        codec.decode(conditions.LabelEncoder, header, {})
 
 
 def test_the_file_is_safetensors_compressed_by_zstd(path):
@@ -133,7 +133,7 @@ def test_the_file_is_safetensors_compressed_by_zstd(path):
     assert envelope["kind"] == "Small"
     header = envelope["header"]
     assert header["class"] == "Small"
-    assert header["seed"] == {"class": "Seed", "entropy": 7, "path": ["frame", 3]}
+    assert header["seed"] == {"class": "Seed", "root": 7, "path": ["frame", 3]}
     assert tensors["rows"].shape == (3, 7)
     assert tensors["rows"].dtype == np.float64
 
@@ -180,7 +180,7 @@ FAR = torch.full((5, 1), 1e38)
             "not orthonormal",
         ),
         (
-            dict(condition=conditions.LabelCondition(np.array([3 + 1j]))),
+            dict(condition=conditions.LabelEncoder(np.array([3 + 1j]))),
             "which a file cannot hold",
         ),
     ],
@@ -193,7 +193,9 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start=1.0):
-        flow = Flow([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
+        flow = FlowSpec(
+            [Stage("flow", frames.Random(5), 8)], Seed(0), entropy_weight=entropy
+        )
         return checked_reach(
             flow, steps(), lambda i, k: 5, 7, torch.float32, start=start
         )
@@ -270,17 +272,15 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "LabelCondition", "is_inferred": False})[
-        1:
-    ]
+    start = msgspec.msgpack.encode({"class": "LabelEncoder", "is_inferred": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]
     deep = labels + TUPLE_LABEL * 100_000 + b"\x01"
     header = b"\x83" + start + b"\xa7classes" + deep
-    file.write(tmp_path / "x", "LabelCondition", header, {})
+    file.write(tmp_path / "x", "LabelEncoder", header, {})
     with pytest.raises(ModelFileError):
-        load(tmp_path / "x", (conditions.LabelCondition,))
+        load(tmp_path / "x", (conditions.LabelEncoder,))
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):

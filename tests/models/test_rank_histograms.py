@@ -9,7 +9,7 @@ import torch
 
 from sliceflow.engine.batches import Batch, Batches, weighted_batches
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -70,7 +70,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
     for shared in ranks.run(fit):
         for name in ("lo", "hi", "values"):
-            assert torch.equal(getattr(shared.map, name), getattr(alone.map, name))
+            assert torch.equal(getattr(shared.maps, name), getattr(alone.maps, name))
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
@@ -90,14 +90,14 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         batch = (with_particles, without)[r].batch(0)
         columns = slice(2 * r, 2 * r + 2)
         data = z_q[:, columns]
-        if batch.data is not None:
-            data = data[:, batch.data]
+        if batch.data_indices is not None:
+            data = data[:, batch.data_indices]
         return DistributedHistogram(Histogram(8), ranks).fit(
             z_p[:, columns], data, batch
         )
 
     for fit_of_rank in ranks.run(fit):
-        assert float(fit_of_rank.map.values.max()) < 7
+        assert float(fit_of_rank.maps.values.max()) < 7
 
 
 def test_one_rank_is_a_plain_fit_and_several_count():
@@ -105,7 +105,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
         Stage("a", Orthogonal(), 2, Shrunk(Histogram(32), 1.0, (0.1,))),
         Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
     ]
-    flow = Flow(stages, Seed(0))
+    flow = FlowSpec(stages, Seed(0))
     assert across_ranks(flow, Ranks()) is flow
     several = Threads(2)
     first, last = across_ranks(flow, several).stages
@@ -118,5 +118,5 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
             across_ranks(
-                Flow([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several
+                FlowSpec([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several
             )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ranks as fits
 import sliceflow
 from models import vectors
-from sliceflow.models.identity import require_same_parameters
+from sliceflow.models.fingerprint import require_same_parameters
 from sliceflow.models.ranks import LostRankError, Ranks, joined
 
 LOOP = {

@@ -390,11 +390,11 @@ def test_keys_tell_rows_apart_and_not_types():
 
 def test_rows_of_a_file_have_one_condition_each():
     conditions = RowConditions.infer(np.array(["a", "b"]), 2)
-    VectorRows(POINTS[:2], conditions).check()
+    VectorRows(POINTS[:2], conditions).check_saved()
     with pytest.raises(ValueError, match="there are 2 y for 3 rows"):
-        VectorRows(POINTS[:3], conditions).check()
+        VectorRows(POINTS[:3], conditions).check_saved()
     with pytest.raises(ValueError, match="there are 1 names for 2 columns"):
-        VectorRows(POINTS, names=("a",)).check()
+        VectorRows(POINTS, names=("a",)).check_saved()
     pixels = GREY[:3, None]
     with pytest.raises(ValueError, match="there are 2 labels for 3 rows"):
-        PictureRows(Layout.infer(GREY, 17), pixels, conditions).check()
+        PictureRows(Layout.infer(GREY, 17), pixels, conditions).check_saved()

@@ -128,7 +128,7 @@ def test_columns_of_any_kind_work(y):
     noise = 0.1 * Seed(0).normal(len(y), 1).numpy()
     x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
     local = LocalSampler.fit(x, y)
-    local.check()
+    local.check_saved()
     samples = local.sample(y[:3], 500, Seed(0))[0]
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
     assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
@@ -208,6 +208,6 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():
     ids=str,
 )
 def test_damaged_settings_are_refused(changes):
-    SOUND.check()
+    SOUND.check_saved()
     with pytest.raises(ValueError, match="local"):
-        replace(SOUND, settings=replace(SOUND.settings, **changes)).check()
+        replace(SOUND, settings=replace(SOUND.settings, **changes)).check_saved()

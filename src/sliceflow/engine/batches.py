@@ -41,8 +41,8 @@ _ALIGNMENT = 16
 class Batch:
     """What one step is fitted to."""
 
-    particles: Indices = None  # which particles; None is all of them
-    data: Indices = None  # which data; None is all of them
+    particle_indices: Indices = None  # which particles; None is all of them
+    data_indices: Indices = None  # which data; None is all of them
     weights: Tensor | None = None  # (n,) of these n data; None if all count alike
     # The classes among these particles, and among these data, if each class has its own
     # maps.
@@ -62,8 +62,8 @@ class Batches:
     """
 
     # The points of each batch; None if all points are used every time.
-    particles: Sequence[Indices] | None = None
-    data: Sequence[Indices] | None = None
+    particle_indices: Sequence[Indices] | None = None
+    data_indices: Sequence[Indices] | None = None
     # The order (N,) that the data must be brought into; None leaves them as they are.
     order: Tensor | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
@@ -77,16 +77,17 @@ class Batches:
 
         `codes` are the conditions of all data.
         """
-        particles: Indices = None
-        data: Indices = None
+        particle_indices: Indices = None
+        data_indices: Indices = None
         class_slices = None
-        if self.particles is not None:
-            particles = self.particles[steps_before % len(self.particles)]
-        if self.data is not None:
-            data = self.data[steps_before % len(self.data)]
+        if self.particle_indices is not None:
+            turn = steps_before % len(self.particle_indices)
+            particle_indices = self.particle_indices[turn]
+        if self.data_indices is not None:
+            data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(particles, data, self.weights, class_slices, codes)
+        return Batch(particle_indices, data_indices, self.weights, class_slices, codes)
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Target:
     draw: Callable[[int, int], Cloud]
     batches: Batches = Batches()
     # Draw the data anew for every step, not only for every stage.
-    every_step: bool = False
+    redraws_every_step: bool = False
     # The stage index and step index of the data drawn last, and these data.
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
@@ -112,7 +113,7 @@ class Target:
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._data(step)
-        batch = self.batches.batch(step.steps_before, data.y)
+        batch = self.batches.batch(step.steps_before, data.codes)
         if step.flow.per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
             slices_q = data.class_slices
@@ -123,7 +124,7 @@ class Target:
 
     def _data(self, step: Step) -> Cloud:
         """The data of a step in the subspace of its stage; drawn if they change."""
-        key = (step.stage_index, step.step_index if self.every_step else 0)
+        key = (step.stage_index, step.step_index if self.redraws_every_step else 0)
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = None  # frees the memory first
             data = self.draw(*key)
@@ -270,7 +271,7 @@ def weighted_batches(
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
     data = None if len(used) == len(weights) else [used.to(device)]
-    return Batches(data=data, weights=weights[used].to(device))
+    return Batches(data_indices=data, weights=weights[used].to(device))
 
 
 def _equal_parts(n: int, max_samples: int) -> list[slice]:

@@ -66,7 +66,7 @@ class Cloud:
 
     x: Tensor  # (d, n)
     # Class indices (n,) from 0 to C − 1, continuous conditions (n, l), or None.
-    y: Tensor | None = None
+    codes: Tensor | None = None
     # Where the points of each class are, if each class has its own maps. The points are
     # then sorted by class.
     class_slices: ClassSlices | None = None
@@ -79,11 +79,11 @@ class Cloud:
         """
         if indices is None:
             return self
-        y = None if self.y is None else self.y[indices]
+        codes = None if self.codes is None else self.codes[indices]
         class_slices = None
         if self.class_slices is not None and isinstance(indices, slice):
             class_slices = self.class_slices.part(indices)
-        return Cloud(self.x[:, indices], y, class_slices)
+        return Cloud(self.x[:, indices], codes, class_slices)
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,21 @@ def sliced_distance(
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
     z_p = theta @ samples.x
     z_q = theta @ data.x
-    if data.y is None or samples.y is None:
+    if data.codes is None or samples.codes is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    y_p = samples.y.to(z_p.device)
-    y_q = data.y.to(z_p.device)
-    if y_q.dim() == 1:
+    codes_p = samples.codes.to(z_p.device)
+    codes_q = data.codes.to(z_p.device)
+    if codes_q.dim() == 1:
         total = z_q.new_zeros(n_directions)
-        for c in torch.unique(y_q):
-            class_q = z_q[:, y_q == c]
-            costs = squared_wasserstein(z_p[:, y_p == c], class_q)
+        for c in torch.unique(codes_q):
+            class_q = z_q[:, codes_q == c]
+            costs = squared_wasserstein(z_p[:, codes_p == c], class_q)
             total += class_q.shape[1] / z_q.shape[1] * costs
         return float(total.mean().sqrt())
-    condition_dim = y_q.shape[1]
+    condition_dim = codes_q.shape[1]
     theta_y = seed.child("y").normal(n_directions, condition_dim)
     theta_y = theta_y / math.sqrt(condition_dim)
     theta_y = theta_y.to(z_p.device)
-    shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
-    shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)
+    shift_p = (theta_y @ codes_p.double().T).to(z_p.dtype)
+    shift_q = (theta_y @ codes_q.double().T).to(z_p.dtype)
     return float(squared_wasserstein(z_p + shift_p, z_q + shift_q).mean().sqrt())

@@ -24,7 +24,7 @@ from sliceflow.engine.transports import (
     TransportMap,
     join_classes,
 )
-from sliceflow.fields import FLOAT_DTYPES, ArraySpec, Between, Count
+from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 
 # Knots of a compressed map: its two ends, and as many more as one byte can count.
 MAX_COMPRESSED_KNOTS = 257
@@ -77,7 +77,7 @@ class CompressedMap:
     ) = None
     n_all: Count = 0
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         self._check_edges()
         self._check_map_indices()
@@ -201,10 +201,10 @@ class ModelStep:
 
     stage_index: Count
     step_index: Count
-    map: KnotMap | GridMap | CompressedMap
+    maps: KnotMap | GridMap | CompressedMap
     theta: Annotated[Tensor, ArraySpec("h d", FLOAT_DTYPES)] | None = None
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the directions are not orthonormal."""
         theta = self.theta
         if theta is None:
@@ -216,15 +216,15 @@ class ModelStep:
 
     def without_identity_maps(self) -> ModelStep:
         """The same without the identity maps, if they are compressed."""
-        if isinstance(self.map, CompressedMap):
-            return replace(self, map=self.map.without_identity_maps())
+        if isinstance(self.maps, CompressedMap):
+            return replace(self, maps=self.maps.without_identity_maps())
         return self
 
     def expanded(self) -> TransportMap:
         """The maps as they move particles."""
-        if isinstance(self.map, CompressedMap):
-            return self.map.to_grid()
-        return self.map
+        if isinstance(self.maps, CompressedMap):
+            return self.maps.to_grid()
+        return self.maps
 
 
 def compress_map(

@@ -24,7 +24,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec, Label
+from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
 
 _HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
@@ -65,7 +65,7 @@ def add_condition_shift(
 
 
 @dataclass(frozen=True)
-class LabelCondition:
+class LabelEncoder:
     """Class labels of any hashable kind, as one-hot vectors.
 
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
@@ -75,7 +75,7 @@ class LabelCondition:
     classes: Annotated[np.ndarray, Label]  # (C,)
     is_inferred: bool = False  # clusters, which the user did not pass
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
         n_distinct = len({label_key(label) for label in self.classes.tolist()})
         if n_distinct == 0 or n_distinct != self.condition_dim:
@@ -84,7 +84,7 @@ class LabelCondition:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> LabelCondition:
+    def fit_to(cls, y: np.ndarray) -> LabelEncoder:
         """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -138,7 +138,7 @@ class LabelCondition:
 
 
 @dataclass(frozen=True)
-class ContinuousCondition:
+class ContinuousEncoder:
     """Continuous conditions, standardised column by column.
 
     A constant column is only centred.
@@ -146,10 +146,10 @@ class ContinuousCondition:
 
     mean: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
     scale: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
-    kind: ClassVar[Literal["columns"]] = "columns"
+    kind: ClassVar[Literal["continuous"]] = "continuous"
     is_inferred: ClassVar[bool] = False
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
         if not (self.scale > 0).all() or self.condition_dim == 0:
             raise ValueError(
@@ -157,7 +157,7 @@ class ContinuousCondition:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> ContinuousCondition:
+    def fit_to(cls, y: np.ndarray) -> ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
@@ -184,7 +184,7 @@ class ContinuousCondition:
 
 
 @dataclass(frozen=True)
-class MixedCondition:
+class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
     `labelled` (L,) marks the columns that are not all numbers. A row's labels together,
@@ -192,14 +192,14 @@ class MixedCondition:
     class index, the others are the standardised columns of numbers.
     """
 
-    labels: LabelCondition  # of the combinations of labels
-    columns: ContinuousCondition  # of the other columns
+    labels: LabelEncoder  # of the combinations of labels
+    continuous: ContinuousEncoder  # of the other columns
     labelled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
     is_inferred: ClassVar[bool] = False
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> MixedCondition:
+    def fit_to(cls, y: np.ndarray) -> MixedEncoder:
         """The combinations of labels, and the columns of numbers, of y (n, L)."""
         labelled = tuple(not _are_numbers(column) for column in y.T)
         if all(labelled):
@@ -209,14 +209,14 @@ class MixedCondition:
             )
         is_label = np.array(labelled)
         combinations = _row_tuples(y[:, is_label])
-        _require_labels(combinations, "y")
-        columns = ContinuousCondition.fit_to(_finite(y[:, ~is_label]))
-        return cls(LabelCondition.fit_to(combinations), columns, labelled)
+        _check_labels(combinations, "y")
+        continuous = ContinuousEncoder.fit_to(_finite(y[:, ~is_label]))
+        return cls(LabelEncoder.fit_to(combinations), continuous, labelled)
 
     @property
     def condition_dim(self) -> int:
         """l, the number of columns of the codes."""
-        return 1 + self.columns.condition_dim
+        return 1 + self.continuous.condition_dim
 
     def encode(self, y: Any) -> Tensor:
         """Codes (n, l) of y (n, L), or of a sequence of n tuples."""
@@ -234,12 +234,12 @@ class MixedCondition:
         is_label = np.array(self.labelled)
         combinations = _row_tuples(array[:, is_label].astype(object))
         classes = self.labels.encode(combinations)[:, None].double()
-        columns = self.columns.encode(array[:, ~is_label])
-        return torch.cat((classes, columns), 1)
+        numbers = self.continuous.encode(array[:, ~is_label])
+        return torch.cat((classes, numbers), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         """y (n, L) of codes (n, l)."""
-        return self.joined(codes[:, 0].long(), self.columns.decode(codes[:, 1:]))
+        return self.joined(codes[:, 0].long(), self.continuous.decode(codes[:, 1:]))
 
     def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
         """y (n, L) from class indices (n,), and the columns of numbers (n, l − 1)."""
@@ -250,10 +250,10 @@ class MixedCondition:
         return y
 
 
-Condition = LabelCondition | ContinuousCondition | MixedCondition
+ConditionEncoder = LabelEncoder | ContinuousEncoder | MixedEncoder
 
 
-def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
+def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionEncoder:
     """The kind of condition that the y of `fit` describes.
 
     One dimension is labels, two are continuous columns, or some of each.
@@ -268,39 +268,39 @@ def infer_condition(array: np.ndarray, n_rows: int, name: str = "y") -> Conditio
             "pass one y for every row of X",
         )
     if array.ndim == 1:
-        _require_labels(array, name)
-        _require_no_fractions(array, name)
-        return LabelCondition.fit_to(array)
+        _check_labels(array, name)
+        _check_no_fractions(array, name)
+        return LabelEncoder.fit_to(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
     if array.dtype == object and not _are_numbers(array.flat):
-        return MixedCondition.fit_to(array)
-    return ContinuousCondition.fit_to(_finite(array))
+        return MixedEncoder.fit_to(array)
+    return ContinuousEncoder.fit_to(_finite(array))
 
 
-def broadcast_condition(condition: Condition, y: Any, n: int) -> Any:
+def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
     """y for n samples: a single condition is repeated n times, an array stays."""
     y = unmasked(y, "y")
-    if isinstance(condition, LabelCondition):
-        if not _is_one_label(y, condition):
+    if isinstance(encoder, LabelEncoder):
+        if not _is_one_label(y, encoder):
             return y
         label = y.item() if hasattr(y, "item") else y
         return _objects([label] * n)
     array = as_array(y)
-    if isinstance(condition, MixedCondition):
-        if not _is_one_row(array, len(condition.labelled)):
+    if isinstance(encoder, MixedEncoder):
+        if not _is_one_row(array, len(encoder.labelled)):
             return array
         return np.tile(array.astype(object).reshape(1, -1), (n, 1))
-    if array.ndim > 0 and not _is_one_row(array, condition.condition_dim):
+    if array.ndim > 0 and not _is_one_row(array, encoder.condition_dim):
         return array
     return np.tile(array.reshape(1, -1), (n, 1))
 
 
-def _is_one_label(y: Any, condition: LabelCondition) -> bool:
+def _is_one_label(y: Any, encoder: LabelEncoder) -> bool:
     """Whether y is a single label, not a sequence of labels."""
     if isinstance(y, (str, bytes)) or np.ndim(y) == 0:
         return True
-    return isinstance(y, tuple) and y in set(condition.classes.tolist())
+    return isinstance(y, tuple) and y in set(encoder.classes.tolist())
 
 
 def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
@@ -309,12 +309,12 @@ def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
     return is_one_row and not isinstance(array[0], tuple)
 
 
-def stratified_indices(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+def stratified_indices(codes: Tensor, m: int, seed: Seed, minimum: int = 0) -> Tensor:
     """The indices (M,) of the data whose conditions M particles take, in random order.
 
     Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `least` if M allows it. `codes` are the conditions
-    (N,) or (N, l) of the data.
+    largest remainders, and at least `minimum` if M allows it. `codes` are the
+    conditions (N,) or (N, l) of the data.
     """
     n = len(codes)
     if codes.dim() == 2:
@@ -325,9 +325,10 @@ def stratified_indices(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Ten
     # A stable order, by class index: the same on every machine.
     by_remainder = torch.argsort(share - counts, descending=True, stable=True)
     counts[by_remainder[: m - int(counts.sum())]] += 1
-    too_small = (class_sizes > 0) & (counts < least)
+    too_small = (class_sizes > 0) & (counts < minimum)
     for c in torch.nonzero(too_small)[:, 0].tolist():
-        while counts[c] < least < int(counts.max()):  # the largest class gives one away
+        # The largest class gives one away.
+        while counts[c] < minimum < int(counts.max()):
             counts[counts.argmax()] -= 1
             counts[c] += 1
     # All data of a class have the same condition: any index of the class will do.
@@ -488,7 +489,7 @@ def label_key(label: Any) -> Hashable:
     return key
 
 
-def _require_labels(array: np.ndarray, name: str) -> None:
+def _check_labels(array: np.ndarray, name: str) -> None:
     """Raise a `DataError` for missing labels and for those that cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
@@ -507,7 +508,7 @@ def _require_labels(array: np.ndarray, name: str) -> None:
             raise DataError(f"{name} is a {kind}", _HASHABLE_HINT, row=row) from error
 
 
-def _require_no_fractions(array: np.ndarray, name: str) -> None:
+def _check_no_fractions(array: np.ndarray, name: str) -> None:
     """Raise a `DataError` for labels that are fractions: they are a continuous y."""
     if array.dtype.kind != "f":
         return

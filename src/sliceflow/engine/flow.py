@@ -34,7 +34,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
-from sliceflow.engine.frames import Frame, FrameLike, freeing_rotation_pools
+from sliceflow.engine.frames import DenseFrame, Frame, freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import MapFit, TransportMap
@@ -58,7 +58,7 @@ _MIN_CHUNK = 256
 
 
 def simulate(
-    flow: Flow,
+    flow: FlowSpec,
     particles: Cloud,
     target: Target,
     noise: ParticleStreams,
@@ -103,23 +103,23 @@ def simulate(
                 )
                 data, batch = target.at(step)
                 frame = step.make_frame(data)
-                z_p = frame.project(step.particles, batch.particles)
-                z_q = frame.project(data, batch.data)
+                z_p = frame.project(step.particles, batch.particle_indices)
+                z_q = frame.project(data, batch.data_indices)
                 fit = step.stage.transport.fit(z_p, z_q, batch)
                 if (
-                    batch.particles is None
+                    batch.particle_indices is None
                 ):  # the projections of all particles are known
-                    step.move(frame, fit.map, noise, z=z_p, dz=fit.dz)
+                    step.move(frame, fit.maps, noise, z=z_p, dz=fit.dz)
                 else:
-                    step.move(frame, fit.map, noise)
-                state.steps += step.model_steps(frame, fit.map)
+                    step.move(frame, fit.maps, noise)
+                state.steps += step.model_steps(frame, fit.maps)
                 state.advance(step, fit, listeners)
             state.leave_stage()
     return state.steps
 
 
 def replay(
-    flow: Flow,
+    flow: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
     noise: ParticleStreams,
@@ -150,7 +150,7 @@ def replay(
 
 
 @dataclass(frozen=True)
-class Flow:
+class FlowSpec:
     """The settings of a flow, for `simulate` and `replay`."""
 
     stages: Sequence[Stage]  # the schedule
@@ -160,7 +160,8 @@ class Flow:
     # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
     # each class has its own maps.
     amplifier: float = 10.0
-    entropy: float = 0.0  # λ of the entropy-regularised flow (Liutkus et al. 2019)
+    # λ of the entropy-regularised flow (Liutkus et al. 2019).
+    entropy_weight: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     budget: int = PROJECTION_BYTES
 
@@ -211,7 +212,7 @@ class Flow:
 class Step:
     """One step of a flow, and the particles that it moves."""
 
-    flow: Flow
+    flow: FlowSpec
     stage_index: int
     step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
@@ -225,7 +226,7 @@ class Step:
 
     def make_frame(
         self, data: Cloud | None = None, theta: Tensor | None = None
-    ) -> FrameLike:
+    ) -> Frame:
         """The directions of the step.
 
         They are `theta` (h, d) if a model has stored them. Otherwise they are drawn
@@ -234,7 +235,7 @@ class Step:
         """
         x = self.particles.x
         if theta is not None:
-            return Frame(theta.to(x), None)
+            return DenseFrame(theta.to(x), None)
         frame_seed_path = self.stage.frame_seed_path
         if not frame_seed_path:
             frame_seed_path = ("frame", self.stage_index)
@@ -248,7 +249,7 @@ class Step:
 
     def move(
         self,
-        frame: FrameLike,
+        frame: Frame,
         transport_map: TransportMap,
         noise: ParticleStreams,
         z: Tensor | None = None,
@@ -267,7 +268,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy > 0 and not self.stage.matches_marginals:
+        if self.flow.entropy_weight > 0 and not self.stage.matches_marginals:
             self._add_noise(noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -275,7 +276,7 @@ class Step:
         return z.device.type == "cpu" and z.nbytes <= self.flow.budget
 
     def _move_in_chunks(
-        self, frame: FrameLike, transport_map: TransportMap, step_size: float
+        self, frame: Frame, transport_map: TransportMap, step_size: float
     ) -> None:
         """Project and move as many particles at a time as `flow.budget` allows."""
         d, n = self.particles.x.shape
@@ -291,11 +292,9 @@ class Step:
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
         noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
-        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
+        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy_weight * eta))
 
-    def model_steps(
-        self, frame: FrameLike, transport_map: TransportMap
-    ) -> list[ModelStep]:
+    def model_steps(self, frame: Frame, transport_map: TransportMap) -> list[ModelStep]:
         """What the model gets from this step: nothing, or one step, compressed."""
         stage = self.stage
         if stage.n_knots == 0:
@@ -346,7 +345,7 @@ class FlowState:
         """Begin a stage, or resume it: then set the particles to where they were.
 
         `stage_particles` are the particles in the subspace of the stage, and
-        `particles` in the whole space; see `Flow.iter_stages`.
+        `particles` in the whole space; see `FlowSpec.iter_stages`.
         """
         self.stage_index = stage_index
         if self.coordinates is not None:  # an earlier simulation ended in this stage

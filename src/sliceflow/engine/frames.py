@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Axis",
+    "DenseFrame",
     "Frame",
     "FrameKind",
-    "FrameLike",
     "MaxSliced",
     "Orthogonal",
     "Random",
@@ -49,8 +49,8 @@ _MAX_FRESH_DIMENSION = 16
 # pool takes more memory and QR decompositions, and makes rotations more independent.
 _POOL_SIZE = 8
 # Steps whose random numbers are drawn together, because drawing for a single step costs
-# more than the rest of a small step. Row `step` of a stream belongs to that step, so
-# this changes no result.
+# more than the rest of a small step. Row `step_index` of a stream belongs to that step,
+# so this changes no result.
 _STEPS_PER_DRAW = 32
 # Numbers in the rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22
@@ -66,7 +66,7 @@ _ASCENT_STEP = 0.5
 
 
 @dataclass(frozen=True)
-class Frame:
+class DenseFrame:
     """The directions of one step, on a device."""
 
     # (h, d) directions in the space of x, or None for the coordinate axes.
@@ -92,7 +92,7 @@ class Frame:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
         cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return add_condition_shift(z, self.theta_y, cloud.y)
+        return add_condition_shift(z, self.theta_y, cloud.codes)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
@@ -106,8 +106,8 @@ class Frame:
         cloud.x.add_(self.lift(dz), alpha=step_size)
 
 
-class FrameLike(Protocol):
-    """What the engine needs of the frame of a step; `Frame` explains the members."""
+class Frame(Protocol):
+    """What the engine needs of the frame of a step; see `DenseFrame`."""
 
     @property
     def n_directions(self) -> int: ...
@@ -132,12 +132,12 @@ class FrameKind(Protocol):
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> FrameLike:
-        """The frame of step number `step` of a stage, which has its own `seed`.
+    ) -> Frame:
+        """The frame of step `step_index` of a stage, which has its own `seed`.
 
         It is on the device and in the dtype of the particles x (d, M). `condition_dim`
         is l, the dimension of the condition; 0 is none. Most kinds use nothing else of
@@ -199,13 +199,13 @@ class Random:
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
-        seed = seed.child("fixed") if self.fixed else seed.child(step)
+        seed = seed.child("fixed") if self.fixed else seed.child(step_index)
         h = self.n_directions
         d = len(x)
         normal_x = seed.child("x").normal(h, d)
@@ -213,7 +213,7 @@ class Random:
         joint = torch.cat((normal_x, normal_y), dim=1)
         joint = torch.nn.functional.normalize(joint, dim=1).to(x.device, x.dtype)
         theta_y = joint[:, d:] if condition_dim else None
-        return Frame(joint[:, :d], theta_y, frame_bound=h / d)
+        return DenseFrame(joint[:, :d], theta_y, frame_bound=h / d)
 
 
 @dataclass(frozen=True)
@@ -235,18 +235,18 @@ class Orthogonal:
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
         d = len(x)
-        theta = rotation(seed, step, d, x.device, x.dtype)
+        theta = rotation(seed, step_index, d, x.device, x.dtype)
         theta_y = condition_directions(
-            seed.child(step), d, condition_dim, x.device, x.dtype
+            seed.child(step_index), d, condition_dim, x.device, x.dtype
         )
-        return Frame(theta, theta_y)
+        return DenseFrame(theta, theta_y)
 
 
 @dataclass(frozen=True)
@@ -296,24 +296,24 @@ class MaxSliced:
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
         if data is None:
             raise ValueError("max-sliced directions are fitted to particles and data")
         d = len(x)
         n = min(_MAX_SLICED_SAMPLES, x.shape[1], data.shape[1])
-        u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
+        u = seed.child("compared").uniform(2, n, start=2 * step_index, device=x.device)
         x = x[:, (u[0] * x.shape[1]).long()]
         y = data[:, (u[1] * data.shape[1]).long()]
-        theta = rotation(seed, step, d, x.device, x.dtype)[: self.count(d)]
+        theta = rotation(seed, step_index, d, x.device, x.dtype)[: self.count(d)]
         for _ in range(self.n_iterations):
             theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
-        return Frame(theta, None, theta_to_store=theta)
+        return DenseFrame(theta, None, theta_to_store=theta)
 
 
 def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -347,17 +347,17 @@ class Axis:
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
-        return Frame(None, None)
+        return DenseFrame(None, None)
 
 
 # Files hold these frames only.
-SavedFrame = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]
+BuiltinFrameKind = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]
 
 
 def _require_positive_int(name: str, value: int) -> None:
@@ -384,7 +384,7 @@ def condition_directions(
 
 def rotation(
     seed: Seed,
-    step: int,
+    step_index: int,
     d: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
@@ -398,9 +398,9 @@ def rotation(
     """
     if side is None:
         side = d
-    steps = steps_drawn_together(step, d)
+    steps = steps_drawn_together(step_index, d)
     block = _rotation_block(seed, steps, d, side, device, dtype)
-    return block[step - steps.start]
+    return block[step_index - steps.start]
 
 
 @cached(_ROTATION_CACHE_BYTES)
@@ -419,7 +419,7 @@ def _rotation_block(
         normal = seed.child("x").normal(n_steps * d, d, start=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
         return zero_padded(rotations.to(device, dtype), side)
-    pool = _rotation_pool(seed.entropy, d, device)
+    pool = _rotation_pool(seed.root, d, device)
     pair = seed.child("pair").uniform(n_steps, 2, start=first) * _POOL_SIZE
     pair = pair.long().to(device)
     uniform = seed.child("signs").uniform(n_steps, d, start=first, device=device)
@@ -428,13 +428,13 @@ def _rotation_block(
     return zero_padded(rotations.to(dtype), side)
 
 
-def steps_drawn_together(step: int, d: int) -> range:
-    """The steps of a stage, `step` among them, whose rotations are drawn together.
+def steps_drawn_together(step_index: int, d: int) -> range:
+    """The steps whose rotations are drawn together, `step_index` among them.
 
     The rotation of a step does not depend on the others: this only saves time.
     """
     n_steps = _rotations_per_draw(d)
-    first = step // n_steps * n_steps
+    first = step_index // n_steps * n_steps
     return range(first, first + n_steps)
 
 
@@ -444,7 +444,7 @@ def _rotations_per_draw(d: int) -> int:
 
 
 @cached(_POOL_CACHE_BYTES, keep_latest=True)
-def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
+def _rotation_pool(root: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all seeds with this entropy share.
 
     They are computed on the CPU, one at a time: QR needs three times the memory of its
@@ -452,7 +452,7 @@ def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """
     pool = torch.empty((_POOL_SIZE, d, d), dtype=torch.float64, device=device)
     for k in range(_POOL_SIZE):
-        normal = Seed(entropy).child("pool", d, k).normal(d, d)
+        normal = Seed(root).child("pool", d, k).normal(d, d)
         pool[k] = uniform_rotations(normal[None])[0]
     return pool
 
@@ -495,10 +495,10 @@ def zero_padded(rotations: Tensor, side: int) -> Tensor:
     return torch.nn.functional.pad(rotations, (0, extra, 0, extra)).contiguous()
 
 
-def step_uniform(seed: Seed, step: int, n: int) -> list[float]:
-    """The n numbers in (0, 1) of a step: row `step` of the stream at `seed`."""
-    block = step // _STEPS_PER_DRAW
-    return _uniform_block(seed, block, n)[step % _STEPS_PER_DRAW]
+def step_uniform(seed: Seed, step_index: int, n: int) -> list[float]:
+    """The n numbers in (0, 1) of a step: row `step_index` of the stream at `seed`."""
+    block = step_index // _STEPS_PER_DRAW
+    return _uniform_block(seed, block, n)[step_index % _STEPS_PER_DRAW]
 
 
 @lru_cache(maxsize=64)

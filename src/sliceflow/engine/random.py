@@ -39,7 +39,7 @@ RandomState = int | np.integer[Any] | np.random.RandomState | np.random.Generato
 class Seed:
     """A node of the seed tree."""
 
-    entropy: int
+    root: int
     path: tuple[str | int, ...] = ()
 
     @classmethod
@@ -76,12 +76,12 @@ class Seed:
                 path.append(str(name))
             else:
                 path.append(int(operator.index(name)))
-        return Seed(self.entropy, tuple(path))
+        return Seed(self.root, tuple(path))
 
     @property
     def key(self) -> tuple[int, int]:
         """Philox's 64-bit key: the BLAKE2b hash of the entropy and the path."""
-        text = repr((self.entropy, *self.path))
+        text = repr((self.root, *self.path))
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         low = int.from_bytes(digest[:4], "little")
         high = int.from_bytes(digest[4:], "little")

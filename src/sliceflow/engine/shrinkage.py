@@ -16,7 +16,7 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.conditions import row_weights
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridMap, KnotMap, MapFit, Transport
 from sliceflow.errors import ParameterError
@@ -71,20 +71,20 @@ class Shrunk:
         if self.n_shared_classes:
             assert batch.codes is not None, "classes that share maps have codes"
             codes = batch.codes
-            if batch.data is not None:
-                codes = codes[batch.data]
+            if batch.data_indices is not None:
+                codes = codes[batch.data_indices]
             variance = variance_within(
                 z_q, codes, self.n_shared_classes, self.sum_over_ranks
             )
         noise_rates = tuple(self.strength * rate for rate in self.rates)
         rate = _on_device(noise_rates, fit.cost.device)
-        if isinstance(fit.map, GridMap) and fit.map.counts is not None:
-            fit, factor = _shrink_grid(fit, fit.map, fit.map.counts, rate, variance)
-        elif isinstance(fit.map, KnotMap):
+        if isinstance(fit.maps, GridMap) and fit.maps.counts is not None:
+            fit, factor = _shrink_grid(fit, fit.maps, fit.maps.counts, rate, variance)
+        elif isinstance(fit.maps, KnotMap):
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
-            fit, factor = _shrink_knots(fit, fit.map, rate, variance, slices_p)
+            fit, factor = _shrink_knots(fit, fit.maps, rate, variance, slices_p)
         else:
-            kind = type(fit.map).__name__
+            kind = type(fit.maps).__name__
             raise ParameterError(
                 "transport",
                 self.transport,
@@ -94,7 +94,7 @@ class Shrunk:
         return fit._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
 
 
-def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
+def shrunk_flow(flow: FlowSpec, strength: float, rates: tuple[float, ...]) -> FlowSpec:
     """The flow with shrunk maps, except in the stages that match marginals."""
     stages: list[Stage] = []
     for stage in flow.stages:
@@ -209,7 +209,7 @@ def _shrink_grid(
     values, factor = kernels.for_tensor(grid.values).shrink(
         grid.lo, grid.hi, grid.values, counts, fit.cost, rate, variance
     )
-    return fit._replace(map=replace(grid, values=values)), factor
+    return fit._replace(maps=replace(grid, values=values)), factor
 
 
 def _shrink_knots(

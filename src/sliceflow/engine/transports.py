@@ -24,19 +24,19 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.fields import FLOAT_DTYPES, ArraySpec
+from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 from sliceflow.validation import is_int, require
 
 __all__ = [
     "AlignedHistogram",
     "Auto",
+    "BuiltinTransport",
     "Counts",
     "GridMap",
     "Histogram",
     "Interpolated",
     "KnotMap",
     "MapFit",
-    "SavedTransport",
     "Sorted",
     "Transport",
     "TransportMap",
@@ -61,7 +61,7 @@ def class_rows(c: int, h: int) -> slice:
 class MapFit(NamedTuple):
     """The maps of a step, and what the fit knows besides."""
 
-    map: TransportMap
+    maps: TransportMap
     # The mean of (T(z) − z)² over the particles, for each map: (h,) or (C·h,).
     cost: Tensor
     # The displacements (h, M) of the particles, if they are known more exactly than by
@@ -114,13 +114,13 @@ class KnotMap:
         default=None, metadata={"saved": False}
     )
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
             raise ValueError(
                 f"maps have {self.knots.shape[1]} knots, or mix types of numbers"
             )
-        _require_ascending(self.knots[:, :-1], self.knots[:, 1:])
+        _check_ascending(self.knots[:, :-1], self.knots[:, 1:])
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
@@ -199,13 +199,13 @@ class GridMap:
     # knows them.
     counts: Tensor | None = field(default=None, metadata={"saved": False})
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
         if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
             raise ValueError(
                 f"maps have {self.values.shape[1]} values, or mix types of numbers"
             )
-        _require_ascending(self.lo, self.hi)
+        _check_ascending(self.lo, self.hi)
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
@@ -233,7 +233,7 @@ def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
     return cloud.class_slices.starts
 
 
-def _require_ascending(before: Tensor, after: Tensor) -> None:
+def _check_ascending(before: Tensor, after: Tensor) -> None:
     """Raise a ValueError where `before` is larger than `after`, except by rounding."""
     falls = before - after
     if falls.numel() == 0:
@@ -264,7 +264,7 @@ class Sorted:
     >>> z_p + fit.dz
     tensor([[30., 10., 20.]])
     >>> z = torch.tensor([[1.5]])
-    >>> z + fit.map.displace(z)
+    >>> z + fit.maps.displace(z)
     tensor([[15.]])
     """
 
@@ -473,7 +473,7 @@ class Histogram:
     --------
     >>> z = torch.linspace(0, 1, 1001)[None]
     >>> fit = Histogram(n_bins=64).fit(z, 2 * z + 1)
-    >>> bool((fit.map.displace(z) - (z + 1)).abs().max() < 1e-2)
+    >>> bool((fit.maps.displace(z) - (z + 1)).abs().max() < 1e-2)
     True
     """
 
@@ -651,4 +651,4 @@ def resolve_transport(
 
 
 # Files hold these transports only.
-SavedTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
+BuiltinTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]

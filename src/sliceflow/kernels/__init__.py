@@ -168,7 +168,7 @@ class Kernels(Protocol):
         lo: Tensor,
         hi: Tensor,
         values: Tensor,
-        size: float,
+        step_size: float,
         offsets: Tensor | None = None,
         codes: Tensor | None = None,
         starts: Sequence[int] | None = None,
@@ -182,10 +182,10 @@ _REFERENCE: Kernels = reference
 
 def for_device(device: torch.device | str) -> Kernels:
     """The fastest kernels for `device`."""
-    kind = torch.device(device).type
-    if kind == "cpu":
+    device_type = torch.device(device).type
+    if device_type == "cpu":
         return _cpu_kernels()
-    if kind == "cuda":
+    if device_type == "cuda":
         return _gpu_kernels()
     return _REFERENCE
 

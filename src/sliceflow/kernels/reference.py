@@ -573,15 +573,15 @@ def compress_grid(
         2**exponent
     """
     n_bins = values.shape[1] - 1
-    step = math.ldexp(1.0, exponent)
+    resolution = math.ldexp(1.0, exponent)
     values = flatten_tails(lo, hi, values, counts).double()
-    unit = step / 8
+    unit = resolution / 8
     lo = (lo.double() / unit).round() * unit
     hi = (hi.double() / unit).round() * unit
     edge = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
     shift = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
     edges = _knot_edges(shift, counts, n_knots)
-    quantized_shifts = _fit_knots(shift, counts.double(), edges) / step
+    quantized_shifts = _fit_knots(shift, counts.double(), edges) / resolution
     quantized_shifts = quantized_shifts.round().clamp(
         -MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT
     )
@@ -815,12 +815,12 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
-    size: float,
+    step_size: float,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    """x += size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
+    """x += step_size·Θᵀ(T(z) − z) in place, with z of `project_tiles`.
 
     T are the maps `values` on [lo, hi], as for `displace_grid`. With `starts`, each
     class has its own maps, as for `displace_by_class`.
@@ -834,7 +834,7 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
         lo,
         hi,
         values,
-        size,
+        step_size,
         offsets,
         codes,
         starts,
@@ -850,7 +850,7 @@ def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_til
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
-    size: float,
+    step_size: float,
     offsets: Tensor | None,
     codes: Tensor | None,
     starts: Sequence[int] | None,
@@ -862,4 +862,4 @@ def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_til
         return displace_grid(z_class, lo[rows], hi[rows], values[rows])
 
     dz = displace_by_class(z, starts, displace)
-    x.add_(lift_tiles(dz, theta, geometry), alpha=size)
+    x.add_(lift_tiles(dz, theta, geometry), alpha=step_size)

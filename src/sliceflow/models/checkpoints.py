@@ -26,11 +26,11 @@ from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.fields import FLOAT_DTYPES, ArraySpec, Between, Count
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
 from sliceflow.models.ranks import LostRankError, Ranks
 from sliceflow.models.saving import SavedHistory
+from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 from sliceflow.validation import is_real, require
 
 _FILE_NAME = "fit.checkpoint"
@@ -61,7 +61,7 @@ class _SavedState:
     moves the particles themselves.
     """
 
-    identity: dict[str, str]
+    fingerprint: dict[str, str]
     seed: Seed
     steps: tuple[ModelStep, ...]
     history: SavedHistory
@@ -83,7 +83,7 @@ class Checkpoints:
     ----------
     folder : made if it is not there
     every : seconds between checkpoints
-    identity : what the result of the fit depends on; a checkpoint with another one
+    fingerprint : what the result of the fit depends on; a checkpoint with another one
         raises a `CheckpointMismatchError`
     seed : of the fit
     ranks : of the fit
@@ -99,7 +99,7 @@ class Checkpoints:
         self,
         folder: Path,
         every: float,
-        identity: dict[str, str],
+        fingerprint: dict[str, str],
         seed: Seed,
         ranks: Ranks,
     ) -> None:
@@ -107,7 +107,7 @@ class Checkpoints:
         require(is_real(every, 0), "checkpoint_every", every, what)
         self._folder = folder
         self._every = every
-        self._identity = identity
+        self._fingerprint = fingerprint
         self._ranks = ranks
         self._path = folder / _FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,10 +121,10 @@ class Checkpoints:
         self._written_at = 0.0  # the time of the last checkpoint of this run
 
     @contextmanager
-    def running(
+    def protecting(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        flow: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> Iterator[None]:
         """Restore the last checkpoint, if any, and write more while a flow runs.
@@ -133,13 +133,13 @@ class Checkpoints:
         removes its checkpoint, unless `keep` is true.
         """
         if self.resumes:
-            self._restore(state, running, history)
+            self._restore(state, flow, history)
         ranks = self._ranks
         self._written_at = events.now()
         try:
             with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
                 state.after_step = lambda: self._after_step(
-                    state, running, history, ctrl_c.is_set()
+                    state, flow, history, ctrl_c.is_set()
                 )
                 yield
         except LostRankError as error:
@@ -152,7 +152,7 @@ class Checkpoints:
     def _after_step(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        flow: RunningFlow[FittedFlowT],
         history: events.History,
         ctrl_c: bool,
     ) -> None:
@@ -164,10 +164,10 @@ class Checkpoints:
             wanted = _STOP
         action = self._ranks.maximum(wanted)  # the clocks of ranks differ
         if action == _STOP:
-            self._write(state, running, history)
+            self._write(state, flow, history)
             raise self._interrupted_error(state)
         if action == _WRITE:
-            self._write_or_warn(state, running, history)
+            self._write_or_warn(state, flow, history)
             self._written_at = events.now()
 
     def _interrupted_error(self, state: FlowState) -> FitInterrupted:
@@ -194,9 +194,9 @@ class Checkpoints:
             hint = "It is the checkpoint of a fit; delete it to start the fit again"
             raise ModelFileError(f"{error}. {hint}") from error
         differences = []
-        for name in sorted({*saved.identity, *self._identity}):
-            before = saved.identity.get(name)
-            now = self._identity.get(name)
+        for name in sorted({*saved.fingerprint, *self._fingerprint}):
+            before = saved.fingerprint.get(name)
+            now = self._fingerprint.get(name)
             if before != now:
                 differences.append(f"{name} was {before} and is {now}")
         if differences:
@@ -209,13 +209,13 @@ class Checkpoints:
     def _restore(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        flow: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
         """Take the particles, the state and the history from the checkpoint."""
-        x = running.particles.x
+        x = flow.particles.x
         saved = self._read(x.device)
-        first = running.noise.first
+        first = flow.noise.first
         own = slice(first, first + x.shape[1])  # this rank's particles
         x.copy_(torch.from_numpy(saved.x)[:, own])
         if saved.coordinates is not None:
@@ -232,11 +232,11 @@ class Checkpoints:
     def _write_or_warn(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        flow: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
         try:
-            self._write(state, running, history)
+            self._write(state, flow, history)
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
@@ -245,18 +245,18 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        flow: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
         failure = ""
-        x = self._gather(running.particles.x)
+        x = self._gather(flow.particles.x)
         coordinates = None
         if state.coordinates is not None:
             coordinates = self._gather(state.coordinates)
         if self._ranks.is_main:
             saved = _SavedState(
-                identity=self._identity,
+                fingerprint=self._fingerprint,
                 seed=self.seed,
                 steps=tuple(state.steps),
                 history=SavedHistory(**history.as_columns()),
@@ -279,7 +279,7 @@ class Checkpoints:
     def _gather(self, x: Tensor) -> NDArray[Any]:
         """The particles x (d, n) of all ranks on the main rank; none on the others."""
         parts = []
-        for _, part in self._ranks.columns(x):
+        for _, part in self._ranks.iter_points(x):
             needed = part
             if not self._ranks.is_main:
                 needed = part[:, :0]

@@ -1,7 +1,7 @@
 """Dataclasses as a header and arrays, and back, by their type annotations.
 
 The header is MessagePack, written and read by msgspec. It holds everything but arrays;
-those are named by the path of their field, such as ``fitted.steps.3.map.knots``. For
+those are named by the path of their field, such as ``fitted.steps.3.maps.knots``. For
 example,
 
     @dataclass(frozen=True)
@@ -11,7 +11,7 @@ example,
         x: Annotated[np.ndarray, ArraySpec("n", torch.float64)]
         y: Annotated[np.ndarray, ArraySpec("n", torch.float64)] | None = None
 
-        def check(self) -> None:
+        def check_saved(self) -> None:
             if self.name == "":
                 raise ValueError("a line has no name")
 
@@ -20,8 +20,8 @@ has the header ``{"class": "Line", "name": …, "color": {"class": "Grey", …},
 
 Nothing that is read is trusted. Every dataclass becomes a type of msgspec with the same
 fields, which checks classes, types and ranges as the annotations say. Arrays are
-checked by their `ArraySpec`. When an object is complete, its method `check`, if there
-is one, raises a ValueError if its fields contradict each other.
+checked by their `ArraySpec`. When an object is complete, its method `check_saved`, if
+there is one, raises a ValueError if its fields contradict each other.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.fields import ArraySpec, Label
 from sliceflow.models import packing
+from sliceflow.saved_types import ArraySpec, Label
 
 T = TypeVar("T")
 
@@ -513,8 +513,8 @@ def _as_labels(array: NDArray[Any]) -> list[Any]:
 
 
 def _check_object(value: Any) -> None:
-    """Call the method `check` of an object whose class has one."""
-    check = getattr(value, "check", None)
+    """Call the method `check_saved` of an object whose class has one."""
+    check = getattr(value, "check_saved", None)
     if check is not None:
         check()
 

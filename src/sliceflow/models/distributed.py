@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Counts, Histogram, MapFit, Transport
 from sliceflow.errors import ParameterError
@@ -20,7 +20,7 @@ from sliceflow.models.ranks import Ranks
 _EXACT_BINS = 4096
 
 
-def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
+def across_ranks(flow: FlowSpec, ranks: Ranks) -> FlowSpec:
     """The flow with maps fitted to the clouds of all ranks, by histograms.
 
     They are fine histograms where columns are made exact.

@@ -84,8 +84,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
       with `read(X, y)`, which gives the user's `Rows`, checked, and with
-      `plan(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must be
-      of the kind that the model was fitted to.
+      `plan_fit(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must
+      be of the kind that the model was fitted to.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store_record(record)` may be extended to set further attributes.
@@ -191,7 +191,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
-        return PreparedFit(self, rows, seed, adapter.plan(rows, seed))
+        return PreparedFit(self, rows, seed, adapter.plan_fit(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
@@ -200,7 +200,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         it spreads the rows.
         """
         adapter = self._adapter()
-        return adapter.plan(adapter.read(X, y), self._seed_copy()).plan
+        return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
 
     def partial_fit(
         self,
@@ -266,7 +266,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        planned = adapter.plan(rows, seed)
+        planned = adapter.plan_fit(rows, seed)
         prepared = PreparedFit(self, rows, seed, planned, owns_rows=True)
         return self.fit(prepared, listeners=listeners)
 

@@ -27,7 +27,7 @@ from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
-from sliceflow.models.identity import identity, require_same_parameters
+from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
@@ -118,14 +118,14 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             checkpoints = Checkpoints(
                 Path(checkpoint_dir),
                 checkpoint_every,
-                self._identity(prepared),
+                self._fingerprint(prepared),
                 prepared.seed,
                 prepared.ranks,
             )
             checkpoints.keep = keep_checkpoint
             if checkpoints.seed != prepared.seed:  # of a fit with random_state=None
                 adapter = self._adapter(ranks=prepared.ranks)
-                planned = adapter.plan(prepared.rows, checkpoints.seed)
+                planned = adapter.plan_fit(prepared.rows, checkpoints.seed)
                 prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
         run = partial(prepared.planned.run, checkpoints=checkpoints)
         return self._fit_prepared(prepared, run, listeners)
@@ -150,14 +150,14 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return PreparedFit(self, rows, seed, adapter.plan(rows, seed), ranks)
+        return PreparedFit(self, rows, seed, adapter.plan_fit(rows, seed), ranks)
 
-    def _identity(
+    def _fingerprint(
         self, prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]
     ) -> dict[str, str]:
         """What the result depends on; equal for a fit and its checkpoint."""
         plan = prepared.plan
-        return identity(
+        return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
@@ -197,7 +197,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             self.particles_ = particles
             self.particle_conditions_ = y
         encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.LabelCondition) and not encoder.is_inferred:
+        if isinstance(encoder, conditions.LabelEncoder) and not encoder.is_inferred:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -247,8 +247,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        columns = fitted.features(self._check_like_fitted(X))
-        n = columns.shape[1]
+        points = fitted.features(self._as_rows_like_fitted(X))
+        n = points.shape[1]
         codes = self._row_codes(fitted, y, n)
         times = -(-_MIN_SCORED // n)
         if codes is None:
@@ -257,9 +257,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
         drawn = fitted.features(fitted.draw(times * n, drawn_codes, seed))
         samples = Cloud(drawn, None if codes is None else drawn_codes)
-        return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
+        return -sliced_distance(samples, Cloud(points, codes), Seed(0))
 
-    def _check_like_fitted(self, X: Any) -> Any:
+    def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
 
@@ -359,7 +359,7 @@ def run_flow(
     all_listeners: list[events.Listener] = [history, *listeners]
     saving: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
-        saving = checkpoints.running(state, running, history)
+        saving = checkpoints.protecting(state, running, history)
     with saving:
         simulate(
             running.flow,
@@ -377,11 +377,11 @@ def run_flow(
 class Options(Protocol):
     """Rarely changed settings of an estimator."""
 
-    def check(self) -> None:
+    def require_valid(self) -> None:
         """Raise a `ParameterError` for the first invalid one."""
 
 
-def check_shared_parameters(
+def require_shared_parameters(
     parameters: Mapping[str, Any], flags: Sequence[str], options_type: type[Options]
 ) -> None:
     """Raise a `ParameterError` for the first invalid one of what all flows have.
@@ -398,18 +398,18 @@ def check_shared_parameters(
 
     options = parameters["options"]
     is_options = options is None or isinstance(options, options_type)
-    kind = f"None or a sliceflow.{options_type.__name__}"
-    require(is_options, "options", options, kind)
+    requirement = f"None or a sliceflow.{options_type.__name__}"
+    require(is_options, "options", options, requirement)
     if options is not None:
-        options.check()
+        options.require_valid()
 
     transport = parameters["transport"]
     if isinstance(transport, str):
         is_transport = transport in _TRANSPORTS
     else:
         is_transport = hasattr(transport, "fit") and hasattr(transport, "max_samples")
-    kind = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    require(is_transport, "transport", transport, kind)
+    requirement = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
+    require(is_transport, "transport", transport, requirement)
 
     preset = parameters["preset"]
     require(preset in _PRESETS, "preset", preset, "None or 'paper'")

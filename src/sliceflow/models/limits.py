@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.compression import CompressedMap, ModelStep
-from sliceflow.engine.flow import Flow
+from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.wording import format_bytes
 
@@ -76,7 +76,7 @@ class MemoryBudget:
 
 
 def checked_reach(
-    flow: Flow,
+    flow: FlowSpec,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
     d: int,
@@ -108,7 +108,7 @@ def checked_reach(
     _check_order(flow, steps)
     max_norm = LARGEST_NORMAL * start
     for step in steps:
-        step_maps = _n_maps(step.map)
+        step_maps = _n_maps(step.maps)
         expected_maps = n_maps(step.stage_index, step.step_index)
         if step_maps != expected_maps:
             raise ValueError(
@@ -116,9 +116,9 @@ def checked_reach(
                 f"maps but needs {expected_maps}"
             )
         step_size = flow.stages[step.stage_index].step_size
-        noise = math.sqrt(2 * flow.entropy * step_size * d)
+        noise = math.sqrt(2 * flow.entropy_weight * step_size * d)
         max_norm += (
-            2 * step_size * _largest_value(step.map) * d + LARGEST_NORMAL * noise
+            2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )
 
     shift = _condition_shift(flow, codes)
@@ -132,7 +132,7 @@ def checked_reach(
     return max_norm
 
 
-def _check_order(flow: Flow, steps: Sequence[ModelStep]) -> None:
+def _check_order(flow: FlowSpec, steps: Sequence[ModelStep]) -> None:
     """Raise a ValueError unless these are the first steps of every stage, in order."""
     steps_done = [0] * len(flow.stages)
     last_stage = 0
@@ -173,7 +173,7 @@ def _largest_value(step_map: KnotMap | GridMap | CompressedMap) -> float:
     return largest
 
 
-def _condition_shift(flow: Flow, codes: Tensor | None) -> float:
+def _condition_shift(flow: FlowSpec, codes: Tensor | None) -> float:
     """How far the condition can shift projections, if conditions share steps."""
     if not flow.shared_condition_dim or codes is None:
         return 0.0

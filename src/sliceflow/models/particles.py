@@ -75,7 +75,7 @@ class ParticleConditions:
             f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = conditions.stratified_indices(rows.codes, n_kept, seed, least=1)
+        indices = conditions.stratified_indices(rows.codes, n_kept, seed, minimum=1)
         y = None
         if not rows.encoder.is_inferred:
             y = rows.y[indices.numpy()]
@@ -155,4 +155,4 @@ def select_particles(
         return x
     if flow_index is None:
         flow_index = torch.arange(shard.total)
-    return ranks.gather_columns(x, flow_index[kept_shard.slice].to(x.device))
+    return ranks.gather_points(x, flow_index[kept_shard.slice].to(x.device))

@@ -52,11 +52,11 @@ class Plan:
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
         """Seconds for so many values, by the cost of one on each kind of device."""
-        kind = resolve_device(self.device).type
+        device_type = resolve_device(self.device).type
         n_threads = 1
-        if kind == "cpu":
+        if device_type == "cpu":
             n_threads = torch.get_num_threads()
-        cost = nanoseconds.get(kind, 1.0)
+        cost = nanoseconds.get(device_type, 1.0)
         return 1e-9 * cost * n_values / (n_threads * self.n_ranks)
 
     def with_cost(self, nbytes: int, seconds: float, what: str, hint: str) -> Self:

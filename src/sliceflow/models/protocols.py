@@ -1,9 +1,9 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
-`Adapter.plan` resolves what a fit of them does, and `PlannedFit.run` does it. The plan
-of a flow is quick: what takes a search among the rows waits until the flow draws its
-data. Other plans take most of the time of their fits, because they choose settings by
+`Adapter.plan_fit` resolves what a fit of them does, and `PlannedFit.run` does it. The
+plan of a flow is quick: what takes a search among the rows waits until the flow draws
+its data. Other plans take most of the time of their fits, because they choose settings by
 trial: those of tables, and those of vectors whose conditions are local.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
@@ -25,9 +25,9 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import Condition
+from sliceflow.engine.conditions import ConditionEncoder
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleStreams
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
@@ -88,7 +88,7 @@ class FittedFlow(Fitted, Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def encoder(self) -> Condition | None:
+    def encoder(self) -> ConditionEncoder | None:
         """What encodes y; None without y."""
 
     @property
@@ -125,7 +125,7 @@ class RunningFlow(Protocol[FittedFlowT]):
     """A flow whose particles stand at their start, or are on their way."""
 
     @property
-    def flow(self) -> Flow: ...
+    def flow(self) -> FlowSpec: ...
 
     @property
     def n_stages(self) -> int:
@@ -173,7 +173,7 @@ class Adapter(Protocol[RowsT, FittedT]):
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def plan(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
+    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
         """What a fit of these rows will do; an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -189,4 +189,4 @@ class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlo
     @property
     def ranks(self) -> Ranks: ...
 
-    def plan(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT]: ...
+    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT]: ...

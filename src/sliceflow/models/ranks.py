@@ -169,7 +169,7 @@ class Ranks:
         of_rank_0: ValueT = self.all_gather(value if self.is_main else None)[0]
         return of_rank_0
 
-    def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The columns (…, n) of every rank, in turn.
 
         Yields pairs: the index of a rank's first column among those of all ranks, and
@@ -189,7 +189,7 @@ class Ranks:
             yield first, part
             first += count
 
-    def gather_columns(self, t: Tensor, indices: Tensor) -> Tensor:
+    def gather_points(self, t: Tensor, indices: Tensor) -> Tensor:
         """The columns with these indices (k,) among the columns t (d, n) of all ranks.
 
         Returns (d, k) on every rank. Each rank may ask for other columns. Ranks
@@ -198,7 +198,7 @@ class Ranks:
         if self.size == 1:
             return t[:, indices]
         gathered = t.new_empty(len(t), len(indices))
-        for first, part in self.columns(t):
+        for first, part in self.iter_points(t):
             is_in_part = (indices >= first) & (indices < first + part.shape[1])
             wanted = torch.nonzero(is_in_part)[:, 0]
             gathered[:, wanted] = part[:, indices[wanted] - first]
@@ -209,7 +209,7 @@ class Ranks:
         if self.size == 1:
             return rows
         if isinstance(rows, Tensor):
-            parts = [part for _, part in self.columns(rows.movedim(0, -1))]
+            parts = [part for _, part in self.iter_points(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         names = column_names(rows)
         array = np.concatenate(self.all_gather(np.asarray(rows)))

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.conditions import (
-    Condition,
-    ContinuousCondition,
-    LabelCondition,
-    MixedCondition,
-    infer_condition,
+    ConditionEncoder,
+    ContinuousEncoder,
+    LabelEncoder,
+    MixedEncoder,
+    infer_encoder,
     label_key,
 )
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec
-from sliceflow.models.identity import digest
+from sliceflow.models.fingerprint import digest
 from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.saved_types import ArraySpec
 
 # The largest standardised condition of a file. Its square is far below 1e308, the end
 # of float64, so sums of squares stay finite.
@@ -46,7 +46,7 @@ class RowConditions:
     continuous : continuous columns (n, l) as the user wrote them, or None
     """
 
-    encoder: Condition
+    encoder: ConditionEncoder
     classes: Annotated[Tensor, ArraySpec("n", torch.int64, ge=0)] | None = None
     continuous: Annotated[np.ndarray, ArraySpec("n l", torch.float64)] | None = None
 
@@ -54,15 +54,15 @@ class RowConditions:
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
         """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
-        condition = infer_condition(y, n, name)
-        codes = condition.encode(y)
-        if isinstance(condition, LabelCondition):
-            return cls(condition, codes)
-        if isinstance(condition, MixedCondition):
-            is_continuous = ~np.array(condition.labelled)
+        encoder = infer_encoder(y, n, name)
+        codes = encoder.encode(y)
+        if isinstance(encoder, LabelEncoder):
+            return cls(encoder, codes)
+        if isinstance(encoder, MixedEncoder):
+            is_continuous = ~np.array(encoder.labelled)
             continuous = y[:, is_continuous].astype(np.float64)
-            return cls(condition, codes[:, 0].long(), continuous)
-        return cls(condition, None, y.astype(np.float64))
+            return cls(encoder, codes[:, 0].long(), continuous)
+        return cls(encoder, None, y.astype(np.float64))
 
     @property
     def n(self) -> int:
@@ -82,14 +82,14 @@ class RowConditions:
             continuous = self.continuous[indices.numpy()]
         return RowConditions(self.encoder, classes, continuous)
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
-        labels, columns = _split_kind(self.encoder)
+        labels, columns = _split_encoder(self.encoder)
         if (self.classes is None) != (labels is None):
             raise ValueError("classes do not fit the kind of condition")
         if (self.continuous is None) != (columns is None):
             raise ValueError("continuous columns do not fit the kind of condition")
-        if isinstance(self.encoder, MixedCondition):
+        if isinstance(self.encoder, MixedEncoder):
             _check_mixed(self.encoder)
         if self.classes is not None and labels is not None:
             _check_classes(self.classes, labels)
@@ -99,7 +99,7 @@ class RowConditions:
     @cached_property
     def codes(self) -> Tensor:
         """y, encoded: class indices (n,), or columns (n, l)."""
-        if isinstance(self.encoder, LabelCondition):
+        if isinstance(self.encoder, LabelEncoder):
             assert self.classes is not None
             return self.classes.cpu()  # a file may have been loaded on a GPU
         return self.encoder.encode(self.y)
@@ -110,29 +110,29 @@ class RowConditions:
         if self.classes is None:
             assert self.continuous is not None
             return self.continuous
-        if isinstance(self.encoder, MixedCondition):
+        if isinstance(self.encoder, MixedEncoder):
             return self.encoder.joined(self.classes, self.continuous)
         return self.encoder.decode(self.classes)
 
 
-def _split_kind(
-    condition: Condition,
-) -> tuple[LabelCondition | None, ContinuousCondition | None]:
+def _split_encoder(
+    encoder: ConditionEncoder,
+) -> tuple[LabelEncoder | None, ContinuousEncoder | None]:
     """The kinds of the labels and of the continuous columns of y."""
-    if isinstance(condition, MixedCondition):
-        return condition.labels, condition.columns
-    if isinstance(condition, LabelCondition):
-        return condition, None
-    return None, condition
+    if isinstance(encoder, MixedEncoder):
+        return encoder.labels, encoder.continuous
+    if isinstance(encoder, LabelEncoder):
+        return encoder, None
+    return None, encoder
 
 
-def _check_classes(classes: Tensor, labels: LabelCondition) -> None:
+def _check_classes(classes: Tensor, labels: LabelEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
     if len(classes) and int(classes.max()) >= labels.condition_dim:
         raise ValueError(f"a class index is not below {labels.condition_dim}")
 
 
-def _check_continuous(continuous: np.ndarray, columns: ContinuousCondition) -> None:
+def _check_continuous(continuous: np.ndarray, columns: ContinuousEncoder) -> None:
     """Raise a ValueError if a file has values that do not fit their columns."""
     n_columns = continuous.shape[1]
     if n_columns != columns.condition_dim:
@@ -145,15 +145,15 @@ def _check_continuous(continuous: np.ndarray, columns: ContinuousCondition) -> N
         raise ValueError(f"y has numbers beyond {limit}")
 
 
-def _check_mixed(condition: MixedCondition) -> None:
+def _check_mixed(encoder: MixedEncoder) -> None:
     """Raise a ValueError if the labels and columns of a file do not fit together."""
-    n_labels = sum(condition.labelled)
-    for combination in condition.labels.classes:
+    n_labels = sum(encoder.labelled)
+    for combination in encoder.labels.classes:
         if not isinstance(combination, tuple) or len(combination) != n_labels:
             raise ValueError(
                 "the labels and columns of a condition do not fit together"
             )
-    if len(condition.labelled) - n_labels != condition.columns.condition_dim:
+    if len(encoder.labelled) - n_labels != encoder.continuous.condition_dim:
         raise ValueError("the labels and columns of a condition do not fit together")
 
 
@@ -163,7 +163,7 @@ class HasConditions:
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
-    def encoder(self) -> Condition | None:
+    def encoder(self) -> ConditionEncoder | None:
         """The kind of y; None without y."""
         if self.conditions is None:
             return None

@@ -39,9 +39,9 @@ from typing import (
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.fields import Count
 from sliceflow.models import file
 from sliceflow.models.protocols import FittedT, RowsT
+from sliceflow.saved_types import Count
 
 if TYPE_CHECKING:
     from sliceflow.models.estimator import Estimator
@@ -73,7 +73,7 @@ class SavedHistory:
     # Only in checkpoints: without times, the same fit gives the same model file.
     seconds: Sequence[float] | None = None
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the columns of a file have different lengths."""
         lengths = {len(column) for column in self.columns().values()}
         if len(lengths) != 1:

@@ -130,8 +130,8 @@ def _measure_rows(row_sets: Sequence[Tensor]) -> list[_RowSet]:
         if len(distinct) < 2:
             continue
         index = build_index(distinct)
-        step = math.ceil(len(distinct) / _MAX_MEASURED_ROWS)
+        stride = math.ceil(len(distinct) / _MAX_MEASURED_ROWS)
         # The nearest of the two rows is the row itself.
-        distances, _ = query_index(index, distinct[::step], 2)
+        distances, _ = query_index(index, distinct[::stride], 2)
         measured.append(_RowSet(set_index, index, distances[:, 1]))
     return measured

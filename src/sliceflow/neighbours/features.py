@@ -172,9 +172,9 @@ def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     Columns of both are centred, so there is no intercept. The penalty is the one of
     `_PENALTIES` with the least leave-one-out error.
     """
-    step = math.ceil(len(y) / _MAX_RIDGE_ROWS)
-    y = y[::step]
-    targets = targets[::step] - targets[::step].mean(0)
+    stride = math.ceil(len(y) / _MAX_RIDGE_ROWS)
+    y = y[::stride]
+    targets = targets[::stride] - targets[::stride].mean(0)
     n = len(y)
     feature_mean, gram, cross = _products(feature_map, y, targets)
     # Along the eigenvectors of the Gram matrix, a penalty only divides.

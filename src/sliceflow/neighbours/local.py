@@ -19,7 +19,6 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
-from sliceflow.fields import ArraySpec, Between, Count
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.features import (
     FeatureMap,
@@ -42,6 +41,7 @@ from sliceflow.neighbours.sampling import (
 )
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.neighbours.weights import kernel_weights
+from sliceflow.saved_types import ArraySpec, Between, Count
 
 # The numbers of neighbours that are tried begin here, or at twice the columns if these
 # are more: a regression needs more rows than columns.
@@ -181,7 +181,7 @@ class LocalSampler:
         settings = replace(self.settings, bandwidth=bandwidth)
         return replace(self, settings=settings, shared_conditions=self._conditions)
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
         n, n_columns = self.y.shape
         settings = self.settings

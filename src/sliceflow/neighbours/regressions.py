@@ -203,11 +203,11 @@ def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tens
 
     The rows are the columns of z (q, f, k), and x (q, k, d) without the mean.
     """
-    # The rows are sorted by their distance: one in `step` of them represents all.
-    step = math.ceil(x.shape[1] / _EM_ROWS)
-    z_subset = z[:, :, ::step].contiguous()
-    weights_subset = weights[:, ::step]
-    responsibilities = _k_means(x[:, ::step], weights_subset, n)
+    # The rows are sorted by their distance: one in `stride` of them represents all.
+    stride = math.ceil(x.shape[1] / _EM_ROWS)
+    z_subset = z[:, :, ::stride].contiguous()
+    weights_subset = weights[:, ::stride]
+    responsibilities = _k_means(x[:, ::stride], weights_subset, n)
     for _ in range(_EM_ITERATIONS):
         mass = responsibilities * weights_subset[:, None]
         mixture = _fit_regressions(z_subset, mass, mean)

@@ -39,13 +39,13 @@ class ClassNeighbours:
     x: Tensor  # (n, d), float64
     neighbours: Tensor  # (n, k), the nearest rows of each, itself included
 
-    def draw(self, h: float, times: int, seed: Seed, step: int = 1) -> Tensor:
-        """`times` draws of each row, or of one in `step`: (n, times, d).
+    def draw(self, h: float, times: int, seed: Seed, stride: int = 1) -> Tensor:
+        """`times` draws of each row, or of one in `stride`: (n, times, d).
 
         They have the mean and the covariance of these rows.
         """
-        x = self.x[::step]
-        draws = self._along_neighbours(h, times, seed, step)
+        x = self.x[::stride]
+        draws = self._along_neighbours(h, times, seed, stride)
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centred = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
@@ -59,10 +59,12 @@ class ClassNeighbours:
         varies = (x != x[0]).any(0)
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
 
-    def _along_neighbours(self, h: float, times: int, seed: Seed, step: int) -> Tensor:
+    def _along_neighbours(
+        self, h: float, times: int, seed: Seed, stride: int
+    ) -> Tensor:
         """Rows plus h times a Gaussian of their neighbours, (n, times, d)."""
-        x = self.x[::step]
-        neighbours = self.neighbours[::step]
+        x = self.x[::stride]
+        neighbours = self.neighbours[::stride]
         n, d = x.shape
         k = neighbours.shape[1]
         draws = torch.empty(n, times, d, dtype=torch.float64)
@@ -104,12 +106,12 @@ def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
     """The least h whose draws are no nearer to rows than rows are to each other."""
     n = sum(len(group.x) for group in classes)
     times = math.ceil(_N_TRIED_DRAWS / n)
-    step = max(1, n // _N_TRIED_DRAWS)
+    stride = max(1, n // _N_TRIED_DRAWS)
 
     def draw(h: float) -> list[Tensor]:
         draws = []
         for i, group in enumerate(classes):
-            group_draws = group.draw(h, times, Seed(0).child(i), step)
+            group_draws = group.draw(h, times, Seed(0).child(i), stride)
             draws.append(group_draws.flatten(0, 1))
         return draws
 

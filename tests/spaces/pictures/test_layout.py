@@ -125,7 +125,7 @@ def test_mirror_images_follow_the_pictures(shape):
 @pytest.mark.parametrize("channels", [None, 3])
 def test_masks_by_name_cover_what_they_say(name, channels):
     layout = Layout(8, 12, channels, "uint8", 256)
-    mask = layout.known_values(as_mask(name, layout), "cpu").view(-1, 8, 12).numpy()
+    mask = layout.observed_mask(as_mask(name, layout), "cpu").view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
     halves = {
@@ -146,7 +146,7 @@ def test_masks_and_their_opposites_share_the_pixels_of_odd_pictures():
     random = np.random.default_rng(0).random((7, 5)) < 0.5
     for mask in (random, random.tolist(), torch.from_numpy(random)):
         assert np.array_equal(as_mask(mask, layout), random)
-    assert layout.known_values(np.zeros((7, 5), bool), "cpu") is None
+    assert layout.observed_mask(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):

@@ -14,7 +14,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.levels import PictureFlowBuilder
 from sliceflow.spaces.pictures.pyramid import PyramidLevel
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
@@ -26,7 +26,7 @@ def levels(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
     stages = schedules.from_string(schedule, 6, 6, 2)
     options = PictureOptions(n_directions=30, clip=clip)
     plan = picture_plan(stages=tuple(stages), options=options, **changes)
-    return LevelFlow(plan, Seed(0), torch.device(device))
+    return PictureFlowBuilder(plan, Seed(0), torch.device(device))
 
 
 def clouds(m=40, n=30):

@@ -173,7 +173,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
 def test_stored_pictures_that_do_not_fit_the_model_are_refused():
     X, y = shades()
     fitted = ImageFlow(**SMALL).fit(X, y)._record.fitted
-    fitted.check()
+    fitted.check_saved()
     for pixels in (
         None,
         fitted.pixels[:-1],
@@ -181,4 +181,4 @@ def test_stored_pictures_that_do_not_fit_the_model_are_refused():
         fitted.pixels + 60,
     ):
         with pytest.raises(ValueError, match="kept pictures"):
-            replace(fitted, pixels=pixels).check()
+            replace(fitted, pixels=pixels).check_saved()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Flow, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -113,12 +113,12 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
     n = 50
     moved = []
     for kind in (Tiles(channels, height, height, height), Orthogonal()):
-        flow = Flow([Stage("flow", kind, 10, Sorted())], Seed(5), condition_dim)
+        flow = FlowSpec([Stage("flow", kind, 10, Sorted())], Seed(5), condition_dim)
         particles = Cloud(Seed(0).normal(d, m, dtype=torch.float32))
         data = Cloud(0.5 * Seed(1).normal(d, n, dtype=torch.float32) + 1)
         if condition_dim:
-            particles.y = torch.arange(m) % 3
-            data.y = torch.arange(n) % 3
+            particles.codes = torch.arange(m) % 3
+            data.codes = torch.arange(n) % 3
         simulate(
             flow, particles, target_for(flow, particles, data), ParticleStreams(Seed(2))
         )

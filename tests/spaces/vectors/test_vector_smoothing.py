@@ -204,9 +204,12 @@ def test_ranks_share_the_draws_of_all_rows():
         in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
         part = dataclasses.replace(whole, rows=in_shard)
         vars(part)["smoother"] = whole.smoother  # that of all ranks
-        clouds.append(part.for_flow())
-    of_all = whole.for_flow()
-    n_draws = whole.plan.n_draws
-    assert [cloud.x.shape[1] for cloud in clouds] == [30 * n_draws, 70 * n_draws]
+        clouds.append(part.flow_cloud())
+    of_all = whole.flow_cloud()
+    draws_per_row = whole.plan.draws_per_row
+    assert [cloud.x.shape[1] for cloud in clouds] == [
+        30 * draws_per_row,
+        70 * draws_per_row,
+    ]
     assert torch.equal(torch.cat([cloud.x for cloud in clouds], 1), of_all.x)
-    assert torch.equal(torch.cat([cloud.y for cloud in clouds]), of_all.y)
+    assert torch.equal(torch.cat([cloud.codes for cloud in clouds]), of_all.codes)

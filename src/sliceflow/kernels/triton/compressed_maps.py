@@ -83,7 +83,7 @@ def _store_shift(
     new_lo,
     new_hi,
     shift,
-    step,
+    resolution,
     BINS: tl.constexpr,
     WIDE: tl.constexpr,
     TAIL_SHARE: tl.constexpr,
@@ -101,7 +101,7 @@ def _store_shift(
     tail = tl.sqrt(total) * TAIL_SHARE
     first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
     last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
-    unit = step / 8
+    unit = resolution / 8
     new_start = _whole(start / unit) * unit
     new_end = _whole(end / unit) * unit
     tl.store(new_lo, new_start)
@@ -233,7 +233,7 @@ def _compress_grid_kernel(
     counts += row * BINS
     shift += row * (BINS + 1)
     places += row * KNOTS
-    step = _power_of_two(exponent)
+    resolution = _power_of_two(exponent)
     _store_shift(
         lo + row,
         hi + row,
@@ -242,7 +242,7 @@ def _compress_grid_kernel(
         new_lo + row,
         new_hi + row,
         shift,
-        step,
+        resolution,
         BINS,
         WIDE,
         TAIL_SHARE,
@@ -258,7 +258,7 @@ def _compress_grid_kernel(
     value = _fit_knots(
         shift, counts, places, knots, edges, BINS, KNOTS, LANES, BLOCK, ITERATIONS
     )
-    level = tl.maximum(_whole(value / step), -LARGEST_LEVEL)
+    level = tl.maximum(_whole(value / resolution), -LARGEST_LEVEL)
     level = tl.minimum(level, LARGEST_LEVEL)
     tl.store(
         quantized_shifts + row * KNOTS + k,
@@ -320,7 +320,7 @@ def _expand_grid_kernel(
     values += row * (BINS + 1)
     edges += row * KNOTS
     quantized_shifts += row * KNOTS
-    step = _power_of_two(exponent)
+    resolution = _power_of_two(exponent)
     start = tl.load(lo + row)
     width = (tl.load(hi + row) - start) / BINS
     so_far = tl.full([], float("-inf"), values.dtype.element_ty)
@@ -340,10 +340,10 @@ def _expand_grid_kernel(
         value = (
             start
             + width * place.to(tl.float64)
-            + tl.load(quantized_shifts + k).to(tl.float64) * step
+            + tl.load(quantized_shifts + k).to(tl.float64) * resolution
         )
         next_value = start + width * next_place.to(tl.float64)
-        next_value += tl.load(quantized_shifts + following).to(tl.float64) * step
+        next_value += tl.load(quantized_shifts + following).to(tl.float64) * resolution
         rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
         whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
         whole = tl.where(e <= BINS, whole, float("-inf"))

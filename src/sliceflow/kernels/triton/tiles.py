@@ -118,12 +118,12 @@ def _displaced(
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _move_kernel(
-    x, theta, rows, words, offsets, codes, blocks, n, stride, size, n_bins, n_classes,
-    pixels, height, width, s, t, top, left, k,
+    x, theta, rows, words, offsets, codes, blocks, n, stride, step_size, n_bins,
+    n_classes, pixels, height, width, s, t, top, left, k,
     LABELS: tl.constexpr, PER_CLASS: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN pictures."""
+    """x += step_size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN pictures."""
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
     if PER_CLASS:
         class_, begin, end = block_of(blocks, tl.program_id(0))
@@ -166,7 +166,7 @@ def _move_kernel(
             )
         dz = _displaced(z, tile * k + first, known, rows, words, n_bins, BM, BN)
         dx = tl.dot(tl.trans(rotation), dz.to(rotation.dtype), dx)
-    tl.store(here, tl.load(here, mask=use, other=0.0) + size * dx, mask=use)
+    tl.store(here, tl.load(here, mask=use, other=0.0) + step_size * dx, mask=use)
 
 
 @triton.jit(do_not_specialize=_GEOMETRY)
@@ -285,12 +285,12 @@ def move_tiles(
     lo: Tensor,
     hi: Tensor,
     values: Tensor,
-    size: float,
+    step_size: float,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    arguments = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
+    arguments = (x, theta, geometry, lo, hi, values, step_size, offsets, codes, starts)
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
         reference.move_tiles(*arguments)
         return
@@ -302,7 +302,7 @@ def move_tiles(
     theta = theta.contiguous()
     maps = pack(lo, hi, values)
     if side > _MAX_LANES_ON_CHIP:
-        _move_large(x, theta, geometry, maps, size, offsets, codes, starts)
+        _move_large(x, theta, geometry, maps, step_size, offsets, codes, starts)
         return
     rows, words = maps
     bm, bn, n_warps = _MOVE_BLOCKS[side]
@@ -325,7 +325,7 @@ def move_tiles(
         blocks,
         n,
         x.stride(0),
-        size,
+        step_size,
         words.shape[1],
         n_classes,
         *_geometry_arguments(geometry, x.device),
@@ -369,7 +369,7 @@ def _paste_kernel(
     cut,
     n,
     stride,
-    size,
+    step_size,
     across,
     lanes,
     height,
@@ -380,7 +380,7 @@ def _paste_kernel(
     left,
     BLOCK: tl.constexpr,
 ):
-    """x += size·cut for one pixel of the picture, in all pictures."""
+    """x += step_size·cut for one pixel of the picture, in all pictures."""
     pixel = tl.program_id(0)
     row = pixel % (height * width) // width + top
     column = pixel % width + left
@@ -393,7 +393,7 @@ def _paste_kernel(
     )
     tl.store(
         here,
-        tl.load(here, mask=i < n, other=0.0) + size * change.to(tl.float32),
+        tl.load(here, mask=i < n, other=0.0) + step_size * change.to(tl.float32),
         mask=i < n,
     )
 
@@ -441,7 +441,7 @@ def _move_large(
     theta: Tensor,
     geometry: TileGeometry,
     maps: Packed,
-    size: float,
+    step_size: float,
     offsets: Tensor | None,
     codes: Tensor | None,
     starts: Sequence[int] | None,
@@ -460,7 +460,7 @@ def _move_large(
         cut,
         n,
         x.stride(0),
-        size,
+        step_size,
         geometry.grid[1],
         len(theta),
         *geometry.shape[1:],

@@ -68,8 +68,8 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
         affordable = memory // divisor // bytes_per_point
         batch_size = min(batch_size, max(MIN_BATCH, affordable))
     if on_cpu and plan.options.dequantize_every == "stage":
-        batch_size = min(batch_size, max(plan.n_moved, MIN_CPU_BATCH))
-    if batch_size >= max(plan.n_moved, plan.n_pictures):
+        batch_size = min(batch_size, max(plan.n_flow_particles, MIN_CPU_BATCH))
+    if batch_size >= max(plan.n_flow_particles, plan.n_pictures):
         return None
     return batch_size
 
@@ -83,7 +83,7 @@ def divide_among_stages(
     divided so: their particles need as many pictures of each class.
     """
     batch_size = plan.batch_size
-    if batch_size is None or plan.n_moved > batch_size or data.n <= batch_size:
+    if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
         return []
     if data.device.type != "cpu" or plan.classes_share_maps:
         return []
@@ -116,7 +116,7 @@ def divide_among_steps(
     if plan.amplifier == 0:  # the flow ignores the labels
         codes_p = None
     return make_batches(
-        plan.n_moved,
+        plan.n_flow_particles,
         data.n,
         plan.batch_size,
         seed,

@@ -58,12 +58,12 @@ def cosine_basis(
 
 
 @cached(CACHE_BYTES)
-def _group_rotations(entropy: int, size: int, device: torch.device | str) -> Tensor:
+def _group_rotations(root: int, size: int, device: torch.device | str) -> Tensor:
     """The rotations (256, size, size) from which groups of `size` cosines choose.
 
     All seeds with this entropy share them.
     """
-    seed = Seed(entropy).child("groups", size)
+    seed = Seed(root).child("groups", size)
     normal = seed.normal(N_POOLED_ROTATIONS * size, size)
     return uniform_rotations(normal.view(N_POOLED_ROTATIONS, size, size)).to(device)
 
@@ -87,7 +87,7 @@ def _rotation_block(
     pool_index = (uniform[:, k:] * N_POOLED_ROTATIONS).long()
     theta = cosine_basis(*tile, device)[order]  # (n_steps, k, k)
     for i, size in enumerate(GROUP_SIZES):
-        pool = _group_rotations(seed.entropy, size, device)
+        pool = _group_rotations(seed.root, size, device)
         # The steps whose group size this is: every fifth one.
         first = (i - steps.start) % len(GROUP_SIZES)
         with_this_size = slice(first, None, len(GROUP_SIZES))
@@ -114,7 +114,7 @@ def _rotate_groups(theta: Tensor, pool: Tensor, pool_index: Tensor) -> None:
 
 def cosine_rotation(
     seed: Seed,
-    step: int,
+    step_index: int,
     tile: tuple[int, int, int],
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
@@ -126,9 +126,9 @@ def cosine_rotation(
     """
     k = math.prod(tile)
     if k < MIN_TILE_VALUES:
-        return rotation(seed, step, k, device, dtype, side)
+        return rotation(seed, step_index, k, device, dtype, side)
     if side is None:
         side = k
-    steps = steps_drawn_together(step, k)
+    steps = steps_drawn_together(step_index, k)
     block = _rotation_block(seed, steps, tile, side, device, dtype)
-    return block[step - steps.start]
+    return block[step_index - steps.start]

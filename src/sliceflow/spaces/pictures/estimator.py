@@ -14,9 +14,9 @@ from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import ArraySpec
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import (
@@ -31,7 +31,7 @@ from sliceflow.spaces.pictures.parameters import (
     PictureParameters,
     Preset,
     Quality,
-    check_parameters,
+    require_valid_parameters,
 )
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
@@ -126,7 +126,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         observed: (
             MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
-        transport: str | transports.SavedTransport = "auto",
+        transport: str | transports.BuiltinTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
         keep_rows: bool = False,
@@ -304,7 +304,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     def use_precision(self, precision: Precision) -> Self:
         """Change the precision for sampling on a GPU."""
         options = replace(self._options_or_defaults(), precision=precision)
-        options.check()
+        options.require_valid()
         self.set_params(options=options)
         fitted: FittedPictures = self._fitted_state()
         fitted_options = replace(fitted.plan.options, precision=precision)
@@ -325,13 +325,13 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         if like_fitted:
             layout = self._current_layout()
         return PictureAdapter(
-            self._checked_parameters(), resolve_device(self.device), layout, ranks
+            self._validated_parameters(), resolve_device(self.device), layout, ranks
         )
 
-    def _checked_parameters(self) -> PictureParameters:
+    def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, with those of the preset."""
         parameters = self.get_params(deep=False)
-        check_parameters(parameters)
+        require_valid_parameters(parameters)
         parameters["options"] = self._options_or_defaults()
         if self.preset is not None:
             defaults = type(self)().get_params(deep=False)

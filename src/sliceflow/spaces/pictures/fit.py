@@ -48,7 +48,7 @@ from sliceflow.spaces.pictures.batching import (
 )
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.layout import Layout, as_mask
-from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.levels import PictureFlowBuilder
 from sliceflow.spaces.pictures.mosaics import (
     build_mosaics,
     initial_particles,
@@ -93,7 +93,7 @@ class PictureAdapter:
         labels = None
         kind = str(layout)
         if y is not None:
-            labels = _check_labels(y, len(pixels))
+            labels = _as_labels(y, len(pixels))
             kind += " and labels"
         shard = None
         if self.ranks.size > 1:
@@ -104,7 +104,7 @@ class PictureAdapter:
             row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
         return PictureRows(layout, pixels, row_conditions, shard)
 
-    def plan(self, rows: PictureRows, seed: Seed) -> PlannedPictures:
+    def plan_fit(self, rows: PictureRows, seed: Seed) -> PlannedPictures:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
@@ -120,9 +120,9 @@ class PictureAdapter:
 
         has_model = parameters.options.n_knots != 0
         particle_conditions = None
-        n_moved = m
+        n_flow_particles = m
         if has_model:
-            n_moved = max(m, conditions.MIN_PARTICLES)
+            n_flow_particles = max(m, conditions.MIN_PARTICLES)
         if data.conditions is not None:
             conditions_seed = seed.child("conditions")
             particle_conditions = ParticleConditions.in_proportion(
@@ -133,12 +133,12 @@ class PictureAdapter:
                 conditions_seed.child("mixed"),
                 has_model,
             )
-            n_moved = len(particle_conditions.codes)
+            n_flow_particles = len(particle_conditions.codes)
 
         known = None
         if parameters.observed is not None:
             known = as_mask(parameters.observed, data.layout).copy()
-        plan = self._plan_without_cost(data, m, n_moved, amplifier)
+        plan = self._plan_without_cost(data, m, n_flow_particles, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         plan = self._with_cost(plan, data)
         start_trial = None
@@ -151,12 +151,12 @@ class PictureAdapter:
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
         m = plans.choose_particles(self.parameters, data.n, self.device)
-        least = max(self.ranks.size, data.condition_dim)
+        minimum = max(self.ranks.size, data.condition_dim)
         require(
-            m >= least,
+            m >= minimum,
             "n_particles",
             m,
-            f"at least {least}, one for each class and rank",
+            f"at least {minimum}, one for each class and rank",
         )
         return m
 
@@ -175,7 +175,7 @@ class PictureAdapter:
         return data.with_clusters(k, seed.child("data"), self.ranks)
 
     def _plan_without_cost(
-        self, data: PictureData, m: int, n_moved: int, amplifier: float
+        self, data: PictureData, m: int, n_flow_particles: int, amplifier: float
     ) -> PicturePlan:
         """The plan of a fit that keeps m particles, without its batch size and cost."""
         parameters = self.parameters
@@ -191,7 +191,7 @@ class PictureAdapter:
         is_joint = not per_class and mosaic_size == 0
         n_steps = plans.steps_per_stage(parameters.quality, is_joint, self.device)
 
-        n_points = data.n + n_moved
+        n_points = data.n + n_flow_particles
         n_distinct_per_map = float(data.n)
         if data.mirrored:
             n_distinct_per_map /= 2
@@ -205,7 +205,7 @@ class PictureAdapter:
             layout=layout,
             mirror=data.mirrored,
             n_particles=m,
-            n_moved=n_moved,
+            n_flow_particles=n_flow_particles,
             condition_kind=_condition_kind(data, is_observed),
             condition_dim=n_classes,
             amplifier=amplifier,
@@ -240,7 +240,7 @@ class PictureAdapter:
     def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
         """The plan with its memory and time; an error if the memory is not there."""
         n_local = data.pixels.shape[1]
-        m_local = self.ranks.shard(plan.n_moved).count
+        m_local = self.ranks.shard(plan.n_flow_particles).count
         what = (
             f"n_particles={plan.n_particles}, for which {m_local} move here, {n_local} "
             f"pictures of {plan.layout.dimension} "
@@ -263,7 +263,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
         warn_user(warning)
 
 
-def _check_labels(y: Any, n: int) -> NDArray[Any]:
+def _as_labels(y: Any, n: int) -> NDArray[Any]:
     """The labels of n pictures as an array (n,)."""
     labels = np.atleast_1d(conditions.as_array(y, "labels"))
     if len(labels) != n:
@@ -346,7 +346,7 @@ class RunningPictures:
         plan = planned.plan
         data = planned.data
         self.planned = planned
-        self.shard = planned.ranks.shard(plan.n_moved)  # this rank's particles
+        self.shard = planned.ranks.shard(plan.n_flow_particles)  # this rank's particles
         self.noise = ParticleStreams(planned.seed.child("particles"), self.shard.first)
         self.classes = _Classes.from_fit(planned, self.shard)
 
@@ -364,15 +364,15 @@ class RunningPictures:
         if plan.mosaic_size:
             self.stored_pixels = stored_pictures(data, planned.ranks)
 
-        known_values = data.layout.known_values(planned.observed, data.device)
-        self.particles = self._initial_particles(known_values)
-        levels = LevelFlow(plan, planned.seed, data.device, known_values)
+        observed_mask = data.layout.observed_mask(planned.observed, data.device)
+        self.particles = self._initial_particles(observed_mask)
+        levels = PictureFlowBuilder(plan, planned.seed, data.device, observed_mask)
         self.flow = levels.flow(_noise_rates(planned, self.classes))
         if planned.ranks.size > 1:
             self.flow = across_ranks(self.flow, planned.ranks)
         self.n_stages = len(self.flow.stages)
 
-    def _initial_particles(self, known_values: Tensor | None) -> Cloud:
+    def _initial_particles(self, observed_mask: Tensor | None) -> Cloud:
         """This rank's particles at their start, with observed values where known."""
         plan = self.planned.plan
         device = self.planned.data.device
@@ -383,9 +383,9 @@ class RunningPictures:
         x = initial_particles(
             plan, mosaics, self.shard.count, codes, self.noise, device
         )
-        if known_values is not None:
+        if observed_mask is not None:
             observed = _encode_observed(self.planned, self.shard)
-            x = torch.where(known_values, observed, x)
+            x = torch.where(observed_mask, observed, x)
         return Cloud(x, codes, self.classes.order.class_slices)
 
     def target(self) -> Target:
@@ -408,9 +408,9 @@ class RunningPictures:
         indices = self.stage_indices[stage_index % len(self.stage_indices)]
         cloud = self.planned.data.cloud(seed, indices)
         n_classes = self.planned.plan.n_separate_classes
-        if n_classes == 0 or cloud.y is None:
+        if n_classes == 0 or cloud.codes is None:
             return cloud
-        class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
+        class_slices = ClassSlices.from_class_indices(cloud.codes, n_classes)
         return replace(cloud, class_slices=class_slices)
 
     def finish(
@@ -503,7 +503,7 @@ def _noise_rates(planned: PlannedPictures, classes: _Classes) -> tuple[float, ..
     if plan.mirror:
         distinct = 0.5
     return noise_rates(
-        plan.n_moved,
+        plan.n_flow_particles,
         planned.data.n,
         codes_p=codes_p,
         codes_q=codes_q,

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep
-from sliceflow.engine.flow import Flow, ParticleStreams
+from sliceflow.engine.flow import FlowSpec, ParticleStreams
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout, Pictures
-from sliceflow.spaces.pictures.levels import LevelFlow, replay_with_snapshots
+from sliceflow.spaces.pictures.levels import PictureFlowBuilder, replay_with_snapshots
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -58,7 +58,7 @@ class FittedPictures(HasConditions):
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # mosaics have their own pictures
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
         self._check_conditions()
         self._check_stored_pictures()
@@ -102,7 +102,7 @@ class FittedPictures(HasConditions):
 
     def _check_steps(self) -> None:
         plan = self.plan
-        levels = LevelFlow(plan, self.seed, torch.device("cpu"))
+        levels = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
         checked_reach(
             levels.flow(),
@@ -139,8 +139,8 @@ class FittedPictures(HasConditions):
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
-            if isinstance(step.map, CompressedMap):
-                n_values = step.map.n_maps * (step.map.n_bins + 1)
+            if isinstance(step.maps, CompressedMap):
+                n_values = step.maps.n_maps * (step.maps.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
         return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
 
@@ -169,7 +169,7 @@ class FittedPictures(HasConditions):
         codes: Tensor | None,
         seed: Seed,
         n_snapshots: int = 1,
-        known_pixels: Tensor | None = None,
+        observed_pixels: Tensor | None = None,
     ) -> list[Pictures]:
         """n samples on their way from the start to the end, in the user's layout.
 
@@ -179,36 +179,38 @@ class FittedPictures(HasConditions):
         codes : their class indices (n,), or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
-        known_pixels : for a model with observed pixels, pictures to complete as columns
-            (d, k) of pixels; each is completed n/k times
+        observed_pixels : for a model with observed pixels, pictures to complete as
+            columns (d, k) of pixels; each is completed n/k times
 
         Returns
         -------
         a list of snapshots, each with all n pictures; the last one has the samples
         """
-        self._check_can_sample(known_pixels)
-        known_values = self.layout.known_values(self.observed, self.device)
-        flow = LevelFlow(self.plan, self.seed, self.device, known_values).flow()
+        self._check_can_sample(observed_pixels)
+        observed_mask = self.layout.observed_mask(self.observed, self.device)
+        flow = PictureFlowBuilder(
+            self.plan, self.seed, self.device, observed_mask
+        ).flow()
         passes = []
         samples_per_pass = self._samples_per_pass()
         for first in range(0, n, samples_per_pass):
             part = slice(first, min(first + samples_per_pass, n))
             noise = ParticleStreams(seed.child("particles"), part.start)
             particles = self._initial_cloud(part, codes, noise)
-            if known_values is not None and known_pixels is not None:
-                observed = self._encode_observed(known_pixels, part, n, seed)
-                particles.x = torch.where(known_values, observed, particles.x)
+            if observed_mask is not None and observed_pixels is not None:
+                observed = self._encode_observed(observed_pixels, part, n, seed)
+                particles.x = torch.where(observed_mask, observed, particles.x)
             snapshots = self._replay(flow, particles, noise, n_snapshots)
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
-    def _check_can_sample(self, known_pixels: Tensor | None) -> None:
+    def _check_can_sample(self, observed_pixels: Tensor | None) -> None:
         if not self.steps:
             raise DataError(
                 "it was fitted with n_knots=0, which keeps no maps",
                 "fit with n_knots > 0",
             )
-        if self.observed is not None and known_pixels is None:
+        if self.observed is not None and observed_pixels is None:
             raise DataError(
                 "this model completes pictures (observed=…)", "call inpaint(X)"
             )
@@ -225,32 +227,32 @@ class FittedPictures(HasConditions):
         return Cloud(x, y)
 
     def _encode_observed(
-        self, known_pixels: Tensor, part: slice, n: int, seed: Seed
+        self, observed_pixels: Tensor, part: slice, n: int, seed: Seed
     ) -> Tensor:
         """The values (d, m) of the pictures that some of the n samples complete.
 
         Samples of the same picture follow each other.
         """
-        n_per_picture = n // known_pixels.shape[1]
-        samples = torch.arange(part.start, part.stop, device=known_pixels.device)
+        n_per_picture = n // observed_pixels.shape[1]
+        samples = torch.arange(part.start, part.stop, device=observed_pixels.device)
         return self.layout.encode(
-            known_pixels[:, samples // n_per_picture],
+            observed_pixels[:, samples // n_per_picture],
             seed.child("observed", 0),
             n_total=n,
             index_slices=[part],
         )
 
     def _replay(
-        self, flow: Flow, particles: Cloud, noise: ParticleStreams, n_snapshots: int
+        self, flow: FlowSpec, particles: Cloud, noise: ParticleStreams, n_snapshots: int
     ) -> list[Tensor]:
         """Snapshots (d, n) of particles that move by the steps of the model."""
         n_classes = self.plan.n_separate_classes
-        if n_classes == 0 or particles.y is None:
+        if n_classes == 0 or particles.codes is None:
             return replay_with_snapshots(
                 flow, self.steps, particles, noise, n_snapshots
             )
         # Classes with separate maps must follow each other.
-        by_class = ClassOrder.from_class_indices(particles.y, n_classes)
+        by_class = ClassOrder.from_class_indices(particles.codes, n_classes)
         particles = by_class.sort(particles.x)
         snapshots = replay_with_snapshots(
             flow, self.steps, particles, noise, n_snapshots
@@ -275,9 +277,9 @@ class FittedPictures(HasConditions):
         known = self.observed
         assert known is not None  # as the caller found
         given = with_hidden_as_zero(X, known)
-        known_pixels = self._pixel_columns(given).to(self.device)
-        k = known_pixels.shape[1]
-        snapshots = self.evolution(k * n, None, seed, n_snapshots, known_pixels)
+        observed_pixels = self._pixel_columns(given).to(self.device)
+        k = observed_pixels.shape[1]
+        snapshots = self.evolution(k * n, None, seed, n_snapshots, observed_pixels)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]

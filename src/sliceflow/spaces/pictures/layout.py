@@ -21,9 +21,9 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.fields import Between
+from sliceflow.saved_types import Between
 from sliceflow.spaces.pictures.schedules import MAX_SIDE
-from sliceflow.validation import from_tensor, require_finite, unmasked
+from sliceflow.validation import check_finite, from_tensor, unmasked
 
 DTYPES = (
     "bool",
@@ -67,7 +67,7 @@ class Layout:
     # False: numpy arrays.
     tensor: bool = False
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if a saved layout contradicts itself."""
         is_float = self.dtype.startswith("float")
         if self.dtype not in DTYPES or is_float != (self.n_pixel_values is None):
@@ -226,7 +226,7 @@ class Layout:
 
     def write(self, x: Tensor) -> Pictures:
         """Columns (d, n) of values to pictures in the user's type and shape."""
-        require_finite(x, "use an amplifier and start_noise closer to the defaults")
+        check_finite(x, "use an amplifier and start_noise closer to the defaults")
         values = self.n_pixel_values
         if values is None:
             pixels = ((x + 1) / 2).clamp(0, 1)
@@ -254,7 +254,7 @@ class Layout:
         mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
         return torch.cat((pixels, mirrored), dim=1)
 
-    def known_values(self, mask: Mask | None, device: torch.device) -> Tensor | None:
+    def observed_mask(self, mask: Mask | None, device: torch.device) -> Tensor | None:
         """A mask (H, W) of known pixels, repeated for every channel: (C·H·W, 1).
 
         It is True for the values of a column that belong to a known pixel. None if
@@ -262,8 +262,8 @@ class Layout:
         """
         if mask is None or not mask.any():
             return None
-        known_pixels = torch.tensor(mask, device=device).view(1, -1)
-        return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
+        observed_pixels = torch.tensor(mask, device=device).view(1, -1)
+        return observed_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
 def as_array(X: Any) -> NDArray[Any]:

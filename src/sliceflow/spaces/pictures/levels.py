@@ -17,8 +17,8 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.compression import ModelStep
-from sliceflow.engine.flow import Flow, ParticleStreams, Step, replay
-from sliceflow.engine.frames import FrameKind, FrameLike
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, replay
+from sliceflow.engine.frames import Frame, FrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -35,7 +35,7 @@ from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 
 @dataclass(frozen=True)
-class LevelFlow:
+class PictureFlowBuilder:
     """Builds the flow through the levels of a pyramid, for fitting and sampling.
 
     A stage moves the coefficients of its level; at its end the change is upsampled and
@@ -46,9 +46,9 @@ class LevelFlow:
     plan: PicturePlan
     seed: Seed  # of the fit
     device: torch.device
-    known_values: Tensor | None = None  # (d, 1), True where a pixel is observed
+    observed_mask: Tensor | None = None  # (d, 1), True where a pixel is observed
 
-    def flow(self, noise_rates: tuple[float, ...] = ()) -> Flow:
+    def flow(self, noise_rates: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by the rates of their noise."""
         plan = self.plan
         transport = plan.transport
@@ -57,7 +57,7 @@ class LevelFlow:
             if plan.classes_share_maps:
                 n_shared_classes = plan.condition_dim
             transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
-        return Flow(
+        return FlowSpec(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
             condition_dim=plan.condition_dim,
@@ -88,10 +88,10 @@ class LevelFlow:
             precision=self._precision(i),
         )
 
-    def count_directions(self, i: int, step: int) -> int:
+    def count_directions(self, i: int, step_index: int) -> int:
         """The number of directions of a step of stage i."""
         seed = self.seed.child("flow", *_frame_seed_path(i))
-        return self.frame_kind(i).count_directions(seed, step)
+        return self.frame_kind(i).count_directions(seed, step_index)
 
     def _precision(self, i: int) -> torch.dtype | None:
         """The type of the rotations of stage i; None is that of the particles."""
@@ -127,8 +127,8 @@ class LevelFlow:
 
         frame: FrameKind = self.frame_kind(i)
         subspace = replace(level, clip=clip)
-        if self.known_values is not None:
-            frame = MaskedFrameKind(level, self.frame_kind(i), self.known_values)
+        if self.observed_mask is not None:
+            frame = MaskedFrameKind(level, self.frame_kind(i), self.observed_mask)
             subspace = replace(subspace, height=height, width=width)
         return Stage(
             name=stage.name,
@@ -207,7 +207,7 @@ def _frame_seed_path(i: int) -> tuple[str | int, ...]:
 
 
 def replay_with_snapshots(
-    flow: Flow,
+    flow: FlowSpec,
     model: Sequence[ModelStep],
     particles: Cloud,
     noise: ParticleStreams,
@@ -245,7 +245,7 @@ class MaskedFrameKind:
 
     level: PyramidLevel
     kind: Tiles | RandomPatches  # on the coefficients of the level
-    known_values: Tensor  # (d, 1), True where a pixel never moves
+    observed_mask: Tensor  # (d, 1), True where a pixel never moves
 
     @property
     def n_directions(self) -> int | None:
@@ -255,13 +255,15 @@ class MaskedFrameKind:
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> MaskedFrame:
         """The frame of a step. What is observed is the only condition."""
-        return MaskedFrame(self.level, self.kind.draw(seed, step, x), self.known_values)
+        return MaskedFrame(
+            self.level, self.kind.draw(seed, step_index, x), self.observed_mask
+        )
 
 
 @dataclass(frozen=True)
@@ -273,8 +275,8 @@ class MaskedFrame:
     """
 
     level: PyramidLevel
-    frame: FrameLike  # on the coefficients of the level
-    known_values: Tensor  # (d, 1)
+    frame: Frame  # on the coefficients of the level
+    observed_mask: Tensor  # (d, 1)
     theta_to_store: None = None  # a model stores nothing of it
 
     @property
@@ -293,11 +295,11 @@ class MaskedFrame:
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx (d, n) of dz (h, n); 0 where a pixel is known."""
-        return self.level.extend(self.frame.lift(dz)) * ~self.known_values
+        return self.level.extend(self.frame.lift(dz)) * ~self.observed_mask
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.level.restrict(cloud.x)
         after = before.clone()
         self.frame.move(replace(cloud, x=after), transport_map, step_size)
-        cloud.x += self.level.extend(after.sub_(before)) * ~self.known_values
+        cloud.x += self.level.extend(after.sub_(before)) * ~self.observed_mask

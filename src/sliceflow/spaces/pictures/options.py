@@ -58,7 +58,7 @@ class PictureOptions:
     precision: Precision = "auto"
     shrinkage: Literal["auto"] | float = "auto"
 
-    def check(self) -> None:
+    def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
 
         def check(name: str, ok: bool, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport
-from sliceflow.models.flow_estimator import check_shared_parameters
+from sliceflow.models.flow_estimator import require_shared_parameters
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require
@@ -44,7 +44,7 @@ class PictureParameters:
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """The parameters of an estimator by name, as `check_parameters` accepts them.
+        """Parameters by name, as `require_valid_parameters` accepts them.
 
         Those that a fit does not need, such as `verbose`, are left out.
         """
@@ -64,9 +64,9 @@ class PictureParameters:
         )
 
 
-def check_parameters(parameters: Mapping[str, Any]) -> None:
+def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter of an estimator."""
-    check_shared_parameters(parameters, ("mirror", "keep_rows"), PictureOptions)
+    require_shared_parameters(parameters, ("mirror", "keep_rows"), PictureOptions)
 
     def check(name: str, ok: bool, what: str) -> None:
         require(ok, name, parameters[name], what)

@@ -14,15 +14,15 @@ from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,
+    BuiltinTransport,
     Histogram,
-    SavedTransport,
     Transport,
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan, default_particles
 from sliceflow.models.ranks import Ranks
+from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import PictureOptions, Start
 from sliceflow.spaces.pictures.parameters import (
@@ -130,14 +130,15 @@ class PicturePlan(Plan):
     layout: Layout
     mirror: bool
     n_particles: Count  # that the estimator keeps
-    n_moved: Count  # that the fit moves; more than it keeps may improve the model
+    # Particles that the fit moves: more than it keeps may improve the model.
+    n_flow_particles: Count
     condition_kind: Literal["none", "labels", "clusters", "observed"]
     condition_dim: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     n_directions: Count  # of a step, if they are random patches
-    transport: SavedTransport
+    transport: BuiltinTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
@@ -145,7 +146,7 @@ class PicturePlan(Plan):
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
     options: PictureOptions  # as given; those above are resolved
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if a saved plan contradicts itself."""
         for stage in self.stages:
             if stage.height > self.layout.height or stage.width > self.layout.width:
@@ -267,8 +268,8 @@ class PicturePlan(Plan):
         return ""
 
     def _particles_in_words(self) -> str:
-        if self.n_moved > self.n_particles:
-            return f"{self.n_particles}, {self.n_moved} moved for the model"
+        if self.n_flow_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
         return f"{self.n_particles}"
 
     def _directions_in_words(self) -> str:
@@ -326,8 +327,8 @@ class PicturePlan(Plan):
         """About how long a fit takes on its device."""
         # All particles are moved; those of the batch are also projected before.
         n_points = (
-            self.n_moved
-            + self._points_of_step(self.n_moved)
+            self.n_flow_particles
+            + self._points_of_step(self.n_flow_particles)
             + self._points_of_step(self.n_pictures)
         )
         nanoseconds = NANOSECONDS_PER_SORTED_VALUE

@@ -17,9 +17,9 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
-from sliceflow.fields import ArraySpec
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
+from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.clusters import (
     gradient_histograms,
     kmeans_centers,
@@ -52,7 +52,7 @@ class PictureRows(ArrayRows):
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _conditions_name = "labels"
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if saved pictures contradict their layout or labels."""
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(
@@ -88,7 +88,7 @@ def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
-    if not isinstance(labels.encoder, conditions.LabelCondition):
+    if not isinstance(labels.encoder, conditions.LabelEncoder):
         kind = type(labels.encoder).__name__
         raise ValueError(f"pictures have labels, not {kind}")
 
@@ -170,7 +170,7 @@ class PictureData(HasConditions):
         codes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = conditions.LabelCondition(np.arange(k), is_inferred=True)
+        clusters = conditions.LabelEncoder(np.arange(k), is_inferred=True)
         return replace(
             self, conditions=RowConditions(clusters, codes), local_codes=local_codes
         )
@@ -207,11 +207,11 @@ class PictureData(HasConditions):
     def gather_pictures(self, indices: Tensor, ranks: Ranks) -> Tensor:
         """The pictures (d, m) with these indices among all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
-            return ranks.gather_columns(self.pixels, indices)
+            return ranks.gather_points(self.pixels, indices)
         n = self.shard.total
         pictures, mirror_images = self.pixels.chunk(2, dim=1)
-        gathered_pictures = ranks.gather_columns(pictures, indices % n)
-        gathered_mirror_images = ranks.gather_columns(mirror_images, indices % n)
+        gathered_pictures = ranks.gather_points(pictures, indices % n)
+        gathered_mirror_images = ranks.gather_points(mirror_images, indices % n)
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:

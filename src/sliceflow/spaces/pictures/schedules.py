@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sliceflow.errors import ParameterError
-from sliceflow.fields import Between
+from sliceflow.saved_types import Between
 
 __all__ = ["PictureStage", "auto", "from_string", "paper"]
 

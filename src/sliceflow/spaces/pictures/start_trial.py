@@ -65,7 +65,7 @@ class StartTrial:
             """The AUC with which samples are told from held-out pictures."""
             parameters = self._trial_parameters(start, planned.plan.amplifier)
             adapter = replace(self.adapter, parameters=parameters)
-            result = adapter.plan(fitted, trial_seed).run(())
+            result = adapter.plan_fit(fitted, trial_seed).run(())
             samples = adapter.read(result.particles, None).pixels
             return _detection(samples, held_out, fitted.pixels)
 
@@ -77,7 +77,7 @@ class StartTrial:
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")
         adapter = replace(self.adapter, parameters=replace(parameters, options=options))
-        return adapter.plan(self.rows, self.seed)
+        return adapter.plan_fit(self.rows, self.seed)
 
     def _trial_parameters(
         self, start: int | Literal["noise"], amplifier: float

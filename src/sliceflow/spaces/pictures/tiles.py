@@ -18,7 +18,12 @@ from torch.nn.functional import normalize, pad
 
 from sliceflow import kernels
 from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
+from sliceflow.engine.frames import (
+    DenseFrame,
+    condition_directions,
+    rotation,
+    step_uniform,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridMap, TransportMap
 from sliceflow.kernels.geometry import TileGeometry
@@ -30,7 +35,7 @@ MAX_PLACED_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class TileFrame(Frame):
+class TileFrame(DenseFrame):
     """The tiles of one step.
 
     `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates the values of each tile.
@@ -85,7 +90,7 @@ class TileFrame(Frame):
 
     def _class_shifts(self, cloud: Cloud) -> Tensor | None:
         """θ_y, by which the classes of the columns shift projections, if they do."""
-        if cloud.y is None:
+        if cloud.codes is None:
             return None
         return self.theta_y
 
@@ -93,7 +98,7 @@ class TileFrame(Frame):
         """The class indices of the columns, if these shift projections."""
         if self.theta_y is None:
             return None
-        return cloud.y
+        return cloud.codes
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,9 @@ class Tiles:
         almost_one = 1 - 1e-9
         return self._geometry_at(almost_one, almost_one).n_directions
 
-    def geometry(self, seed: Seed, step: int) -> TileGeometry:
+    def geometry(self, seed: Seed, step_index: int) -> TileGeometry:
         """The tiles of a step."""
-        down, right = step_uniform(seed.child("offset"), step, 2)
+        down, right = step_uniform(seed.child("offset"), step_index, 2)
         return self._geometry_at(down, right)
 
     def _geometry_at(self, down: float, right: float) -> TileGeometry:
@@ -135,20 +140,20 @@ class Tiles:
         shape = (self.channels, self.height, self.width)
         return TileGeometry(shape, (tile_height, tile_width), (top, left))
 
-    def count_directions(self, seed: Seed, step: int) -> int:
+    def count_directions(self, seed: Seed, step_index: int) -> int:
         """The number of directions of a step."""
-        return self.geometry(seed, step).n_directions
+        return self.geometry(seed, step_index).n_directions
 
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> TileFrame:
         """The frame of a step, for particles like x (C·h·w, n)."""
-        geometry = self.geometry(seed, step)
+        geometry = self.geometry(seed, step_index)
         dtype = x.dtype
         if self.precision is not None:
             dtype = self.precision
@@ -156,11 +161,19 @@ class Tiles:
         padded_side = kernels.for_device(x.device).padded_size(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
-            theta = cosine_rotation(seed, step, tile, x.device, dtype, padded_side)
+            theta = cosine_rotation(
+                seed, step_index, tile, x.device, dtype, padded_side
+            )
         else:
-            theta = rotation(seed, step, geometry.side, x.device, dtype, padded_side)
+            theta = rotation(
+                seed, step_index, geometry.side, x.device, dtype, padded_side
+            )
         theta_y = condition_directions(
-            seed.child(step), geometry.n_directions, condition_dim, x.device, dtype
+            seed.child(step_index),
+            geometry.n_directions,
+            condition_dim,
+            x.device,
+            dtype,
         )
         return TileFrame(theta, theta_y, geometry=geometry)
 
@@ -185,20 +198,20 @@ class RandomPatches:
     n_directions: int = 1000  # H; the paper uses 10,000
     full_size: tuple[int, int] | None = None  # of the picture; None: (height, width)
 
-    def count_directions(self, seed: Seed, step: int) -> int:
+    def count_directions(self, seed: Seed, step_index: int) -> int:
         """The number of directions of a step."""
         return self.n_directions
 
     def draw(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
-    ) -> Frame:
+    ) -> DenseFrame:
         """The frame of a step, for particles like x (C·h·w, n)."""
-        step_seed = seed.child(step)
+        step_seed = seed.child(step_index)
         h = self.n_directions
         inverse_length = 1.0
         theta_y = None
@@ -208,7 +221,7 @@ class RandomPatches:
             theta_y = (normalize(normal, dim=1) / inverse_length).to(x.dtype)
         theta = self._placed_patches(step_seed, inverse_length, x)
         d = self.channels * self.height * self.width
-        return Frame(theta, theta_y, frame_bound=h / d)
+        return DenseFrame(theta, theta_y, frame_bound=h / d)
 
     def _placed_patches(self, seed: Seed, inverse_length: float, x: Tensor) -> Tensor:
         """The directions θ_x of a step, of length 1/inverse_length: (H, C·h·w)."""

@@ -23,8 +23,8 @@ import torch
 from sliceflow.arrays import Ints, Mask
 from sliceflow.dataframes import column_kind
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec, Label
 from sliceflow.models.ranks import Ranks
+from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class EncodedColumn:
     # categories may have no cell.
     categorical: _Categorical = ""
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the column cannot have been written by `encode_column`.
 
         A damaged file may hold anything. Levels of a sound one are stored again as
@@ -230,7 +230,7 @@ class TableRows:
     header: tuple[Label, ...]
     n: int  # how many rows there are
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the parts do not fit together, as in a damaged file."""
         if any(len(column.codes) != self.n for column in self.columns):
             raise ValueError("columns have different lengths")

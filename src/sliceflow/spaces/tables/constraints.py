@@ -139,7 +139,7 @@ class Rules:
         default_factory=dict, init=False
     )
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
         for sum_rule in self.sums:
             total = self.columns[sum_rule.column_indices[0]]

@@ -14,9 +14,9 @@ from torch import Tensor
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
-from sliceflow.fields import Between, Count, Label
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
+from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.cells import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
 from sliceflow.spaces.tables.conditioning import condition_on
@@ -133,7 +133,7 @@ class TableHistory:
     column: Sequence[str]
     unexplained: Sequence[float]
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError for a damaged file."""
         if len(self.column) != len(self.unexplained):
             raise ValueError("the columns of a history have different lengths")
@@ -254,7 +254,7 @@ class TableAdapter:
             return rows
         return rows.align_columns(self.known_rows)
 
-    def plan(self, rows: TableRows, seed: Seed) -> PlannedTable:
+    def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
         table = Table.from_rows(rows, self.kinds, self.constraints)
         strategies = choose_strategies(table)

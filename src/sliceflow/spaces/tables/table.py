@@ -109,7 +109,7 @@ class Table:
         rules = [parse_constraint(text, columns) for text in constraints]
         rules.extend(dependency_rules(columns, z))
         table = cls(rows, columns, Rules((), columns, z), z).with_rules(rules)
-        table.rules.check()
+        table.rules.check_saved()
         return table
 
     def with_rules(self, more: Sequence[Rule]) -> Table:

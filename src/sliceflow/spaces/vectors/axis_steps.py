@@ -23,24 +23,24 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleStreams, replay, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.rows import as_cloud
 
 
 @dataclass(frozen=True)
-class AxisSteps:
+class AxisStepContext:
     """What both sets of axis steps share."""
 
-    flow: Flow  # all stages of the fit; the last one is that of the axis steps
+    flow: FlowSpec  # all stages of the fit; the last one is that of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
     noise: ParticleStreams
 
 
-def move_kept_particles(
-    axis_steps: AxisSteps,
+def fit_axis_steps_to_kept(
+    context: AxisStepContext,
     x: Tensor,
     codes: Tensor | None,
     state: FlowState,
@@ -50,7 +50,7 @@ def move_kept_particles(
 
     Parameters
     ----------
-    axis_steps : the flow and the data
+    context : the flow and the data
     x : the particles of this rank, in the user's order
     codes : the conditions of the particles of all ranks, in the same order
     state : where the flow ended; steps and seconds are counted on
@@ -62,40 +62,40 @@ def move_kept_particles(
         steps_skipped=state.steps_skipped,
         seconds=state.seconds,
     )
-    plan = axis_steps.data.plan
+    plan = context.data.plan
     if codes is None:
         cloud = Cloud(x)
-        _run(axis_steps, cloud, None, counted_on, listeners)
+        _run(context, cloud, None, counted_on, listeners)
         return cloud.x
     if not plan.n_separate_classes:
-        shard = axis_steps.data.ranks.shard(plan.n_particles)
+        shard = context.data.ranks.shard(plan.n_particles)
         cloud = Cloud(x, codes[shard.slice].to(x.device))
-        _run(axis_steps, cloud, codes, counted_on, listeners)
+        _run(context, cloud, codes, counted_on, listeners)
         return cloud.x
     class_order = ClassOrder.from_class_indices(
         codes.to(x.device), plan.n_separate_classes
     )
     cloud = class_order.sort(x)
-    _run(axis_steps, cloud, class_order.class_indices, counted_on, listeners)
+    _run(context, cloud, class_order.class_indices, counted_on, listeners)
     return class_order.unsort(cloud.x)
 
 
-def complete_model(
-    axis_steps: AxisSteps, sampling_flow: Flow, state: FlowState
+def fit_axis_steps_to_fresh(
+    context: AxisStepContext, sampling_flow: FlowSpec, state: FlowState
 ) -> list[ModelStep]:
     """The model's steps, and then axis steps that are fitted to fresh particles.
 
     `sampling_flow` is the flow as offline samples replay it, and `state` is where the
     fitted flow ended.
     """
-    fresh, codes = _fresh_particles(axis_steps.data, sampling_flow, state.steps)
+    fresh, codes = _fresh_particles(context.data, sampling_flow, state.steps)
     continued = FlowState(state.stage_index, steps=list(state.steps))
-    _run(axis_steps, fresh, codes, continued, listeners=())
+    _run(context, fresh, codes, continued, listeners=())
     return continued.steps
 
 
 def _run(
-    axis_steps: AxisSteps,
+    context: AxisStepContext,
     particles: Cloud,
     codes: Tensor | None,
     state: FlowState,
@@ -105,28 +105,26 @@ def _run(
 
     `codes` are the conditions of the particles of all ranks.
     """
-    flow = axis_steps.flow
+    flow = context.flow
     max_samples = flow.stages[-1].transport.max_samples
     n = particles.x.shape[1]
-    batches = axis_steps.data.batches(n, codes, max_samples)
-    target = Target.from_cloud(axis_steps.cloud, batches)
-    simulate(
-        flow, particles, target, axis_steps.noise, listeners=listeners, state=state
-    )
+    batches = context.data.batches(n, codes, max_samples)
+    target = Target.from_cloud(context.cloud, batches)
+    simulate(flow, particles, target, context.noise, listeners=listeners, state=state)
 
 
 def _fresh_particles(
-    data: TrainingData, flow: Flow, steps: Sequence[ModelStep]
+    data: TrainingData, flow: FlowSpec, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's fresh particles, moved by a model, and the codes of all ranks."""
     plan = data.plan
     seed = data.seed.child("fresh")
-    n_fresh = plan.n_fresh
+    n_axis_particles = plan.n_axis_particles
     codes = None
     if data.rows.codes is not None:
         codes = _fresh_codes(data, data.rows.codes, seed)
-        n_fresh = len(codes)
-    shard = data.ranks.shard(n_fresh)
+        n_axis_particles = len(codes)
+    shard = data.ranks.shard(n_axis_particles)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     class_slices = None
@@ -149,7 +147,7 @@ def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
     indices = conditions.stratified_indices(
-        row_codes, plan.n_fresh, seed.child("conditions")
+        row_codes, plan.n_axis_particles, seed.child("conditions")
     )
     codes = row_codes[indices]
     if plan.amplifier == 0:

@@ -25,7 +25,7 @@ from sliceflow.spaces.vectors.smoothing import Smoother
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a fit in the flow's units, or `n_draws` draws of each."""
+    """The rows of a fit in the flow's units, or `draws_per_row` draws of each."""
 
     plan: VectorPlan
     rows: VectorRows
@@ -54,7 +54,7 @@ class TrainingData:
     @cached_property
     def encoded(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.units_by_class, self.rows.X, self._codes_that_matter)
+        return encode_classes(self.units_by_class, self.rows.X, self._used_codes)
 
     @cached_property
     def smoother(self) -> Smoother | None:
@@ -64,13 +64,13 @@ class TrainingData:
         return Smoother.fit(
             self.plan.bandwidth,
             self.ranks.gather(self.encoded),
-            self._codes_that_matter,
+            self._used_codes,
             self.plan.options.n_neighbors,
             self.ranks,
         )
 
     @property
-    def _codes_that_matter(self) -> Tensor | None:
+    def _used_codes(self) -> Tensor | None:
         """The codes of the rows of all ranks; None if the flow ignores them."""
         if self.plan.amplifier == 0:
             return None
@@ -89,28 +89,28 @@ class TrainingData:
         """The conditions of the data of all ranks; None without y."""
         if self.rows.codes is None:
             return None
-        return self.rows.codes.repeat_interleave(self.plan.n_draws, 0)
+        return self.rows.codes.repeat_interleave(self.plan.draws_per_row, 0)
 
     @property
     def shard(self) -> Shard:
         """Which of the data of all ranks this rank has."""
-        return self.rows.shard.repeated(self.plan.n_draws)
+        return self.rows.shard.repeated(self.plan.draws_per_row)
 
-    def for_flow(self) -> Cloud:
+    def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
             return self._cloud(self.encoded)
-        draws = self.smoother.draw_for_flow(self.plan.n_draws, self._drawing_seed)
+        draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
         return self._cloud(draws[self.shard.slice])
 
-    def for_axes(self) -> Cloud:
+    def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
             return self._cloud(self.encoded)
         heavy_tails = [units.heavy_tailed for units in self.units_by_class]
         exact = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
-            self.plan.n_draws, self._drawing_seed, exact
+            self.plan.draws_per_row, self._drawing_seed, exact
         )
         return self._cloud(draws[self.shard.slice])
 
@@ -144,7 +144,7 @@ class TrainingData:
             )
         return make_batches(
             m,
-            self.plan.n_rows * self.plan.n_draws,
+            self.plan.n_rows * self.plan.draws_per_row,
             max_samples,
             self.seed.child("flow", "batches"),
             self.device,

@@ -21,10 +21,10 @@ from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import (
     ConditionMode,
     FrameName,
-    checked_parameters,
+    validated_parameters,
 )
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows, check_rows
+from sliceflow.spaces.vectors.rows import VectorRows, as_rows
 
 
 class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
@@ -108,8 +108,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         *,
         n_particles: int | None = None,
         n_steps: int = 200,
-        frame: FrameName | frames.SavedFrame = "orthogonal",
-        transport: str | transports.SavedTransport = "auto",
+        frame: FrameName | frames.BuiltinFrameKind = "orthogonal",
+        transport: str | transports.BuiltinTransport = "auto",
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
@@ -143,7 +143,7 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         defaults = given
         if self.preset is not None:
             defaults = type(self)().get_params(deep=False)
-        parameters = checked_parameters(given, defaults)
+        parameters = validated_parameters(given, defaults)
         validate = self._validate_new
         if like_fitted:
             validate = self._validate_like_fitted
@@ -179,8 +179,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         )
         return np.asarray(array)
 
-    def _check_like_fitted(self, X: Any) -> np.ndarray:
-        return check_rows(X, self._validate_like_fitted)
+    def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
+        return as_rows(X, self._validate_like_fitted)
 
     def _store_record(
         self,

@@ -18,7 +18,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import History, Listener
-from sliceflow.engine.flow import Flow, FlowState, ParticleStreams
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, resolve_transport
@@ -38,9 +38,9 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
-    AxisSteps,
-    complete_model,
-    move_kept_particles,
+    AxisStepContext,
+    fit_axis_steps_to_fresh,
+    fit_axis_steps_to_kept,
 )
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
@@ -49,12 +49,12 @@ from sliceflow.spaces.vectors.plan import (
     ConditionKind,
     VectorPlan,
     choose_frame,
-    count_fresh,
+    count_axis_particles,
     count_knots,
     max_directions,
     plan_bandwidth,
 )
-from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
+from sliceflow.spaces.vectors.rows import Units, VectorRows, as_rows
 from sliceflow.validation import require
 
 # What these names of the parameter `transport` stand for.
@@ -80,7 +80,7 @@ class VectorAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        array = check_rows(X, self.validate)
+        array = as_rows(X, self.validate)
         names = None
         if hasattr(X, "columns"):
             names = column_names(X)
@@ -111,7 +111,7 @@ class VectorAdapter:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
-    def plan(
+    def plan_fit(
         self, rows: VectorRows, seed: Seed
     ) -> PlannedVectors | PlannedLocalVectors:
         """What a fit of these rows will do; an error if that is impossible."""
@@ -127,10 +127,10 @@ class VectorAdapter:
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
         mode = self.parameters.condition_mode
-        condition = None
+        encoder = None
         if rows.conditions is not None:
-            condition = rows.conditions.encoder
-        if condition is None or isinstance(condition, conditions.LabelCondition):
+            encoder = rows.conditions.encoder
+        if encoder is None or isinstance(encoder, conditions.LabelEncoder):
             if mode == "local":
                 fact = "needs continuous columns in y"
                 raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
@@ -143,7 +143,7 @@ class VectorAdapter:
                 hint = "fit in one process, or set condition='joint'"
                 raise ParameterError("condition", mode, fact, hint)
             is_local = False
-        if isinstance(condition, conditions.MixedCondition) and not is_local:
+        if isinstance(encoder, conditions.MixedEncoder) and not is_local:
             fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
             hint = "use condition='local', or pass labels (n,) or columns (n, l)"
             raise DataError(fact, hint)
@@ -160,13 +160,13 @@ class VectorAdapter:
         elif m is None:
             m = default_particles(n)
         m = int(m)
-        least = self.ranks.size
+        minimum = self.ranks.size
         if rows.conditions is not None:
-            condition = rows.conditions.encoder
-            if isinstance(condition, conditions.LabelCondition):
-                least = max(least, condition.condition_dim)
-        kind = f"at least {least}, one for each class and rank"
-        require(m >= least, "n_particles", m, kind)
+            encoder = rows.conditions.encoder
+            if isinstance(encoder, conditions.LabelEncoder):
+                minimum = max(minimum, encoder.condition_dim)
+        requirement = f"at least {minimum}, one for each class and rank"
+        require(m >= minimum, "n_particles", m, requirement)
         d = rows.X.shape[1]
         nbytes = 3 * rows.X.itemsize * d * self.ranks.shard(m).count
         what = f"n_particles={m} of {d} columns need"
@@ -181,7 +181,7 @@ class VectorAdapter:
         if rows.conditions is not None:
             amplifier = self.parameters.amplifier
         if math.isinf(amplifier):
-            self._check_per_class(rows)
+            self._require_labels_in_one_process(rows)
         particle_conditions = None
         if rows.conditions is not None:
             drawn_from = seed.child("conditions")
@@ -192,7 +192,7 @@ class VectorAdapter:
             rows, n, n_particles, amplifier, particle_conditions
         )
         n_local = len(rows.X)
-        m_local = self.ranks.shard(plan.n_moved).count
+        m_local = self.ranks.shard(plan.n_flow_particles).count
         n_directions = max_directions(plan.frame, plan.n_columns)
         what = (
             f"n_particles={plan.n_particles}, for which {m_local} move here, with "
@@ -207,10 +207,10 @@ class VectorAdapter:
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
         return PlannedVectors(data, particle_conditions)
 
-    def _check_per_class(self, rows: VectorRows) -> None:
+    def _require_labels_in_one_process(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
         xi = self.parameters.amplifier
-        if not isinstance(rows.encoder, conditions.LabelCondition):
+        if not isinstance(rows.encoder, conditions.LabelEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -234,9 +234,9 @@ class VectorAdapter:
         parameters = self.parameters
         options = parameters.options
         d = rows.X.shape[1]
-        n_moved = max(n_particles, conditions.MIN_PARTICLES)
+        n_flow_particles = max(n_particles, conditions.MIN_PARTICLES)
         if particle_conditions is not None:
-            n_moved = len(particle_conditions.codes)
+            n_flow_particles = len(particle_conditions.codes)
         frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
 
         condition_kind: ConditionKind = "none"
@@ -248,16 +248,16 @@ class VectorAdapter:
             condition_dim = encoder.condition_dim
             if amplifier:
                 row_codes = rows.conditions.codes
-        bandwidth, smoothing_from = plan_bandwidth(
+        bandwidth, smoothing_reason = plan_bandwidth(
             options.smoothing, rows.X, row_codes, n
         )
-        n_draws = 1
+        draws_per_row = 1
         n_data = n
         if bandwidth != 0:  # in all as many draws as particles
-            n_draws = max(1, round(n_moved / n))
-            n_data = max(n, n_moved)
+            draws_per_row = max(1, round(n_flow_particles / n))
+            n_data = max(n, n_flow_particles)
 
-        n_per_map = n_moved + n_data
+        n_per_map = n_flow_particles + n_data
         n_knots = int(options.n_knots)
         if particle_conditions is not None and amplifier:
             if options.shrinkage and particle_conditions.codes.dim() == 2:
@@ -268,7 +268,7 @@ class VectorAdapter:
                 n_per_map = _largest_class(
                     codes_p=particle_conditions.codes,
                     codes_q=row_codes,
-                    n_draws=n_data / n,
+                    draws_per_row=n_data / n,
                 )
             else:
                 n_knots = count_knots(n_knots, particle_conditions.codes)
@@ -282,8 +282,10 @@ class VectorAdapter:
             n_columns=d,
             dtype="float32" if rows.X.dtype == np.float32 else "float64",
             n_particles=n_particles,
-            n_moved=n_moved,
-            n_fresh=count_fresh(n_moved, frame, d, options.n_axis_steps),
+            n_flow_particles=n_flow_particles,
+            n_axis_particles=count_axis_particles(
+                n_flow_particles, frame, d, options.n_axis_steps
+            ),
             condition_kind=condition_kind,
             condition_dim=condition_dim,
             amplifier=amplifier,
@@ -295,8 +297,8 @@ class VectorAdapter:
             options=options,
             n_knots=n_knots,
             bandwidth=bandwidth,
-            smoothing_from=smoothing_from,
-            n_draws=n_draws,
+            smoothing_reason=smoothing_reason,
+            draws_per_row=draws_per_row,
         )
 
     def _plan_local(
@@ -308,7 +310,9 @@ class VectorAdapter:
         n, d = rows.X.shape
         amplifier = self.parameters.amplifier
         plan = self._plan_without_cost(rows, n, n_particles, amplifier, None)
-        plan = replace(plan, n_steps=0, bandwidth=0.0, smoothing_from="", n_draws=1)
+        plan = replace(
+            plan, n_steps=0, bandwidth=0.0, smoothing_reason="", draws_per_row=1
+        )
         n_codes = row_conditions.codes.shape[1]
         values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
         what = f"{n} rows of {d} columns, kept for conditions, need"
@@ -333,7 +337,9 @@ class VectorAdapter:
         return PlannedLocalVectors(fitted, row_conditions.take(indices), seed)
 
 
-def _largest_class(*, codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -> int:
+def _largest_class(
+    *, codes_p: Tensor, codes_q: Tensor | None, draws_per_row: float
+) -> int:
     """The particles and the data, with draws of each row, of the largest class.
 
     `codes_p` and `codes_q` are the class indices of the particles and of the rows.
@@ -342,7 +348,7 @@ def _largest_class(*, codes_p: Tensor, codes_q: Tensor | None, n_draws: float) -
     n_classes = int(codes_q.max()) + 1
     sizes_p = torch.bincount(codes_p, minlength=n_classes)
     sizes_q = torch.bincount(codes_q, minlength=n_classes)
-    return int((sizes_p + n_draws * sizes_q).max())
+    return int((sizes_p + draws_per_row * sizes_q).max())
 
 
 @dataclass(frozen=True)
@@ -404,7 +410,7 @@ class RunningVectors:
         self.particle_conditions = particle_conditions
 
         # This rank's particles, at their start.
-        self.shard = data.ranks.shard(plan.n_moved)
+        self.shard = data.ranks.shard(plan.n_flow_particles)
         self.order = ParticleOrder()
         if particle_conditions is not None:
             self.order = ParticleOrder.from_conditions(
@@ -432,7 +438,7 @@ class RunningVectors:
         if plan.n_steps:
             self.n_stages = 1
 
-    def _shrunk(self, flow: Flow) -> Flow:
+    def _shrunk(self, flow: FlowSpec) -> FlowSpec:
         """The flow with maps that are shrunk by their noise."""
         plan = self.data.plan
         codes_p = None
@@ -441,13 +447,13 @@ class RunningVectors:
             codes_p = self.order.codes
             codes_q = self.data.codes
         rates = noise_rates(
-            plan.n_moved,
-            plan.n_rows * plan.n_draws,
+            plan.n_flow_particles,
+            plan.n_rows * plan.draws_per_row,
             codes_p=codes_p,
             codes_q=codes_q,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
-            distinct=1 / plan.n_draws,
+            distinct=1 / plan.draws_per_row,
         )
         return shrunk_flow(flow, plan.options.shrinkage, rates)
 
@@ -460,7 +466,7 @@ class RunningVectors:
         batches = self.data.batches(self.shard.count, self.order.codes, max_samples)
 
         def draw(stage_index: int, step_index: int) -> Cloud:
-            return self.data.for_flow().part(batches.order)
+            return self.data.flow_cloud().part(batches.order)
 
         return Target(draw, batches)
 
@@ -484,10 +490,10 @@ class RunningVectors:
             if y is not None:
                 y = y[kept_shard.slice]
         model = state.steps
-        if data.plan.n_fresh:
-            axis_steps = AxisSteps(self.flow, data, data.for_axes(), self.noise)
-            x = move_kept_particles(axis_steps, x, codes, state, listeners)
-            model = complete_model(axis_steps, self.sampling_flow, state)
+        if data.plan.n_axis_particles:
+            context = AxisStepContext(self.flow, data, data.axis_cloud(), self.noise)
+            x = fit_axis_steps_to_kept(context, x, codes, state, listeners)
+            model = fit_axis_steps_to_fresh(context, self.sampling_flow, state)
         fitted = self._fitted(model)
         particles = fitted.in_form(fitted.decode(x, shard_codes))
         warning = self._copy_warning(fitted.plan, x, codes)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
 from sliceflow.engine.compression import ModelStep
-from sliceflow.engine.conditions import MixedCondition
-from sliceflow.engine.flow import Flow, ParticleStreams, replay
+from sliceflow.engine.conditions import MixedEncoder
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
 from sliceflow.engine.frames import (
     MaxSliced,
     count_directions,
@@ -21,10 +21,10 @@ from sliceflow.engine.frames import (
     freeing_rotation_pools,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.fields import Label
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
+from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import (
     Units,
@@ -33,7 +33,7 @@ from sliceflow.spaces.vectors.rows import (
     decode_classes,
     in_users_form,
 )
-from sliceflow.validation import require_finite
+from sliceflow.validation import check_finite
 
 # Offline samples of one pass over the steps of a model: bounds the memory.
 SAMPLES_PER_PASS = 1 << 16
@@ -87,7 +87,7 @@ class FittedVectors(HasConditions):
         for (x, y), settings in zip(parts, self.local_settings, strict=True):
             on_cpu = replace(settings, projection=settings.projection.cpu())
             sampler = LocalSampler(x, y, on_cpu)
-            sampler.check()
+            sampler.check_saved()
             samplers.append(sampler)
         return replace(self, local=tuple(samplers))
 
@@ -100,7 +100,7 @@ class FittedVectors(HasConditions):
 
     def _by_label(self, codes: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Each combination of labels, the rows that have it, and their continuous y."""
-        if isinstance(self.encoder, MixedCondition):
+        if isinstance(self.encoder, MixedEncoder):
             labels = codes[:, 0].long()
             columns = codes[:, 1:]
         else:
@@ -112,7 +112,7 @@ class FittedVectors(HasConditions):
 
     # Checks of a file
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
         plan = self.plan
         d = plan.n_columns
@@ -216,17 +216,17 @@ class FittedVectors(HasConditions):
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: Flow, n: int, codes: Tensor | None, noise: ParticleStreams
+        self, flow: FlowSpec, n: int, codes: Tensor | None, noise: ParticleStreams
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, codes, self.device)
         noise.fill(cloud.x, "start")
-        if not flow.per_class or cloud.y is None:
+        if not flow.per_class or cloud.codes is None:
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)
         class_order = ClassOrder.from_class_indices(
-            cloud.y, self.plan.n_separate_classes
+            cloud.codes, self.plan.n_separate_classes
         )
         by_class = class_order.sort(cloud.x)
         replay(flow, self.steps, by_class, noise)
@@ -248,7 +248,7 @@ class FittedVectors(HasConditions):
         `codes` are class indices, if classes have units of their own.
         """
         rows = decode_classes(self._units_by_class, x, codes)
-        require_finite(rows, "rescale X, drop outliers, or pass float64")
+        check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
     def in_form(self, rows: Tensor) -> Any:

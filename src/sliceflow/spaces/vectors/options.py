@@ -40,14 +40,16 @@ class VectorOptions:
     n_neighbors: int = 20
     shrinkage: float = 0.0
 
-    def check(self) -> None:
+    def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_neighbors", 2)):
+        for name, minimum in (("n_axis_steps", 0), ("n_knots", 2), ("n_neighbors", 2)):
             value = getattr(self, name)
-            require(is_int(value, least), name, value, f"an int of at least {least}")
+            require(
+                is_int(value, minimum), name, value, f"an int of at least {minimum}"
+            )
         require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
         kappa = self.shrinkage
         require(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
         is_smoothing = self.smoothing == "auto" or is_real(self.smoothing, 0)
-        kind = "'auto' or a number of at least 0"
-        require(is_smoothing, "smoothing", self.smoothing, kind)
+        requirement = "'auto' or a number of at least 0"
+        require(is_smoothing, "smoothing", self.smoothing, requirement)

@@ -11,7 +11,7 @@ from sliceflow.engine import frames
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.transports import Transport
-from sliceflow.models.flow_estimator import check_shared_parameters
+from sliceflow.models.flow_estimator import require_shared_parameters
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.validation import is_int, is_real, require
 
@@ -47,7 +47,7 @@ class VectorParameters:
     options: VectorOptions
 
 
-def checked_parameters(
+def validated_parameters(
     given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> VectorParameters:
     """The parameters of an estimator with those of its preset.
@@ -55,7 +55,7 @@ def checked_parameters(
     `given` and `defaults` are by name. Raises a `ParameterError` for the first invalid
     one.
     """
-    check_shared_parameters(given, ("standardize", "keep_rows"), VectorOptions)
+    require_shared_parameters(given, ("standardize", "keep_rows"), VectorOptions)
     n_steps = given["n_steps"]
     require(is_int(n_steps, 0), "n_steps", n_steps, "an int of at least 0")
 
@@ -64,14 +64,14 @@ def checked_parameters(
         is_frame = frame in FRAME_KINDS
     else:
         is_frame = hasattr(frame, "draw") and hasattr(frame, "n_directions")
-    kind = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
-    require(is_frame, "frame", frame, kind)
+    requirement = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
+    require(is_frame, "frame", frame, requirement)
 
     amplifier = given["amplifier"]
     is_infinite = isinstance(amplifier, float) and amplifier == math.inf
     is_amplifier = is_infinite or is_real(amplifier, 0)
-    kind = "a number of at least 0, which may be math.inf"
-    require(is_amplifier, "amplifier", amplifier, kind)
+    requirement = "a number of at least 0, which may be math.inf"
+    require(is_amplifier, "amplifier", amplifier, requirement)
 
     mode = given["condition"]
     modes = get_args(ConditionMode)

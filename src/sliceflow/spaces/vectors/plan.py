@@ -18,32 +18,32 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
-from sliceflow.engine.flow import Flow
-from sliceflow.engine.frames import Axis, FrameKind, SavedFrame, frame_bytes
+from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
+    BuiltinTransport,
     Histogram,
     Interpolated,
-    SavedTransport,
     Sorted,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.fields import Between, Count
 from sliceflow.models.plan import Plan
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
+from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import FRAME_KINDS
 
-ConditionKind = Literal["none", "labels", "columns", "mixed"]
+ConditionKind = Literal["none", "labels", "continuous", "mixed"]
 
 # Directions per column of the paper's preset: its 10,000 are for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
 
 # Fresh particles to which the model's axis steps are fitted, and the most of their
 # projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
-MAX_FRESH_PARTICLES = 1 << 16
+MAX_AXIS_PARTICLES = 1 << 16
 MAX_FRESH_PROJECTIONS = 1 << 18
 
 # The fewest rows that "auto" smooths: with fewer, neighbours say little.
@@ -83,13 +83,14 @@ class VectorPlan(Plan):
     n_columns: Annotated[int, Between(1, 1 << 24)]
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles that the user gets, as `particles_`
-    n_moved: Count  # particles that the flow moves: these, and more for better maps
-    n_fresh: Count  # new particles to which the model's axis steps are fitted
+    # Particles that the flow moves: these, and more for better maps.
+    n_flow_particles: Count
+    n_axis_particles: Count  # new particles to which the model's axis steps are fitted
     condition_kind: ConditionKind  # the kind of y
     condition_dim: Count  # number of classes, or of columns of y; 0 without y
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame: SavedFrame
-    transport: SavedTransport
+    frame: BuiltinFrameKind
+    transport: BuiltinTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
     standardize: bool
@@ -98,8 +99,8 @@ class VectorPlan(Plan):
     # What the option `smoothing` says. None if "auto" will choose it, when the
     # fit draws its data: the plan of a fitted model has the number.
     bandwidth: NonNegative | None = 0.0
-    smoothing_from: str = ""  # why "auto" is so; empty if the user set the bandwidth
-    n_draws: Count = 1  # data of each row: draws along its neighbours, or the row
+    smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
+    draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
     n_local_neighbors: Count = 0  # rows of a neighbourhood, if conditions are local
     distances: str = ""  # which columns of y the distances between neighbours see
 
@@ -161,9 +162,9 @@ class VectorPlan(Plan):
             )
         return stages
 
-    def flow(self, seed: Seed, device: torch.device) -> Flow:
+    def flow(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The flow of the plan."""
-        return Flow(
+        return FlowSpec(
             self.stages(),
             seed.child("flow"),
             self.condition_dim,
@@ -208,15 +209,15 @@ class VectorPlan(Plan):
         n = self.condition_dim
         if self.condition_kind == "labels":
             return f"{n} classes"
-        if self.condition_kind == "columns":
+        if self.condition_kind == "continuous":
             return f"{n} columns"
         if self.condition_kind == "mixed":
             return f"labels, {n - 1} columns"
         return ""
 
     def _particles_in_words(self) -> str:
-        if self.n_moved > self.n_particles:
-            return f"{self.n_particles}, {self.n_moved} moved for the model"
+        if self.n_flow_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
         return f"{self.n_particles}"
 
     def _steps_in_words(self) -> str:
@@ -231,15 +232,15 @@ class VectorPlan(Plan):
         return "1"
 
     def _smoothing_in_words(self) -> str:
-        if self.bandwidth == 0 and not self.smoothing_from:
+        if self.bandwidth == 0 and not self.smoothing_reason:
             return ""
         words = "0"
         if self.bandwidth is None:
             words = f"auto, along {self.options.n_neighbors} neighbours"
         elif self.bandwidth > 0:
             words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbours"
-        if self.smoothing_from:
-            words += f": {self.smoothing_from}"
+        if self.smoothing_reason:
+            words += f": {self.smoothing_reason}"
         return words
 
     def _shrinkage_in_words(self) -> str:
@@ -258,9 +259,9 @@ class VectorPlan(Plan):
         itemsize = self.torch_dtype.itemsize
         n_directions = max_directions(self.frame, d)
         n_classes = max(1, self.n_separate_classes)
-        n_data = n * self.n_draws
-        n_all_data = self.n_rows * self.n_draws
-        point_bytes = itemsize * d * (m + self.n_fresh + n_data)
+        n_data = n * self.draws_per_row
+        n_all_data = self.n_rows * self.draws_per_row
+        point_bytes = itemsize * d * (m + self.n_axis_particles + n_data)
 
         n_projected = m + n_data
         if self.transport.max_samples is not None:
@@ -273,8 +274,8 @@ class VectorPlan(Plan):
             bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
             step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
             flow_knots = min(self.n_knots, self.transport.n_bins)
-        if self.n_fresh:  # the axis steps sort the columns of all ranks
-            n_sorted = self.n_moved - m + n_all_data + self.n_fresh
+        if self.n_axis_particles:  # the axis steps sort the columns of all ranks
+            n_sorted = self.n_flow_particles - m + n_all_data + self.n_axis_particles
             step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
         if self.n_steps:
             step_bytes += frame_bytes(self.frame, d, self.condition_dim, itemsize)
@@ -293,14 +294,14 @@ class VectorPlan(Plan):
 
     def fit_seconds(self) -> float:
         """About the time of a fit: that of the projections of all ranks."""
-        n_data = self.n_rows * self.n_draws
-        n_projected = self.n_moved + n_data
+        n_data = self.n_rows * self.draws_per_row
+        n_projected = self.n_flow_particles + n_data
         if self.transport.max_samples is not None:
-            n_projected = min(self.n_moved, self.transport.max_samples)
+            n_projected = min(self.n_flow_particles, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
         n_directions = max_directions(self.frame, self.n_columns)
         n_values = n_directions * n_projected * self.n_steps
-        n_values += 4 * self.n_columns * self.n_fresh
+        n_values += 4 * self.n_columns * self.n_axis_particles
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         nanoseconds = NANOSECONDS_PER_VALUE
         if isinstance(self.transport, Interpolated):
@@ -380,12 +381,14 @@ def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
     return bool((X[first_of_class] != X).any())
 
 
-def count_fresh(n_moved: int, frame: FrameKind, d: int, n_axis_steps: int) -> int:
+def count_axis_particles(
+    n_flow_particles: int, frame: FrameKind, d: int, n_axis_steps: int
+) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
     affordable = MAX_FRESH_PROJECTIONS // max_directions(frame, d)
-    return max(n_moved, min(MAX_FRESH_PARTICLES, affordable))
+    return max(n_flow_particles, min(MAX_AXIS_PARTICLES, affordable))
 
 
 def max_directions(frame: FrameKind, d: int) -> int:

@@ -14,10 +14,10 @@ from torch import Tensor
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.engine.clouds import Cloud
 from sliceflow.errors import DataError
-from sliceflow.fields import ArraySpec, Label
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.neighbours.features import heavy_tail
+from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
@@ -37,7 +37,7 @@ class VectorRows(ArrayRows):
     tensor_device: str | None = None  # of the user's tensor; None for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if saved rows contradict their conditions or names."""
         self.check_lengths()
         d = self.X.shape[1]
@@ -83,7 +83,7 @@ def in_users_form(
     return as_dataframe(array, names)
 
 
-def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number and the names of columns.
@@ -94,7 +94,7 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
         check_columns(X)
         names = column_names(X)
         if names is not None:
-            _require_names_of_one_kind(names)
+            _check_names_of_one_kind(names)
     else:
         X = _as_numeric(X)
     array = validate(X)
@@ -111,7 +111,7 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     return array
 
 
-def _require_names_of_one_kind(names: Sequence[Any]) -> None:
+def _check_names_of_one_kind(names: Sequence[Any]) -> None:
     """Raise a `DataError` if some names of columns are text and others are not.
 
     scikit-learn knows columns by names that are all text, or not at all.
@@ -166,7 +166,7 @@ class Units:
     tail_center: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
     tail_scale: Annotated[np.ndarray, ArraySpec("d", torch.float64, ge=0)]
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError for units that no fit can have."""
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")

@@ -26,7 +26,7 @@ _OTHER_PARAMETERS = ("device", "verbose", "random_state")
 _MODULUS = 1 << 62
 
 
-def identity(
+def fingerprint(
     estimator_name: str,
     settings: Mapping[str, Any],
     device: torch.device,
@@ -76,7 +76,7 @@ def require_same_parameters(
 
     Generators given as `random_state` may differ: all ranks take the seed of rank 0.
     """
-    texts = identity(estimator_name, parameters, device, seed=None)
+    texts = fingerprint(estimator_name, parameters, device, seed=None)
     random_state = parameters["random_state"]
     if random_state is None or is_int(random_state, 0):
         texts["random_state"] = repr(random_state)
