@@ -69,22 +69,24 @@ def load(
     True
     """
     flow = load_estimator(path, _estimator_type, resolve_device(device), max_memory)
-    kind = type(flow).__name__
-    if kind != "TableFlow":  # which has no device
+    class_name = type(flow).__name__
+    if class_name != "TableFlow":  # which has no device
         flow.set_params(device=device)
     if precision is not None:
-        if kind != "ImageFlow":
-            fact = f"applies to pictures, but this is a {kind}"
+        if class_name != "ImageFlow":
+            fact = f"applies to pictures, but this is a {class_name}"
             raise ParameterError("precision", precision, fact, "omit it")
         cast("ImageFlow", flow).use_precision(precision)
     return flow
 
 
-def _estimator_type(kind: str) -> type[AnyEstimator]:
+def _estimator_type(class_name: str) -> type[AnyEstimator]:
     """The estimator of this name. Only its module is imported: each takes a while."""
-    if kind not in _MODULE_OF_ESTIMATOR:
+    if class_name not in _MODULE_OF_ESTIMATOR:
         known = ", ".join(_MODULE_OF_ESTIMATOR)
-        raise ValueError(f"it holds {kind[:60]!r}, not one of {known}")
-    module = import_module(f"sliceflow.spaces.{_MODULE_OF_ESTIMATOR[kind]}.estimator")
-    estimator_type: type[AnyEstimator] = getattr(module, kind)
+        raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")
+    module = import_module(
+        f"sliceflow.spaces.{_MODULE_OF_ESTIMATOR[class_name]}.estimator"
+    )
+    estimator_type: type[AnyEstimator] = getattr(module, class_name)
     return estimator_type

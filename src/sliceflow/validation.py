@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def require(ok: bool, name: str, value: object, what: str) -> None:
+def require(ok: bool, name: str, value: object, requirement: str) -> None:
     """Raise a `ParameterError` with a parameter's name and value, unless `ok`.
 
-    `what` says what it must be, such as "at least 1".
+    `requirement` says what it must be, such as "at least 1".
     """
     if not ok:
-        raise ParameterError(name, value, f"must be {what}")
+        raise ParameterError(name, value, f"must be {requirement}")
 
 
 def check_finite(x: Tensor, advice: str) -> None:

@@ -130,7 +130,7 @@ def test_the_file_is_safetensors_compressed_by_zstd(path):
     envelope = msgspec.msgpack.decode(tensors["header"].tobytes())
     assert envelope["format"] == file.FORMAT
     assert envelope["library"] == sliceflow.__version__
-    assert envelope["kind"] == "Small"
+    assert envelope["class_name"] == "Small"
     header = envelope["header"]
     assert header["class"] == "Small"
     assert header["seed"] == {"class": "Seed", "root": 7, "path": ["frame", 3]}

@@ -49,6 +49,11 @@ class Batch:
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
     codes: Tensor | None = None  # conditions (N,) or (N, l) of all data
 
+    @property
+    def uses_all_particles(self) -> bool:
+        """Whether the projections of all particles are known."""
+        return self.particle_indices is None
+
 
 ALL_POINTS = Batch()
 
@@ -57,8 +62,8 @@ ALL_POINTS = Batch()
 class Batches:
     """The batches of successive steps, which take turns.
 
-    Batch number b has particles[b % len(particles)], data[b % len(data)] and
-    class_slices[b % len(class_slices)]; the three lists may differ in length.
+    Batch number b has item b % len(list) of each list: `particle_indices`,
+    `data_indices` and `class_slices`. These may differ in length.
     """
 
     # The points of each batch; None if all points are used every time.
@@ -169,21 +174,21 @@ def make_batches(
     if codes_p is not None and codes_q is not None:
         groups = row_groups(codes_p=codes_p, codes_q=codes_q)
     order = seed.child("order").permutation(n)
-    data: list[Indices] = []
+    data_indices: list[Indices] = []
     if groups is None:
         parts_q = _equal_parts(n, max_samples)
         for turn in range(len(parts_q)):  # all pairs of parts meet
             for b in range(len(parts_p)):
-                data.append(parts_q[(b + turn) % len(parts_q)])
+                data_indices.append(parts_q[(b + turn) % len(parts_q)])
     else:
         groups_p = groups[0].cpu()
         groups_q = groups[1].cpu()
         # Group by group, at random within each.
         order = order[torch.argsort(groups_q[order], stable=True)]
         for indices in _matching_data(parts_p, groups_p, groups_q):
-            data.append(indices.to(device))
-    particles = parts_p if len(parts_p) > 1 else None
-    return Batches(particles, data, order.to(device))
+            data_indices.append(indices.to(device))
+    particle_indices = parts_p if len(parts_p) > 1 else None
+    return Batches(particle_indices, data_indices, order.to(device))
 
 
 def _make_batches_per_class(
@@ -270,8 +275,8 @@ def weighted_batches(
     used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
-    data = None if len(used) == len(weights) else [used.to(device)]
-    return Batches(data_indices=data, weights=weights[used].to(device))
+    data_indices = None if len(used) == len(weights) else [used.to(device)]
+    return Batches(data_indices=data_indices, weights=weights[used].to(device))
 
 
 def _equal_parts(n: int, max_samples: int) -> list[slice]:
@@ -297,7 +302,7 @@ def _matching_data(
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     group_size = torch.bincount(groups_q, minlength=n_groups)
     group_start = group_size.cumsum(0) - group_size
-    data = []
+    data_indices = []
     for turn in range(_PAIRS_PER_BATCH * len(batches)):
         group = groups_p[batches[turn % len(batches)]].sort().values
         group = group[group_size[group] > 0]  # conditions that the data have
@@ -305,5 +310,5 @@ def _matching_data(
         # A group's next particles take the data after those of the last turn.
         taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
         in_group = (rank_in_group + turn * taken_per_turn) % group_size[group]
-        data.append((group_start[group] + in_group).int())
-    return data
+        data_indices.append((group_start[group] + in_group).int())
+    return data_indices

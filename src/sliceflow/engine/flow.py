@@ -106,9 +106,7 @@ def simulate(
                 z_p = frame.project(step.particles, batch.particle_indices)
                 z_q = frame.project(data, batch.data_indices)
                 fit = step.stage.transport.fit(z_p, z_q, batch)
-                if (
-                    batch.particle_indices is None
-                ):  # the projections of all particles are known
+                if batch.uses_all_particles:
                     step.move(frame, fit.maps, noise, z=z_p, dz=fit.dz)
                 else:
                     step.move(frame, fit.maps, noise)

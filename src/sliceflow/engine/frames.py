@@ -393,7 +393,7 @@ def rotation(
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
     For d > 16 a QR decomposition would cost as much as the step. The rotation is then
-    A·D·B: A and B from a pool of eight rotations, which seeds of the same entropy
+    A·D·B: A and B from a pool of eight rotations, which seeds of the same root
     share, D random signs.
     """
     if side is None:
@@ -445,7 +445,7 @@ def _rotations_per_draw(d: int) -> int:
 
 @cached(_POOL_CACHE_BYTES, keep_latest=True)
 def _rotation_pool(root: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all seeds with this entropy share.
+    """The rotations (8, d, d) that all seeds with this root share.
 
     They are computed on the CPU, one at a time: QR needs three times the memory of its
     result.

@@ -39,7 +39,7 @@ RandomState = int | np.integer[Any] | np.random.RandomState | np.random.Generato
 class Seed:
     """A node of the seed tree."""
 
-    root: int
+    root: int  # what `random_state` gave; the same for the whole tree
     path: tuple[str | int, ...] = ()
 
     @classmethod
@@ -80,7 +80,7 @@ class Seed:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Philox's 64-bit key: the BLAKE2b hash of the entropy and the path."""
+        """Philox's 64-bit key: the BLAKE2b hash of the root and the path."""
         text = repr((self.root, *self.path))
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         low = int.from_bytes(digest[:4], "little")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ __all__ = [
     "Sorted",
     "Transport",
     "TransportMap",
+    "TransportName",
 ]
 
 # Values that `Interpolated` sorts at a time: bounds the memory of its levels.
@@ -628,8 +629,16 @@ class Auto:
         return Histogram(self.n_bins, self.max_samples)
 
 
+# Names of transports, for the parameter `transport`; see `resolve_transport`.
+TransportName = Literal["auto", "sorted", "histogram", "interpolated"]
+
+
 def resolve_transport(
-    transport: str | Transport, n: int, n_ranks: int, histogram: Histogram, auto: Auto
+    transport: TransportName | Transport,
+    n: int,
+    n_ranks: int,
+    histogram: Histogram,
+    auto: Auto,
 ) -> Transport:
     """The transport that a user's parameter names, or the object itself.
 

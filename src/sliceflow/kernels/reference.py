@@ -76,9 +76,9 @@ EVEN_SHARE_OF_KNOTS = 0.05
 MIN_KNOT_DENSITY = 1e-12
 _MASK_32_BITS = 0xFFFFFFFF
 
-# Some kernels are made of others. A function `name_by` is the kernel `name`, made of
-# the kernels that are its first arguments: so each device uses its own. These are the
-# types of such arguments.
+# A function `name_by` implements the kernel `name` in terms of other kernels, which it
+# takes as its first arguments. Each device passes its own versions. These are the types
+# of such arguments.
 BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
 ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -84,8 +84,9 @@ def copies(
 
     0.01 is ideal, 1 means that all samples are copies. It is the share of samples with
     d(x) < q, the 1 % quantile of d over the n test rows, which score 0.01 themselves.
-    New real rows score 0.01 on average; with fewer than 99 test rows 1/(n + 1), without
-    any and with N < 199 train rows 2/(N + 1). Parameters: see `nn_ratio`.
+    Expected score of new real rows: 0.01; 1/(n + 1) if there are n < 99 test rows;
+    2/(N + 1) if there are no test rows and N < 199 training rows. Parameters: see
+    `nn_ratio`.
 
     Examples
     --------

@@ -97,16 +97,16 @@ def encode(value: Any) -> tuple[bytes, dict[str, NDArray[Any]]]:
 
 
 def decode(
-    kind: type[T],
+    cls: type[T],
     header: bytes,
     arrays: Mapping[str, NDArray[Any]],
     device: torch.device | str = "cpu",
 ) -> T:
-    """The object of the dataclass `kind`, its tensors on `device`.
+    """The object of the dataclass `cls`, its tensors on `device`.
 
     Raises a ValueError that says what does not fit.
     """
-    node = msgspec.msgpack.decode(header, type=_struct(kind))
+    node = msgspec.msgpack.decode(header, type=_struct(cls))
     reader = _Reader(dict(arrays), device)
     value: T = reader.object(node, "")
     if reader.unread:

@@ -90,8 +90,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
       the work and returns a `FitResult`.
     - `_store_record(record)` may be extended to set further attributes.
 
-    If there is a parameter `keep_rows`, it says whether a file has the rows; without,
-    a file has them only if the fitted state needs them.
+    ``keep_rows=True``, where there is this parameter, writes the rows to the file.
+    Otherwise they are written only if sampling needs them.
     """
 
     _saved_types: tuple[type[FittedT], type[RowsT]]
@@ -109,7 +109,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     _pending_rows: RowsT | None = None
 
     def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
-        """What reads rows and plans their fit, for today's parameters."""
+        """What reads rows and plans their fit, for the current parameters."""
         raise NotImplementedError
 
     # Parameters
@@ -153,9 +153,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : the rows and what belongs to them, of kinds that the class names; or X is
-            what `prepare` returned
-        listeners : a callable that takes an event after every step, or a tuple of them
+        X, y : rows and their y
+            The class says of which kinds. X may also be what `prepare` returned.
+        listeners : callable or tuple of callables, default ()
+            Each takes an event after every step.
+
+        Returns
+        -------
+        self : the fitted estimator
         """
         if not isinstance(X, PreparedFit):
             X = self.prepare(X, y)
@@ -198,6 +203,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
 
         After a fit, `plan_` also has what a fit of vectors chooses on its way: how far
         it spreads the rows.
+
+        Parameters
+        ----------
+        X, y : as in `fit`
+
+        Returns
+        -------
+        plan : Plan
         """
         adapter = self._adapter()
         return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
@@ -216,8 +229,24 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         bit for bit. If anything fails or is interrupted, the model stays as it was.
         With `refresh` False, the rows only wait for the next refresh.
 
-        This works after any fit: an estimator has its rows in memory. A file has them
-        only with ``keep_rows=True``, and so does a pickle.
+        This works after any fit: an estimator has its rows in memory. A file or a
+        pickle has them only with ``keep_rows=True``.
+
+        Parameters
+        ----------
+        X, y : the new rows, as in `fit`
+        refresh : bool, default True
+            Whether to fit now.
+        listeners : as in `fit`
+
+        Returns
+        -------
+        self : the estimator
+
+        Raises
+        ------
+        NoRowsError
+            If the model does not have its rows.
         """
         known = self._known_rows()
         adapter = self._adapter(like_fitted=known is not None)
@@ -239,6 +268,24 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         goes first; an unknown row is an error. If anything fails or is interrupted, the
         model stays as it was. With `refresh` False, the model is still that of all rows
         until the next refresh.
+
+        Parameters
+        ----------
+        X, y : the rows to remove
+        refresh : bool, default True
+            Whether to fit now.
+        listeners : as in `fit`
+
+        Returns
+        -------
+        self : the estimator
+
+        Raises
+        ------
+        NoRowsError
+            If the model does not have its rows.
+        DataError
+            If a row is not one of the model's rows, or if none would be left.
         """
         known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
@@ -246,7 +293,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         return self._refit(adapter, rows, refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
-        """Fit all rows of the model again: the same seed, today's parameters."""
+        """Fit all rows of the model again: the same seed, the current parameters."""
         return self._refit(self._adapter(), self._needed_rows(), True, listeners)
 
     def _refit(
@@ -338,9 +385,9 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        path : the file; one that is there is replaced, at once and only when all is
-            written. It keeps its mode. Of a symbolic link the target is replaced;
-            folders, pipes and devices are refused
+        path : str or path
+            The file. An existing file is replaced atomically and keeps its permissions.
+            A symbolic link is followed. Folders, pipes and devices raise an error.
         """
         self._check_saveable()
         save(self, path)

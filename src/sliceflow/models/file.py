@@ -86,7 +86,7 @@ class Envelope(msgspec.Struct):
 
     format: int
     library: str  # the version of sliceflow that wrote it
-    kind: str  # the name of the dataclass
+    class_name: str  # of the dataclass
     header: msgspec.Raw
 
 
@@ -104,7 +104,7 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
 
 def load(
     path: str | os.PathLike[str],
-    kinds: Sequence[type[T]],
+    types: Sequence[type[T]],
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
 ) -> T:
@@ -113,7 +113,7 @@ def load(
     Parameters
     ----------
     path : the file, or the folder of a run of the command line
-    kinds : the dataclasses that the file may hold
+    types : the dataclasses that the file may hold
     device : the device of tensors
     max_memory : bytes that the object may take, together with ``value.sample_bytes()``
         if it has this method. None takes a limit from the size of the file; see
@@ -125,19 +125,19 @@ def load(
         If anything is wrong with the file.
     """
 
-    def find_kind(name: str) -> type[T]:
-        return _find_kind(name, kinds)
+    def find_type(class_name: str) -> type[T]:
+        return _find_type(class_name, types)
 
-    return load_any(path, find_kind, device, max_memory)
+    return load_any(path, find_type, device, max_memory)
 
 
 def load_any(
     path: str | os.PathLike[str],
-    find_kind: Callable[[str], type[T]],
+    find_type: Callable[[str], type[T]],
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
 ) -> T:
-    """The object that `save` wrote, of the dataclass that `find_kind` gives.
+    """The object that `save` wrote, of the dataclass that `find_type` gives.
 
     That takes the name that the file has, and raises a ValueError for an unknown one.
     The rest is as in `load`.
@@ -146,9 +146,8 @@ def load_any(
     content = _read_content(name)
     budget = MemoryBudget(len(content), max_memory)
     with reading(name):
-        kind_name, header, arrays = parse(content, budget)
-        kind = find_kind(kind_name)
-        value = codec.decode(kind, header, arrays, device)
+        class_name, header, arrays = parse(content, budget)
+        value = codec.decode(find_type(class_name), header, arrays, device)
         if hasattr(value, "sample_bytes"):
             budget.check_sample(value.sample_bytes())
     return value
@@ -156,12 +155,12 @@ def load_any(
 
 def write(
     path: str | os.PathLike[str],
-    kind: str,
+    class_name: str,
     header: bytes,
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write a header and arrays, of the dataclass of this name."""
-    envelope = Envelope(FORMAT, sliceflow.__version__, kind, msgspec.Raw(header))
+    envelope = Envelope(FORMAT, sliceflow.__version__, class_name, msgspec.Raw(header))
     packed_envelope = np.frombuffer(msgspec.msgpack.encode(envelope), np.uint8)
     tensors = to_safetensors({HEADER: packed_envelope, **arrays})
     # The bytes do not depend on the number of threads.
@@ -193,7 +192,7 @@ def parse(
             f"sliceflow {sliceflow.__version__} reads format {FORMAT}: "
             f"install sliceflow {envelope.library} or newer"
         )
-    return envelope.kind, bytes(envelope.header), tensors
+    return envelope.class_name, bytes(envelope.header), tensors
 
 
 def _check_age(content: bytes) -> None:
@@ -234,12 +233,13 @@ def _check_header_size(size: int, budget: MemoryBudget) -> None:
     budget.take(MEMORY_PER_HEADER_BYTE * size)
 
 
-def _find_kind(name: str, kinds: Sequence[type[T]]) -> type[T]:
+def _find_type(class_name: str, types: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
-    by_name = {kind.__name__: kind for kind in kinds}
-    if name not in by_name:
-        raise ValueError(f"it holds {name[:60]!r}, not one of {', '.join(by_name)}")
-    return by_name[name]
+    by_name = {saved_type.__name__: saved_type for saved_type in types}
+    if class_name not in by_name:
+        known = ", ".join(by_name)
+        raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")
+    return by_name[class_name]
 
 
 def _path_in_folder(path: str | os.PathLike[str]) -> str:

@@ -1,6 +1,6 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan` →
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
 `Estimator._fit_prepared` → the planned flow's `run` → `run_flow`, with the running
 flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
 """
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.transports import TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
@@ -44,7 +45,7 @@ from sliceflow.validation import is_bool, is_int, require
 # are few rows.
 _MIN_SCORED = 2_000
 # Names that the parameters `transport` and `preset` of all flows may have.
-_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
+_TRANSPORTS = get_args(TransportName)
 _PRESETS = (None, "paper")
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
@@ -61,7 +62,8 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     # Parameters of the constructor.
     device: str | torch.device
     keep_rows: bool
-    # Set by a fit; `classes_` if y is labels, and the others unless a file is without.
+    # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
+    # unless the model was loaded from a file saved without particles.
     classes_: np.ndarray
     particles_: Any
     particle_conditions_: Any
@@ -89,19 +91,35 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Parameters
         ----------
-        X, y : the rows and their conditions, of kinds that the class names; or X is
-            what `prepare` returned
-        listeners : a callable that takes a `sliceflow.events.Event` after every step,
-            or a tuple of them; returning True ends the stage
-        checkpoint_dir : a folder for the state of the fit, or None. To resume an
-            interrupted fit, call it again with the same data, parameters and folder.
-            The result has the same bits as that of an uninterrupted fit
-        checkpoint_every : seconds between checkpoints
-        keep_checkpoint : leave the last checkpoint in its folder when the fit ends.
-            Remove it when the model is saved: if saving fails, the same fit resumes
-        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same
-            parameters and their own rows. `particles_` and `particle_conditions_` are
-            this rank's share; ``ranks.gather(flow.particles_)`` gives all
+        X, y : rows and their conditions
+            The class says of which kinds. X may also be what `prepare` returned.
+        listeners : callable or tuple of callables, default ()
+            Each takes a `sliceflow.events.Event` after every step. If one returns True,
+            the stage ends.
+        checkpoint_dir : str, path or None, default None
+            A folder for the state of the fit. To resume an interrupted fit, call it
+            again with the same data, parameters and folder. The result has the same
+            bits as that of an uninterrupted fit.
+        checkpoint_every : float, default 60
+            Seconds between checkpoints.
+        keep_checkpoint : bool, default False
+            Keep the last checkpoint after the fit, so that the fit can be resumed if
+            saving the model fails. Delete it yourself after saving.
+        ranks : Ranks or None, default None
+            From `sliceflow.ranks.joined`. All ranks call this with the same parameters
+            and their own rows. `particles_` and `particle_conditions_` are this rank's
+            share; ``ranks.gather(flow.particles_)`` gives all.
+
+        Returns
+        -------
+        self : the fitted estimator
+
+        Raises
+        ------
+        ParameterError, DataError
+            If a parameter or the data are not valid.
+        FitInterrupted
+            If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
         if not isinstance(X, PreparedFit):
             X = self.prepare(X, y, ranks=ranks)
@@ -214,16 +232,25 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Parameters
         ----------
-        n : number of samples
-        y : one condition for all samples, or several: then n must be 1 (one sample of
-            each) or their number. None takes conditions in the data's proportions
-        random_state : int, RandomState, Generator or None (new samples on every call)
-        return_y : also return the conditions of the samples
+        n : int, default 1
+            Number of samples.
+        y : one condition, several, or None, default None
+            One condition is for all samples. With several, n must be 1 (one sample of
+            each) or their number. None takes conditions in the data's proportions.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
+        return_y : bool, default False
+            Also return the conditions of the samples.
 
         Returns
         -------
-        n rows in the form, the units and the type of X; with `return_y`, a pair: the
-        rows and their y (None without conditions)
+        samples : n rows of the type and in the units of X
+        y : their conditions, or None without conditions; only with `return_y`
+
+        Raises
+        ------
+        DataError
+            If y does not fit the model or n.
         """
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
@@ -244,6 +271,16 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         and with continuous y, (x, y) are compared jointly. Pass held-out rows: on the
         fitted rows the model that copies best would win. `GridSearchCV` and
         `cross_val_score` use this score.
+
+        Parameters
+        ----------
+        X : held-out rows, as in `fit`
+        y : their conditions, or None, default None
+
+        Returns
+        -------
+        score : float
+            At most 0.
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
@@ -316,11 +353,16 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Parameters
         ----------
-        path : the file; one that is there is replaced, at once and only when all is
-            written. It keeps its mode. Of a symbolic link the target is replaced;
-            folders, pipes and devices are refused
-        particles : also keep the batched samples, `particles_` and
-            `particle_conditions_`
+        path : str or path
+            The file. An existing file is replaced atomically and keeps its permissions.
+            A symbolic link is followed. Folders, pipes and devices raise an error.
+        particles : bool, default False
+            Also save the batched samples, `particles_` and `particle_conditions_`.
+
+        Raises
+        ------
+        DataError
+            If `particles` is True but the model has none.
         """
         self._check_saveable()
         particle_rows = None

@@ -3,8 +3,8 @@
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
 `Adapter.plan_fit` resolves what a fit of them does, and `PlannedFit.run` does it. The
 plan of a flow is quick: what takes a search among the rows waits until the flow draws
-its data. Other plans take most of the time of their fits, because they choose settings by
-trial: those of tables, and those of vectors whose conditions are local.
+its data. Other plans take most of the time of their fits, because they choose settings
+by trial: those of tables, and those of vectors whose conditions are local.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
 that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
@@ -64,10 +64,8 @@ class FlowRows(Rows, Protocol):
 class Fitted(Protocol):
     """A fitted state, which draws samples. A file holds it.
 
-    If it `needs_rows`, the file has the rows only once, beside the fitted state. This
-    is then incomplete, and cannot draw, until `Estimator._store_record` of its
-    estimator puts the rows back, first of all. A state that comes from a fit is always
-    complete.
+    If `needs_rows`, a file stores the rows once, outside the fitted state. A loaded
+    state cannot draw until `Estimator._store_record` has attached the rows.
     """
 
     @property
@@ -137,7 +135,10 @@ class RunningFlow(Protocol[FittedFlowT]):
 
     @property
     def noise(self) -> ParticleStreams:
-        """The particles' random numbers; the first ones here have number `first`."""
+        """The random streams of this rank's particles.
+
+        `noise.first` is the global index of its first particle.
+        """
 
     def target(self) -> Target:
         """What the particles move onto."""

@@ -170,10 +170,10 @@ class Ranks:
         return of_rank_0
 
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The columns (…, n) of every rank, in turn.
+        """The points t (…, n) of every rank, in turn.
 
-        Yields pairs: the index of a rank's first column among those of all ranks, and
-        its columns.
+        Yields pairs: the index of a rank's first point among those of all ranks, and
+        its points.
         """
         if self.size == 1:
             yield 0, t
@@ -190,9 +190,9 @@ class Ranks:
             first += count
 
     def gather_points(self, t: Tensor, indices: Tensor) -> Tensor:
-        """The columns with these indices (k,) among the columns t (d, n) of all ranks.
+        """The points with these indices (k,) among the points t (d, n) of all ranks.
 
-        Returns (d, k) on every rank. Each rank may ask for other columns. Ranks
+        Returns (d, k) on every rank. Each rank may ask for other points. Ranks
         broadcast all of theirs in turn.
         """
         if self.size == 1:

@@ -163,23 +163,23 @@ def save(
 
 def load_estimator(
     path: str | os.PathLike[str],
-    type_of_kind: Callable[[str], type[EstimatorT]],
+    find_estimator_type: Callable[[str], type[EstimatorT]],
     device: torch.device,
     max_memory: int | None,
 ) -> EstimatorT:
     """The fitted estimator of a file.
 
-    `type_of_kind` gives the class of the name that the file has, or raises a ValueError
-    that says that there is none. Raises a `ModelFileError` if the file is not valid;
-    see `file.load`.
+    `find_estimator_type` gives the class of the name that the file has, or raises a
+    ValueError if there is none. Raises a `ModelFileError` if the file is not valid; see
+    `file.load`.
     """
 
-    def find_saved_type(kind: str) -> type[Any]:
-        saved_type: type[Any] = _saved_types(type_of_kind(kind)).estimator
+    def find_saved_type(class_name: str) -> type[Any]:
+        saved_type: type[Any] = _saved_types(find_estimator_type(class_name)).estimator
         return saved_type
 
     saved: Any = file.load_any(path, find_saved_type, device, max_memory)
-    estimator_type = type_of_kind(type(saved).__name__)
+    estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:

@@ -61,7 +61,7 @@ def cosine_basis(
 def _group_rotations(root: int, size: int, device: torch.device | str) -> Tensor:
     """The rotations (256, size, size) from which groups of `size` cosines choose.
 
-    All seeds with this entropy share them.
+    All seeds with this root share them.
     """
     seed = Seed(root).child("groups", size)
     normal = seed.normal(N_POOLED_ROTATIONS * size, size)

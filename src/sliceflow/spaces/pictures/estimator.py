@@ -47,42 +47,59 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     Parameters
     ----------
-    schedule : "auto", "paper" (its Table 2), or text in the paper's notation, such as
-        ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
-    n_particles : number of particles to keep; None takes twice the number of pictures
-        (without mirror images), or the smallest multiple of this that is at least
-        10,000. The fit may move more
-    quality : "draft", "standard" or "best", or the number of steps per stage. The names
-        are 3, 8 and 25 steps, or 18, 48 and 150 if all pictures share maps and
-        particles start as noise. On a CPU "draft" is 2 steps, or 12
-    amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits
+    schedule : str, default "auto"
+        "auto", "paper" (its Table 2), or text in the paper's notation, such as ``"1[1]
+        2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`.
+    n_particles : int or None, default None
+        Number of particles to keep. None takes twice the number of pictures (without
+        mirror images), or the smallest multiple of this that is at least 10,000. The
+        fit may move more.
+    quality : str or int, default "standard"
+        "draft", "standard" or "best", or the number of steps per stage. The names are
+        3, 8 and 25 steps, or 18, 48 and 150 if all pictures share maps and particles
+        start as noise. On a CPU "draft" is 2 steps, or 12.
+    amplifier : "auto" or float, default "auto"
+        ξ, how strongly the flow separates classes. 0 ignores the labels; ∞ fits
         separate maps for each class. "auto" is ∞ if classes have at least 100 pictures
-        on average and the transport uses histograms, else 10
-    n_pixel_values : integer pixels are 0..n_pixel_values-1; a type with fewer values,
-        such as bool, uses its own number
-    mirror : also fit the pictures' mirror images
-    device : "auto" uses a GPU if there is one
-    random_state : int, RandomState, Generator or None
-    observed : None, or the pixels known in every picture, for `inpaint`: an (h, w) mask
-        of booleans, or one of "top", "bottom", "left", "right", "border" (the centre is
-        missing), "center"
-    transport : "auto" (histograms of 128 bins, or 1024 if classes share maps; sorted
-        for small clouds), or any of `sliceflow.transports`
-    patch_basis : the basis of a tile's directions: "pixels", a few "cosines", or
-        "random", the paper's random patches. "auto" takes pixels for drawings, which
-        have few grey pixels, else cosines
-    n_clusters : divides pictures without labels into this many clusters, each with its
-        own maps; 1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey
-        ones, and fewer if clusters would be small, because these are copied; 1 with
-        sorted transport or a mask
-    keep_rows : write the pictures into the model's file, too, so that pictures can be
-        added and removed after it is loaded, and completed from any part (`inpaint`).
-        In memory, an estimator always has its pictures
-    preset : None, or "paper": the flow of [1]_ as printed. Parameters left at their
-        defaults take the paper's values: slow, for comparison
-    options : PictureOptions or None; rarely changed settings, None takes the defaults
-    verbose : 1 logs how far the fit is, to the logger "sliceflow" of Python's
-        `logging`, or to stderr if no handler shows that
+        on average and the transport uses histograms, else 10.
+    n_pixel_values : int, default 256
+        Integer pixels are 0..n_pixel_values-1. A type with fewer values, such as bool,
+        uses its own number.
+    mirror : bool, default False
+        Also fit the pictures' mirror images.
+    device : str or torch.device, default "auto"
+        "auto" uses a GPU if there is one.
+    random_state : int, RandomState, Generator or None, default None
+        The same seed and machine give the same bits.
+    observed : str, (h, w) array of bool or None, default None
+        The pixels known in every picture, for `inpaint`: an (h, w) mask of booleans, or
+        one of "top", "bottom", "left", "right", "border" (the centre is missing),
+        "center".
+    transport : str or transport, default "auto"
+        How to solve each direction: "auto" (histograms of 128 bins, or 1024 if classes
+        share maps; sorted for small clouds), "sorted", "histogram" or "interpolated",
+        or an object from `sliceflow.transports`.
+    patch_basis : str, default "auto"
+        The basis of a tile's directions: "pixels", a few "cosines", or "random", the
+        paper's random patches. "auto" takes pixels for drawings, which have few grey
+        pixels, else cosines.
+    n_clusters : "auto" or int, default "auto"
+        Divides pictures without labels into this many clusters, each with its own maps;
+        1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and
+        fewer if clusters would be small, because small clusters are copied; 1 with
+        sorted transport or a mask.
+    keep_rows : bool, default False
+        Write the pictures into the model's file, too, so that pictures can be added and
+        removed after it is loaded, and completed from any part (`inpaint`). In memory,
+        an estimator always has its pictures.
+    preset : "paper" or None, default None
+        "paper" is the flow of [1]_ as printed. Parameters left at their defaults take
+        the paper's values: slow, for comparison.
+    options : PictureOptions or None, default None
+        Rarely changed settings; None takes the defaults.
+    verbose : int, default 0
+        1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
+        to stderr if no handler shows that.
 
     Attributes
     ----------
@@ -126,7 +143,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         observed: (
             MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
-        transport: str | transports.BuiltinTransport = "auto",
+        transport: transports.TransportName | transports.BuiltinTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
         keep_rows: bool = False,
@@ -168,17 +185,30 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
         Parameters
         ----------
-        X : pictures as in `fit`; hidden pixels are ignored and may be masked
-            (`numpy.ma`) or NaN
-        mask : what is known: an (h, w) mask of booleans, or a name as in `observed`.
-            None for models that were fitted with `observed`
-        n : completions of each picture
-        y : with `mask` and a model of classes: the class of every picture, or one class
-            for all
+        X : k pictures, as in `fit`
+            Hidden pixels are ignored and may be masked (`numpy.ma`) or NaN.
+        mask : str, (h, w) array of bool or None, default None
+            What is known: a mask, or a name as in `observed`. None for models that were
+            fitted with `observed`.
+        n : int, default 1
+            Completions of each picture.
+        y : labels, one label or None, default None
+            With `mask` and a model of classes: the class of every picture, or one class
+            for all.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new completions.
 
         Returns
         -------
-        (k, n, h, w[, c]) for k pictures; known pixels equal those of X, bit for bit
+        completions : (k, n, h, w[, c]) array, or tensor if the pictures were tensors
+            Known pixels equal those of X, bit for bit.
+
+        Raises
+        ------
+        ParameterError
+            If a `mask` needs pictures that the model does not keep.
+        DataError
+            If X, `mask` or y do not fit the model.
 
         Examples
         --------
@@ -263,15 +293,17 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Parameters
         ----------
         n, y, random_state : as in `sample`
-        n_frames : how many pictures show each sample on its way, at least 2; there are
-            fewer if the model has fewer steps
-        X : for a model with `observed`: pictures to complete, each n times, as by
-            `inpaint`
+        n_frames : int, default 20
+            How many pictures show each sample on its way, at least 2. There are fewer
+            if the model has fewer steps.
+        X : k pictures or None, default None
+            For a model with `observed`: pictures to complete, each n times, as by
+            `inpaint`.
 
         Returns
         -------
-        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last
-        the samples
+        frames : (frames, n, h, w[, c]), or with X (frames, k, n, h, w[, c])
+            The first frame is the start, the last one the samples.
 
         Examples
         --------
@@ -302,7 +334,16 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         return np.stack(snapshots)
 
     def use_precision(self, precision: Precision) -> Self:
-        """Change the precision for sampling on a GPU."""
+        """Change the precision for sampling on a GPU.
+
+        Parameters
+        ----------
+        precision : "auto", "float32", "float16" or "bfloat16"
+
+        Returns
+        -------
+        self : the estimator
+        """
         options = replace(self._options_or_defaults(), precision=precision)
         options.require_valid()
         self.set_params(options=options)
@@ -356,8 +397,8 @@ def _class_codes(
     """
     if fitted.conditions is None or fitted.conditions.encoder.is_inferred:
         raise DataError("y was given but the model was fitted without labels", "omit y")
-    condition = fitted.conditions.encoder
-    given = condition.encode(conditions.broadcast_condition(condition, y, n_pictures))
+    encoder = fitted.conditions.encoder
+    given = encoder.encode(conditions.broadcast_condition(encoder, y, n_pictures))
     if len(given) != n_pictures:
         raise DataError(
             f"y has {len(given)} labels for {n_pictures} pictures", "pass one each"

@@ -366,8 +366,8 @@ class RunningPictures:
 
         observed_mask = data.layout.observed_mask(planned.observed, data.device)
         self.particles = self._initial_particles(observed_mask)
-        levels = PictureFlowBuilder(plan, planned.seed, data.device, observed_mask)
-        self.flow = levels.flow(_noise_rates(planned, self.classes))
+        builder = PictureFlowBuilder(plan, planned.seed, data.device, observed_mask)
+        self.flow = builder.flow(_noise_rates(planned, self.classes))
         if planned.ranks.size > 1:
             self.flow = across_ranks(self.flow, planned.ranks)
         self.n_stages = len(self.flow.stages)

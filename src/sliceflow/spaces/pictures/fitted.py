@@ -102,12 +102,12 @@ class FittedPictures(HasConditions):
 
     def _check_steps(self) -> None:
         plan = self.plan
-        levels = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
+        builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
         checked_reach(
-            levels.flow(),
+            builder.flow(),
             self.steps,
-            n_maps=lambda i, k: levels.count_directions(i, k) * n_classes,
+            n_maps=lambda i, k: builder.count_directions(i, k) * n_classes,
             d=plan.layout.dimension,
             dtype=torch.float32,
             codes=self.codes,

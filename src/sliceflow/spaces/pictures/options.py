@@ -61,38 +61,44 @@ class PictureOptions:
     def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
 
-        def check(name: str, ok: bool, what: str) -> None:
-            require(ok, name, getattr(self, name), what)
+        def require_setting(name: str, ok: bool, requirement: str) -> None:
+            require(ok, name, getattr(self, name), requirement)
 
         number = "a finite number of at least 0"
-        check(
+        require_setting(
             "start",
             self.start in get_args(Start) or is_int(self.start, 1),
             "'auto', 'noise' or an int of at least 1",
         )
-        check("locality", is_real(self.locality, 0), number)
-        check("start_noise", is_real(self.start_noise, 0), number)
-        check("clip", is_bool(self.clip), "True or False")
-        check(
+        require_setting("locality", is_real(self.locality, 0), number)
+        require_setting("start_noise", is_real(self.start_noise, 0), number)
+        require_setting("clip", is_bool(self.clip), "True or False")
+        require_setting(
             "dequantize_every",
             self.dequantize_every in get_args(DequantizeEvery),
             "'stage' or 'step'",
         )
-        check(
+        require_setting(
             "n_directions",
             self.n_directions == "auto" or is_int(self.n_directions, 1),
             "'auto' or an int of at least 1",
         )
-        check("taper", is_real(self.taper, 0, 1), "a number from 0 to 1")
-        check(
+        require_setting("taper", is_real(self.taper, 0, 1), "a number from 0 to 1")
+        require_setting(
             "n_knots",
             self.n_knots == "auto" or is_int(self.n_knots, 0),
             "'auto' or an int of at least 0",
         )
         precisions = get_args(Precision)
-        check("precision", self.precision in precisions, f"one of {list(precisions)}")
-        check(
+        require_setting(
+            "precision", self.precision in precisions, f"one of {list(precisions)}"
+        )
+        require_setting(
             "shrinkage",
             self.shrinkage == "auto" or is_real(self.shrinkage, 0),
             f"'auto' or {number}",
         )
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if a file has an invalid setting."""
+        self.require_valid()

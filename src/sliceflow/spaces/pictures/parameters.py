@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
-from sliceflow.engine.transports import Transport
+from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.models.flow_estimator import require_shared_parameters
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
@@ -36,7 +36,7 @@ class PictureParameters:
     n_pixel_values: int
     mirror: bool
     observed: MaskName | Mask | None
-    transport: str | Transport
+    transport: TransportName | Transport
     patch_basis: Literal["auto"] | PatchBasis
     n_clusters: Literal["auto"] | int
     preset: Preset | None
@@ -68,8 +68,8 @@ def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter of an estimator."""
     require_shared_parameters(parameters, ("mirror", "keep_rows"), PictureOptions)
 
-    def check(name: str, ok: bool, what: str) -> None:
-        require(ok, name, parameters[name], what)
+    def require_parameter(name: str, ok: bool, requirement: str) -> None:
+        require(ok, name, parameters[name], requirement)
 
     qualities = get_args(Quality)
     quality = parameters["quality"]
@@ -77,36 +77,36 @@ def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
         quality_ok = quality in qualities
     else:
         quality_ok = is_int(quality, 1)
-    check(
+    require_parameter(
         "quality",
         quality_ok,
         f"one of {list(qualities)} or a number of steps per stage",
     )
-    check(
+    require_parameter(
         "schedule",
         isinstance(parameters["schedule"], str),
         "a string: 'auto', 'paper' or stages",
     )
-    check(
+    require_parameter(
         "n_pixel_values",
         is_int(parameters["n_pixel_values"], 2),
         "an int of at least 2",
     )
     patch_bases = ("auto", *get_args(PatchBasis))
-    check(
+    require_parameter(
         "patch_basis",
         parameters["patch_basis"] in patch_bases,
         f"one of {list(patch_bases)}",
     )
     xi = parameters["amplifier"]
     is_infinite = isinstance(xi, float) and xi == math.inf
-    check(
+    require_parameter(
         "amplifier",
         xi == "auto" or is_real(xi, 0) or is_infinite,
         "'auto', or a number of at least 0, which may be math.inf",
     )
     n_clusters = parameters["n_clusters"]
-    check(
+    require_parameter(
         "n_clusters",
         n_clusters == "auto" or is_int(n_clusters, 1),
         "'auto' or an int of at least 1; 1 turns clustering off",

@@ -17,6 +17,7 @@ from sliceflow.engine.transports import (
     BuiltinTransport,
     Histogram,
     Transport,
+    TransportName,
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
@@ -115,8 +116,8 @@ RANDOM_DIRECTIONS_PER_VALUE = 13
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
 # bends. Nanoseconds for each value that a step projects and moves, on one thread of a
-# CPU or on one GPU: rough, since they depend on the machine. Sorting took seven times as
-# long as counting on an x86-64 CPU.
+# CPU or on one GPU: rough, since they depend on the machine. Sorting took seven times
+# as long as counting on an x86-64 CPU.
 BYTES_PER_BIN = 48
 NANOSECONDS_PER_VALUE = {"cpu": 8.0, "cuda": 0.02}
 NANOSECONDS_PER_SORTED_VALUE = {"cpu": 55.0, "cuda": 0.2}
@@ -435,7 +436,7 @@ def _cpu_max_particles(quality: Quality | int) -> int:
 
 def choose_amplifier(
     amplifier: Literal["auto"] | float,
-    transport: str | Transport,
+    transport: TransportName | Transport,
     m: int,
     n: int,
     n_classes: int,
@@ -523,7 +524,10 @@ def _needs_histograms(
 
 
 def choose_picture_transport(
-    transport: str | Transport, amplifier: float, n_points: int, n_ranks: int = 1
+    transport: TransportName | Transport,
+    amplifier: float,
+    n_points: int,
+    n_ranks: int = 1,
 ) -> Transport:
     """The transport of a fit of `n_points` particles and pictures together.
 
@@ -542,7 +546,7 @@ def choose_picture_transport(
     )
 
 
-def _uses_histograms(transport: str | Transport, n_points: int) -> bool:
+def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether a fit of `n_points` particles and pictures would use histograms."""
     chosen = choose_picture_transport(transport, math.inf, n_points)
     return isinstance(chosen, Histogram)

@@ -352,9 +352,10 @@ class Column:
 
     @cached_property
     def interpolable(self) -> Mask:
-        """(k,), whether new values may be next to each level: those of few rows.
+        """(k,): True for levels next to which new values may be drawn.
 
-        No level is, if the column has few different values, or allows no new ones.
+        These are the levels with few rows. All are False if the column has few distinct
+        values or allows no new ones.
         """
         k = self.n_levels
         n = int((~self.encoded.missing).sum())

@@ -42,37 +42,48 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
 
     Parameters
     ----------
-    n_particles : number of particles to keep; None takes the smallest multiple of the
-        number of rows that is at least 10,000. The fit may move more: at least 2,000,
-        and 200 per class
-    n_steps : steps of the flow, before the axis steps. More steps fit the data more
-        closely
-    frame : directions of a step: "orthogonal", "random", "max-sliced" (fitted to
-        particles and data: fewer steps and a smaller model for many columns) or "axis",
-        or an object from `sliceflow.frames` such as
-        ``frames.Random(n_directions=10_000)``
-    transport : how to solve each direction: "auto", "sorted" or "histogram"; see
-        `sliceflow.transports`
-    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits
-        separate maps for each class
-    entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
-    device : "auto" uses a GPU if there is one
-    random_state : int, RandomState, Generator or None; the same seed and machine give
-        the same bits
-    verbose : 1 logs how far the fit is, to the logger "sliceflow" of Python's
-        `logging`, or to stderr if no handler shows that
-    standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses
-        heavy tails first. With False, scale the data to be near N(0, I), from which the
-        flow starts
-    preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters
-        left at their defaults take its values. The data should be near N(0, I) in scale
-    condition : what to do with a continuous y. "joint" runs one flow of x and y
-        together, as the paper. "local" keeps the rows and samples from those near the y
-        that is asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or
-        several ranks take part; labels alone never are
-    keep_rows : write the rows into the model's file, too, so that rows can be added and
-        removed after it is loaded. In memory, an estimator always has its rows
-    options : VectorOptions or None; rarely changed settings, None takes the defaults
+    n_particles : int or None, default None
+        Number of particles to keep. None takes the smallest multiple of the number of
+        rows that is at least 10,000. The fit may move more: at least 2,000, and 200 per
+        class.
+    n_steps : int, default 200
+        Steps of the flow, before the axis steps. More steps fit the data more closely.
+    frame : str or frame kind, default "orthogonal"
+        Directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles
+        and data: fewer steps and a smaller model for many columns) or "axis", or an
+        object from `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``.
+    transport : str or transport, default "auto"
+        How to solve each direction: "auto", "sorted", "histogram" or "interpolated", or
+        an object from `sliceflow.transports`.
+    amplifier : float, default 10
+        ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits separate maps
+        for each class.
+    entropy : float, default 0
+        λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise.
+    device : str or torch.device, default "auto"
+        "auto" uses a GPU if there is one.
+    random_state : int, RandomState, Generator or None, default None
+        The same seed and machine give the same bits.
+    verbose : int, default 0
+        1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
+        to stderr if no handler shows that.
+    standardize : bool, default True
+        Scale columns to mean 0 and standard deviation 1; an asinh compresses heavy
+        tails first. With False, scale the data to be near N(0, I), from which the flow
+        starts.
+    preset : "paper" or None, default None
+        "paper" is Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
+        defaults take its values. The data should be near N(0, I) in scale.
+    condition : "auto", "joint" or "local", default "auto"
+        What to do with a continuous y. "joint" runs one flow of x and y together, as
+        the paper. "local" keeps the rows and samples from those near the y that is
+        asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or several
+        ranks take part; labels alone never are.
+    keep_rows : bool, default False
+        Write the rows into the model's file, too, so that rows can be added and removed
+        after it is loaded. In memory, an estimator always has its rows.
+    options : VectorOptions or None, default None
+        Rarely changed settings; None takes the defaults.
 
     Attributes
     ----------
@@ -109,7 +120,7 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
         n_particles: int | None = None,
         n_steps: int = 200,
         frame: FrameName | frames.BuiltinFrameKind = "orthogonal",
-        transport: str | transports.BuiltinTransport = "auto",
+        transport: transports.TransportName | transports.BuiltinTransport = "auto",
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",

@@ -53,3 +53,7 @@ class VectorOptions:
         is_smoothing = self.smoothing == "auto" or is_real(self.smoothing, 0)
         requirement = "'auto' or a number of at least 0"
         require(is_smoothing, "smoothing", self.smoothing, requirement)
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if a file has an invalid setting."""
+        self.require_valid()

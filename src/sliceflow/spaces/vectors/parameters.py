@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from sliceflow.engine import frames
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.paper import VECTORS, with_preset
-from sliceflow.engine.transports import Transport
+from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.models.flow_estimator import require_shared_parameters
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.validation import is_int, is_real, require
@@ -32,14 +32,14 @@ FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
 class VectorParameters:
     """What a fit needs of the parameters of a `SlicedWassersteinFlow`.
 
-    A preset is applied, and `options` are never None. An "auto" is still there: the
-    plan of a fit resolves it, because that takes the rows.
+    A preset is applied, and `options` are never None. Values of "auto" are not resolved
+    yet: that needs the rows, and happens in `VectorAdapter.plan_fit`.
     """
 
     n_particles: int | None
     n_steps: int
     frame: str | FrameKind  # a key of `FRAME_KINDS`, or "paper" of the preset
-    transport: str | Transport
+    transport: TransportName | Transport
     amplifier: float
     entropy: float
     standardize: bool

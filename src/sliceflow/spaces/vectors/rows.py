@@ -181,7 +181,7 @@ class Units:
     ) -> Units:
         """The units of the rows X (n, d), or of all ranks, which have n rows in total.
 
-        They are those of the user if not `standardize`.
+        If `standardize` is False, the transformation is the identity.
         """
         d = X.shape[1]
         if n is None:
@@ -251,9 +251,10 @@ class Units:
 def encode_classes(
     units_by_class: Sequence[Units], X: np.ndarray, class_indices: Tensor | None
 ) -> Tensor:
-    """Rows (n, d) in the flow's units, which are of each class, or one for all.
+    """Standardise rows (n, d).
 
-    `class_indices` (n,) say which units a row has; they are not needed for one.
+    With several `Units`, row i uses the units of its class, ``class_indices[i]``; with
+    one, `class_indices` is ignored.
     """
     if len(units_by_class) == 1 or class_indices is None:
         return units_by_class[0].encode(X)

@@ -70,11 +70,11 @@ class Smoother:
         return draws.flatten(0, 1)
 
     def draw_for_axes(self, times: int, seed: Seed, exact: Tensor) -> Tensor:
-        """The same draws as axis steps see them, which make columns exact.
+        """Draws for the axis steps.
 
-        They see the row's own value where it is an atom, or where a draw leaves the
-        range of its column. Of columns whose draws have another distribution than the
-        rows, and of the `exact` columns (d,), they see the rows' values, spread evenly.
+        A value is replaced by that of its row if it is an atom, an end of the range, or
+        outside the range. A column is replaced by evenly spread row values if it is in
+        `exact` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
         """
         draws_of_all = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
         atoms = are_atoms(self.rows)
@@ -122,9 +122,10 @@ def spread_evenly(x: Tensor, stays: Tensor, times: int) -> Tensor:
 
 
 def are_atoms(x: Tensor) -> Tensor:
-    """Which values of x (n, d) are atoms, which many rows share.
+    """Which values of x (n, d) are atoms: values that many rows share.
 
-    All values of a column are, if most of them are shared by several rows.
+    If more than half of a column's values occur in several rows, all its values count
+    as atoms.
     """
     out = torch.empty(x.shape, dtype=torch.bool)
     min_rows = max(_MIN_ATOM_ROWS, _MIN_ATOM_SHARE * len(x))
