@@ -66,7 +66,11 @@ def picture_plan(**changes: Any) -> PicturePlan:
     plan |= dict(
         layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), mosaic_size=0
     )
-    return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
+    return PicturePlan(
+        **plan
+        | dict(shrinkage=0.0, n_directions=30, options=PictureOptions())
+        | changes
+    )
 
 
 def draws(flow: Any, n: int = 7, seed: int | None = 5) -> np.ndarray:

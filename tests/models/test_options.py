@@ -244,4 +244,11 @@ def test_plans_of_the_preset_are_the_papers():
         0,
     )
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
+    assert plan.n_directions == 13 * plan.layout.dimension
     assert {stage.n_steps for stage in plan.stages} == {300}
+
+
+def test_the_papers_flow_of_digits_fits_into_a_laptop():
+    digits = np.zeros((1797, 8, 8), dtype=np.uint8)
+    plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(digits)
+    assert plan.nbytes < 4 << 30

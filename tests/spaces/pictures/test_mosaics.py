@@ -155,7 +155,12 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
 @pytest.mark.parametrize("labelled", [False, True])
 def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, mirror):
     X, y = shades()
-    flow = ImageFlow(**SMALL, mirror=mirror, n_clusters="auto" if labelled else 3)
+    flow = ImageFlow(
+        **SMALL,
+        mirror=mirror,
+        n_clusters="auto" if labelled else 3,
+        options=PictureOptions(start=4),
+    )
     flow.fit(X, y if labelled else None)
     stored = flow._record.fitted.mosaics.decoded_pictures(flow.plan_.layout)
     assert np.abs(stored.astype(int) - X).max() <= 4  # rounded to 64 values

@@ -1,11 +1,14 @@
 """Local conditions of `SlicedWassersteinFlow`: y continuous, or labels and columns."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from sliceflow import SlicedWassersteinFlow
+from sliceflow.errors import DataWarning
 
 RNG = np.random.default_rng(0)
 Y = RNG.uniform(-2, 2, (400, 1))
@@ -124,3 +127,15 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
 def test_bad_input_is_named(parameters, y, message):
     with pytest.raises(ValueError, match=message):
         SlicedWassersteinFlow(**parameters).fit(X, y)
+
+
+def test_many_samples_of_a_joint_flow_at_one_condition_warn(rng):
+    x = rng.normal(size=(60, 2))
+    y = x[:, :1]
+    flow = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0)
+    flow.fit(x, y)
+    with pytest.warns(DataWarning, match="gather on a few spots"):
+        flow.sample(100, y=[0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flow.sample(y=y)

@@ -57,6 +57,7 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
+from sliceflow.spaces.pictures.start_trial import StartTrial, needs_trial
 from sliceflow.validation import require
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
@@ -140,7 +141,12 @@ class PictureAdapter:
         plan = self._plan_without_cost(data, m, n_flow_particles, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         plan = self._with_cost(plan, data)
-        return PlannedPictures(plan, data, particle_conditions, known, seed, self.ranks)
+        start_trial = None
+        if needs_trial(plan, self.ranks.size):
+            start_trial = StartTrial(self, rows, seed)
+        return PlannedPictures(
+            plan, data, particle_conditions, known, seed, self.ranks, start_trial
+        )
 
     def _choose_particles(self, data: PictureData) -> int:
         """The number of particles to keep."""
@@ -207,6 +213,7 @@ class PictureAdapter:
             patch_basis=plans.choose_patch_basis(
                 parameters.patch_basis, data, self.ranks
             ),
+            n_directions=plans.choose_directions(options.n_directions, layout),
             transport=plans.choose_picture_transport(
                 parameters.transport, amplifier, n_points, self.ranks.size
             ),
@@ -294,12 +301,16 @@ class PlannedPictures:
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
+    start_trial: StartTrial | None  # decides where the particles of few pictures start
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
     ) -> FitResult[FittedPictures]:
-        """Move the particles."""
-        return run_flow(RunningPictures(self), listeners, checkpoints, self.ranks)
+        """Choose where particles start, if that is open, and move them."""
+        planned = self
+        if self.start_trial is not None:
+            planned = self.start_trial.choose(self)
+        return run_flow(RunningPictures(planned), listeners, checkpoints, self.ranks)
 
 
 @dataclass(frozen=True)

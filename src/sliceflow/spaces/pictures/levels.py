@@ -76,7 +76,7 @@ class PictureFlowBuilder:
                 stage.height,
                 stage.width,
                 stage.patch,
-                n_directions=plan.options.n_directions,
+                n_directions=plan.n_directions,
                 full_size=(height, width),
             )
         return Tiles(
@@ -150,7 +150,7 @@ class PictureFlowBuilder:
         """
         if self.plan.patch_basis != "random":
             return 1.0
-        return min(1.0, self.plan.options.n_directions / level.dimension)
+        return min(1.0, self.plan.n_directions / level.dimension)
 
     def _reach(self, stage: PictureStage) -> float:
         """A bound on how far a projection can move.

@@ -23,7 +23,12 @@ from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_byt
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import BuiltinTransport, Histogram, Sorted
+from sliceflow.engine.transports import (
+    BuiltinTransport,
+    Histogram,
+    Interpolated,
+    Sorted,
+)
 from sliceflow.errors import ParameterError
 from sliceflow.models.plan import Plan
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
@@ -56,10 +61,12 @@ MAX_SHARED_MAP_KNOTS = 4096
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
 # Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
-# rough, since they depend on the machine. Beyond 100 columns projecting costs more than
-# sorting or counting.
+# rough, since they depend on the machine. The paper's interpolation looks values up in
+# both sorted samples, which took 2 to 2.5 times as long on an x86-64 CPU. Beyond 100
+# columns projecting costs more than sorting or counting.
 BYTES_PER_BIN = 72
 NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
+NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 
 # Bins would blur the values of discrete columns.
@@ -296,7 +303,10 @@ class VectorPlan(Plan):
         n_values = n_directions * n_projected * self.n_steps
         n_values += 4 * self.n_columns * self.n_axis_particles
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
-        return self.seconds_for(n_values, NANOSECONDS_PER_VALUE)
+        nanoseconds = NANOSECONDS_PER_VALUE
+        if isinstance(self.transport, Interpolated):
+            nanoseconds = NANOSECONDS_PER_INTERPOLATED_VALUE
+        return self.seconds_for(n_values, nanoseconds)
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
