@@ -7,7 +7,7 @@ its data. Other plans take most of the time of their fits, because they choose s
 by trial: those of tables, and those of vectors whose conditions are local.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
-that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
+that to `running.run_flow`. It has a `target`, the data that particles move onto,
 and can `finish` when they have arrived: this gives the fitted state and the batched
 samples. Estimators that move no particles, such as that of tables, have no
 `RunningFlow`.
@@ -65,7 +65,7 @@ class Fitted(Protocol):
     """A fitted state, which draws samples. A file holds it.
 
     If `needs_rows`, a file stores the rows once, outside the fitted state. A loaded
-    state cannot draw until `Estimator._store_record` has attached the rows.
+    state cannot draw until `Estimator._store` has attached the rows.
     """
 
     @property
@@ -107,6 +107,14 @@ FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
 
 
 @dataclass(frozen=True)
+class ParticleResult:
+    """The batched samples of a flow, for the attributes of its estimator."""
+
+    X: Any  # in the form of the user's X
+    y: Any  # their conditions; None without conditions
+
+
+@dataclass(frozen=True)
 class FitResult(Generic[FittedT]):
     """What a fit gives."""
 
@@ -114,9 +122,7 @@ class FitResult(Generic[FittedT]):
     # Columns of equal length, for `history_`.
     history: dict[str, list[Any]] = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-    # Of a flow: the batched samples in the form of the user's X, and their conditions.
-    particles: Any = None
-    y: Any = None
+    particles: ParticleResult | None = None  # of a flow
 
 
 class RunningFlow(Protocol[FittedFlowT]):

@@ -29,15 +29,15 @@ from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.batching import (
@@ -443,8 +443,7 @@ class RunningPictures:
         return FitResult(
             fitted,
             warning=_copy_warning(planned, x),
-            particles=data.layout.write(x),
-            y=y,
+            particles=ParticleResult(data.layout.write(x), y),
         )
 
 

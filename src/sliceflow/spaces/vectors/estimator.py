@@ -13,6 +13,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.vectors.fit import VectorAdapter
@@ -193,14 +194,13 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
         return as_rows(X, self._validate_like_fitted)
 
-    def _store_record(
+    def _store(
         self,
         record: FitRecord[VectorRows, FittedVectors],
-        particles: Any = None,
-        y: Any = None,
+        particles: ParticleResult | None = None,
     ) -> None:
         fitted = record.fitted.with_rows(record.rows)
-        super()._store_record(replace(record, fitted=fitted), particles, y)
+        super()._store(replace(record, fitted=fitted), particles)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:

@@ -26,16 +26,16 @@ from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
 from sliceflow.models.plan import default_particles
-from sliceflow.models.protocols import FitResult
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
@@ -369,10 +369,10 @@ class PlannedLocalVectors:
     ) -> FitResult[FittedVectors]:
         """Draw the particles; there are no steps to hear of or to resume."""
         codes = self.conditions.codes
-        particles = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
+        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
         no_steps = History().as_columns()
-        y = self.conditions.y
-        return FitResult(self.fitted, no_steps, particles=particles, y=y)
+        particles = ParticleResult(X, self.conditions.y)
+        return FitResult(self.fitted, no_steps, particles=particles)
 
 
 @dataclass(frozen=True)
@@ -495,9 +495,9 @@ class RunningVectors:
             x = fit_axis_steps_to_kept(context, x, codes, state, listeners)
             model = fit_axis_steps_to_fresh(context, self.sampling_flow, state)
         fitted = self._fitted(model)
-        particles = fitted.in_form(fitted.decode(x, shard_codes))
+        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_codes)), y)
         warning = self._copy_warning(fitted.plan, x, codes)
-        return FitResult(fitted, warning=warning, particles=particles, y=y)
+        return FitResult(fitted, warning=warning, particles=particles)
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
         """The fitted state."""
