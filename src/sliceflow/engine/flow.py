@@ -65,7 +65,6 @@ def simulate(
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
-    n_stages: int | None = None,
 ) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model's steps.
 
@@ -83,12 +82,11 @@ def simulate(
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step, and decides
         whether the stage goes on
-    n_stages : stop after this many stages; None runs all of them
     """
     if state is None:
         state = FlowState()
     state.started_at = now() - state.seconds
-    stages = flow.iter_stages(particles, state.stage_index, n_stages)
+    stages = flow.iter_stages(particles, state.stage_index)
     with freeing_rotation_pools():
         for stage_index, stage_particles in stages:
             state.enter_stage(stage_index, stage_particles, particles)
@@ -162,6 +160,9 @@ class FlowSpec:
     entropy_weight: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     budget: int = PROJECTION_BYTES
+    # The stages that run; None is all. The others belong to the same fit, so that
+    # events count their steps.
+    stage_range: range | None = None
 
     @property
     def conditional(self) -> bool:
@@ -181,9 +182,11 @@ class FlowSpec:
         return 0
 
     def iter_stages(
-        self, particles: Cloud, first: int = 0, end: int | None = None
+        self, particles: Cloud, first: int = 0
     ) -> Iterator[tuple[int, Cloud]]:
-        """The index of each stage from `first` on, and the particles in its subspace.
+        """The index of each stage that runs, and the particles in its subspace.
+
+        Stages before `first` have run already.
 
         In the whole space these are `particles` themselves. In any other subspace they
         are a copy of the particles' coordinates there. The body of the caller's loop
@@ -192,9 +195,10 @@ class FlowSpec:
         coordinates to ``particles.x``. So a loop that is left early changes nothing in
         the whole space.
         """
-        if end is None:
-            end = len(self.stages)
-        for stage_index in range(first, end):
+        stage_range = self.stage_range
+        if stage_range is None:
+            stage_range = range(len(self.stages))
+        for stage_index in range(max(first, stage_range.start), stage_range.stop):
             subspace = self.stages[stage_index].subspace
             before = subspace.restrict(particles.x)
             if before is particles.x:  # the whole space

@@ -11,6 +11,7 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -98,8 +99,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
     the types):
 
-    - `_saved_types`: the dataclasses of its fitted state and of its rows. A file holds
-      objects of these.
+    - `_saved_types`: the dataclasses of its fitted state, which may be a union, and of
+      its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
@@ -114,7 +115,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     Otherwise they are written only if sampling needs them.
     """
 
-    _saved_types: tuple[type[FittedT], type[RowsT]]
+    _saved_types: tuple[type[FittedT] | UnionType, type[RowsT]]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.

@@ -104,6 +104,9 @@ RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
 FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
+# A fit that gives one kind of state will do where one of several is asked for.
+FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -115,25 +118,22 @@ class ParticleResult:
 
 
 @dataclass(frozen=True)
-class FitResult(Generic[FittedT]):
+class FitResult(Generic[FittedT_co]):
     """What a fit gives."""
 
-    fitted: FittedT
+    fitted: FittedT_co
     # Columns of equal length, for `history_`.
     history: dict[str, list[Any]] = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
     particles: ParticleResult | None = None  # of a flow
 
 
-class RunningFlow(Protocol[FittedFlowT]):
+class RunningFlow(Protocol[FittedFlowT_co]):
     """A flow whose particles stand at their start, or are on their way."""
 
     @property
-    def flow(self) -> FlowSpec: ...
-
-    @property
-    def n_stages(self) -> int:
-        """The stages that can be interrupted and resumed; `finish` does the others."""
+    def flow(self) -> FlowSpec:
+        """The stages that can be interrupted and resumed; `finish` does others."""
 
     @property
     def particles(self) -> Cloud:
@@ -151,43 +151,45 @@ class RunningFlow(Protocol[FittedFlowT]):
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FitResult[FittedFlowT]:
+    ) -> FitResult[FittedFlowT_co]:
         """What the fit gives, still without its history."""
 
 
-class PlannedFit(Protocol[FittedT]):
+class PlannedFit(Protocol[FittedT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. A fitted state has the plan of what it did."""
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT]:
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT_co]:
         """Do it; listeners hear of every step."""
 
 
-class PlannedFlow(PlannedFit[FittedFlowT], Protocol[FittedFlowT]):
+class PlannedFlow(PlannedFit[FittedFlowT_co], Protocol[FittedFlowT_co]):
     """A planned fit of a flow, which may resume from a checkpoint."""
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedFlowT]: ...
+    ) -> FitResult[FittedFlowT_co]: ...
 
 
-class Adapter(Protocol[RowsT, FittedT]):
+class Adapter(Protocol[RowsT, FittedT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
+    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT_co]:
         """What a fit of these rows will do; an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
         """
 
 
-class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlowT]):
+class FlowAdapter(
+    Adapter[FlowRowsT, FittedFlowT_co], Protocol[FlowRowsT, FittedFlowT_co]
+):
     """An adapter of a flow, which may run on several ranks."""
 
     @property
@@ -196,4 +198,4 @@ class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlo
     @property
     def ranks(self) -> Ranks: ...
 
-    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT]: ...
+    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT_co]: ...

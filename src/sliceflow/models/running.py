@@ -36,7 +36,6 @@ def run_flow(
             running.noise,
             listeners=all_listeners,
             state=state,
-            n_stages=running.n_stages,
         )
         result = running.finish(state, all_listeners)
     return replace(result, history=history.as_columns())

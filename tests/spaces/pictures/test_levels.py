@@ -1,5 +1,6 @@
 """The pyramid as one flow: its stages, their spaces, and what is observed."""
 
+import dataclasses
 import math
 
 import pytest
@@ -70,7 +71,10 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     start = particles.x.clone()
     level = PyramidLevel(1, 6, 6, 2, 2)
     simulate(
-        flow, particles, Target.from_cloud(data), ParticleStreams(Seed(0)), n_stages=1
+        dataclasses.replace(flow, stage_range=range(1)),
+        particles,
+        Target.from_cloud(data),
+        ParticleStreams(Seed(0)),
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1

@@ -370,7 +370,6 @@ class RunningPictures:
         self.flow = builder.flow(_noise_rates(planned, self.classes))
         if planned.ranks.size > 1:
             self.flow = across_ranks(self.flow, planned.ranks)
-        self.n_stages = len(self.flow.stages)
 
     def _initial_particles(self, observed_mask: Tensor | None) -> Cloud:
         """This rank's particles at their start, with observed values where known."""

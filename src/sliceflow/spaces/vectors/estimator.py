@@ -18,6 +18,7 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
+from sliceflow.spaces.vectors.local import FittedLocalVectors, LocalVectorPlan
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import (
     ConditionMode,
@@ -28,7 +29,9 @@ from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import VectorRows, as_rows
 
 
-class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
+class SlicedWassersteinFlow(
+    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors]
+):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves
@@ -111,8 +114,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     (3, 2)
     """
 
-    _saved_types = (FittedVectors, VectorRows)
-    plan_: VectorPlan
+    _saved_types = (FittedVectors | FittedLocalVectors, VectorRows)
+    plan_: VectorPlan | LocalVectorPlan
     _options_type = VectorOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
@@ -196,10 +199,12 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
 
     def _store(
         self,
-        record: FitRecord[VectorRows, FittedVectors],
+        record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
         particles: ParticleResult | None = None,
     ) -> None:
-        fitted = record.fitted.with_rows(record.rows)
+        fitted = record.fitted
+        if isinstance(fitted, FittedLocalVectors):
+            fitted = fitted.with_rows(record.rows)
         super()._store(replace(record, fitted=fitted), particles)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 

@@ -17,11 +17,16 @@ from sliceflow.engine import conditions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
-from sliceflow.engine.events import History, Listener
+from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
-from sliceflow.engine.transports import Auto, Histogram, resolve_transport
+from sliceflow.engine.transports import (
+    Auto,
+    Histogram,
+    Transport,
+    resolve_transport,
+)
 from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
@@ -36,7 +41,6 @@ from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.running import run_flow
-from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
     fit_axis_steps_to_fresh,
@@ -44,15 +48,17 @@ from sliceflow.spaces.vectors.axis_steps import (
 )
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
+from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, PlannedLocalVectors
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     ConditionKind,
+    SmoothingPlan,
     VectorPlan,
     choose_frame,
     count_axis_particles,
     count_knots,
     max_directions,
-    plan_bandwidth,
+    plan_smoothing,
 )
 from sliceflow.spaces.vectors.rows import Units, VectorRows, as_rows
 from sliceflow.validation import require
@@ -60,12 +66,6 @@ from sliceflow.validation import require
 # What these names of the parameter `transport` stand for.
 HISTOGRAM = Histogram()
 AUTO = Auto()
-
-# Particles of local conditions unless the user says how many: each needs a
-# neighbourhood of its own.
-LOCAL_PARTICLES = 200
-# Bytes that the choice of settings takes if conditions are local.
-LOCAL_CHOICE_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ class VectorAdapter:
         is_local = self._is_local(rows)
         n_particles = self._count_particles(rows, n, is_local)
         if is_local:
-            return self._plan_local(rows, n_particles, seed)
+            return PlannedLocalVectors.choose(
+                rows, n_particles, self.parameters.standardize, seed, self.device
+            )
         return self._plan_flow(rows, n, n_particles, seed)
 
     def _is_local(self, rows: VectorRows) -> bool:
@@ -237,8 +239,6 @@ class VectorAdapter:
         n_flow_particles = max(n_particles, conditions.MIN_PARTICLES)
         if particle_conditions is not None:
             n_flow_particles = len(particle_conditions.codes)
-        frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
-
         condition_kind: ConditionKind = "none"
         condition_dim = 0
         row_codes = None  # unless the flow ignores them
@@ -248,39 +248,20 @@ class VectorAdapter:
             condition_dim = encoder.condition_dim
             if amplifier:
                 row_codes = rows.conditions.codes
-        bandwidth, smoothing_reason = plan_bandwidth(
-            options.smoothing, rows.X, row_codes, n
-        )
-        draws_per_row = 1
-        n_data = n
-        if bandwidth != 0:  # in all as many draws as particles
-            draws_per_row = max(1, round(n_flow_particles / n))
-            n_data = max(n, n_flow_particles)
 
-        n_per_map = n_flow_particles + n_data
-        n_knots = int(options.n_knots)
-        if particle_conditions is not None and amplifier:
-            if options.shrinkage and particle_conditions.codes.dim() == 2:
-                fact = "does not work with a continuous y"
-                kappa = options.shrinkage
-                raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-            if math.isinf(amplifier):
-                n_per_map = _largest_class(
-                    codes_p=particle_conditions.codes,
-                    codes_q=row_codes,
-                    draws_per_row=n_data / n,
-                )
-            else:
-                n_knots = count_knots(n_knots, particle_conditions.codes)
-        transport = resolve_transport(
-            parameters.transport, n_per_map, self.ranks.size, HISTOGRAM, AUTO
+        frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
+        smoothing = plan_smoothing(
+            options.smoothing, rows.X, row_codes, n, n_flow_particles
+        )
+        transport, n_knots = self._plan_maps(
+            amplifier, particle_conditions, row_codes, n_flow_particles, smoothing
         )
         return VectorPlan(
             device=str(self.device),
             n_ranks=self.ranks.size,
             n_rows=n,
             n_columns=d,
-            dtype="float32" if rows.X.dtype == np.float32 else "float64",
+            dtype=rows.dtype,
             n_particles=n_particles,
             n_flow_particles=n_flow_particles,
             n_axis_particles=count_axis_particles(
@@ -296,83 +277,55 @@ class VectorAdapter:
             standardize=parameters.standardize,
             options=options,
             n_knots=n_knots,
-            bandwidth=bandwidth,
-            smoothing_reason=smoothing_reason,
-            draws_per_row=draws_per_row,
+            bandwidth=smoothing.bandwidth,
+            smoothing_reason=smoothing.reason,
+            draws_per_row=smoothing.draws_per_row,
         )
 
-    def _plan_local(
-        self, rows: VectorRows, n_particles: int, seed: Seed
-    ) -> PlannedLocalVectors:
-        """Keep the rows; the particles are samples at their own conditions."""
-        row_conditions = rows.conditions
-        assert row_conditions is not None
-        n, d = rows.X.shape
-        amplifier = self.parameters.amplifier
-        plan = self._plan_without_cost(rows, n, n_particles, amplifier, None)
-        plan = replace(
-            plan, n_steps=0, bandwidth=0.0, smoothing_reason="", draws_per_row=1
+    def _plan_maps(
+        self,
+        amplifier: float,
+        particle_conditions: ParticleConditions | None,
+        row_codes: Tensor | None,
+        n_flow_particles: int,
+        smoothing: SmoothingPlan,
+    ) -> tuple[Transport, int]:
+        """The transport, and the number of knots to keep of each map.
+
+        `row_codes` are None if the flow ignores conditions.
+        """
+        options = self.parameters.options
+        n_per_map = n_flow_particles + smoothing.n_data
+        n_knots = int(options.n_knots)
+        if particle_conditions is not None and row_codes is not None:
+            codes = particle_conditions.codes
+            if options.shrinkage and codes.dim() == 2:
+                fact = "does not work with a continuous y"
+                kappa = options.shrinkage
+                raise ParameterError("shrinkage", kappa, fact, "set it to 0")
+            if math.isinf(amplifier):
+                n_per_map = _largest_class(
+                    codes_p=codes,
+                    codes_q=row_codes,
+                    draws_per_row=smoothing.n_data / len(row_codes),
+                )
+            else:
+                n_knots = count_knots(n_knots, codes)
+        transport = resolve_transport(
+            self.parameters.transport, n_per_map, self.ranks.size, HISTOGRAM, AUTO
         )
-        n_codes = row_conditions.codes.shape[1]
-        values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
-        what = f"{n} rows of {d} columns, kept for conditions, need"
-        plan = plan.with_cost(LOCAL_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
-        fitted = FittedVectors(
-            plan,
-            seed,
-            Units.fit_to(rows.X, self.parameters.standardize),
-            conditions=row_conditions,
-            names=rows.names,
-            tensor_device=rows.tensor_device,
-            device=self.device,
-        )
-        local = tuple(LocalSampler.fit(x, y) for x, y in fitted.local_parts(rows))
-        largest = max(local, key=lambda sampler: len(sampler.x))
-        plan = replace(
-            plan, n_local_neighbors=largest.settings.k, distances=largest.description
-        )
-        local_settings = tuple(sampler.settings for sampler in local)
-        fitted = replace(fitted, plan=plan, local=local, local_settings=local_settings)
-        indices = conditions.even_indices(n, n_particles, seed.child("conditions"))
-        return PlannedLocalVectors(fitted, row_conditions.take(indices), seed)
+        return transport, n_knots
 
 
-def _largest_class(
-    *, codes_p: Tensor, codes_q: Tensor | None, draws_per_row: float
-) -> int:
+def _largest_class(*, codes_p: Tensor, codes_q: Tensor, draws_per_row: float) -> int:
     """The particles and the data, with draws of each row, of the largest class.
 
     `codes_p` and `codes_q` are the class indices of the particles and of the rows.
     """
-    assert codes_q is not None
     n_classes = int(codes_q.max()) + 1
     sizes_p = torch.bincount(codes_p, minlength=n_classes)
     sizes_q = torch.bincount(codes_q, minlength=n_classes)
     return int((sizes_p + draws_per_row * sizes_q).max())
-
-
-@dataclass(frozen=True)
-class PlannedLocalVectors:
-    """A planned fit of local conditions, which moves nothing: its model is the rows."""
-
-    fitted: FittedVectors
-    conditions: RowConditions  # of the particles
-    seed: Seed
-
-    @property
-    def plan(self) -> VectorPlan:
-        """What the fit will do."""
-        return self.fitted.plan
-
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedVectors]:
-        """Draw the particles; there are no steps to hear of or to resume."""
-        codes = self.conditions.codes
-        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
-        no_steps = History().as_columns()
-        particles = ParticleResult(X, self.conditions.y)
-        return FitResult(self.fitted, no_steps, particles=particles)
 
 
 @dataclass(frozen=True)
@@ -398,8 +351,8 @@ class PlannedVectors:
 class RunningVectors:
     """A flow whose particles stand at their start, or are on their way.
 
-    Its steps move `particles`. Axis steps, the last stage, are not among those that
-    can be resumed: `finish` runs them, see `axis_steps`.
+    The steps of `flow` move `particles`. `finish` runs the axis steps, which cannot be
+    resumed; see `axis_steps`.
     """
 
     def __init__(
@@ -426,17 +379,12 @@ class RunningVectors:
         self.noise = ParticleStreams(data.seed.child("particles"), self.shard.first)
         self.noise.fill(self.particles.x, "start")
 
-        # The flow as offline samples replay it, and as it is fitted: with maps that are
-        # shrunk, and fitted to the clouds of all ranks.
-        self.sampling_flow = plan.flow(data.seed, data.device)
-        self.flow = self.sampling_flow
+        # Maps are shrunk, and fitted to the clouds of all ranks.
+        self.flow = plan.flow_spec(data.seed, data.device)
         if plan.options.shrinkage:
             self.flow = self._shrunk(self.flow)
         if data.ranks.size > 1:
             self.flow = across_ranks(self.flow, data.ranks)
-        self.n_stages = 0
-        if plan.n_steps:
-            self.n_stages = 1
 
     def _shrunk(self, flow: FlowSpec) -> FlowSpec:
         """The flow with maps that are shrunk by their noise."""
@@ -491,9 +439,9 @@ class RunningVectors:
                 y = y[kept_shard.slice]
         model = state.steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext(self.flow, data, data.axis_cloud(), self.noise)
+            context = AxisStepContext.for_data(data, self.noise)
             x = fit_axis_steps_to_kept(context, x, codes, state, listeners)
-            model = fit_axis_steps_to_fresh(context, self.sampling_flow, state)
+            model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)
         particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_codes)), y)
         warning = self._copy_warning(fitted.plan, x, codes)
@@ -509,9 +457,9 @@ class RunningVectors:
             units = Units.fit_to(rows.X, data.plan.standardize)
             class_units = data.units_by_class
         return FittedVectors(
-            data.final_plan(),
-            data.seed,
-            units,
+            plan=data.final_plan(),
+            seed=data.seed,
+            units=units,
             class_units=class_units,
             steps=tuple(model),
             conditions=rows.conditions,

@@ -7,9 +7,8 @@ search for neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +30,6 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.plan import Plan
-from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import FRAME_KINDS
@@ -76,24 +74,50 @@ NonNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorPlan(Plan):
-    """What a fit of vectors does. It prints as a table."""
+class BaseVectorPlan(Plan):
+    """What all plans of vectors have, whether something flows or not."""
 
     n_rows: Count  # of all ranks
     n_columns: Annotated[int, Between(1, 1 << 24)]
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles that the user gets, as `particles_`
+    condition_kind: ConditionKind  # the kind of y
+    condition_dim: Count  # number of classes, or of columns of y; 0 without y
+    standardize: bool
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
+        return [("data", data), ("condition", self._condition_in_words())]
+
+    def _condition_in_words(self) -> str:
+        n = self.condition_dim
+        if self.condition_kind == "labels":
+            return f"{n} classes"
+        if self.condition_kind == "continuous":
+            return f"{n} columns"
+        if self.condition_kind == "mixed":
+            return f"labels, {n - 1} columns"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorPlan(BaseVectorPlan):
+    """What a flow of vectors does. It prints as a table."""
+
     # Particles that the flow moves: these, and more for better maps.
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
-    condition_kind: ConditionKind  # the kind of y
-    condition_dim: Count  # number of classes, or of columns of y; 0 without y
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: BuiltinFrameKind
     transport: BuiltinTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
-    standardize: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
     # What the option `smoothing` says. None if "auto" will choose it, when the
@@ -101,8 +125,6 @@ class VectorPlan(Plan):
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
-    n_local_neighbors: Count = 0  # rows of a neighbourhood, if conditions are local
-    distances: str = ""  # which columns of y the distances between neighbours see
 
     @property
     def n_separate_classes(self) -> int:
@@ -113,29 +135,15 @@ class VectorPlan(Plan):
 
     @property
     def method(self) -> str:
-        """The method: SWF, CSWF with its ξ, per class, or local."""
-        if self.is_local:
-            return "local"
+        """The method: SWF, CSWF with its ξ, or per class."""
         if self.amplifier == 0 or self.condition_kind == "none":
             return "SWF"
         if self.n_separate_classes:
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
-    @property
-    def is_local(self) -> bool:
-        """Whether samples come from neighbouring rows: nothing flows."""
-        return self.n_local_neighbors > 0
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type of the numbers."""
-        return torch.float32 if self.dtype == "float32" else torch.float64
-
     def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
-        if self.n_local_neighbors > 0:  # samples come from rows: nothing flows
-            return []
         options = self.options
         stages = []
         if self.n_steps:
@@ -162,8 +170,8 @@ class VectorPlan(Plan):
             )
         return stages
 
-    def flow(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The flow of the plan."""
+    def sampling_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """All stages, as offline samples replay them."""
         return FlowSpec(
             self.stages(),
             seed.child("flow"),
@@ -173,14 +181,25 @@ class VectorPlan(Plan):
             projection_budget(device),
         )
 
-    def summary(self) -> Sequence[tuple[str, object]]:
+    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The stage of the frame alone, which is empty without steps."""
+        spec = self.sampling_flow_spec(seed, device)
+        return replace(spec, stage_range=range(self._n_flow_stages))
+
+    def axis_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The stage of the axis steps alone."""
+        spec = self.sampling_flow_spec(seed, device)
+        first = self._n_flow_stages
+        return replace(spec, stage_range=range(first, len(spec.stages)))
+
+    @property
+    def _n_flow_stages(self) -> int:
+        return 1 if self.n_steps else 0
+
+    def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
-        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
-        rows = [("data", data), ("condition", self._condition_in_words())]
-        if self.is_local:
-            return rows + self._local_summary()
         return [
-            *rows,
+            *super().summary(),
             ("particles", self._particles_in_words()),
             ("start", "noise"),
             ("steps", self._steps_in_words()),
@@ -191,29 +210,6 @@ class VectorPlan(Plan):
             ("shrinkage", self._shrinkage_in_words()),
             ("model", f"at most {self.n_knots} knots per map"),
         ]
-
-    def _local_summary(self) -> list[tuple[str, str]]:
-        among = f"of {self.n_rows} rows"
-        if self.condition_kind == "mixed":
-            among = "rows with the same labels"
-        nearest = f"the {self.n_local_neighbors} nearest {among}"
-        return [
-            ("neighbours", f"{nearest}: likelihood of rows left out"),
-            ("distances", f"exact, {self.distances}"),
-            ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
-            ("particles", str(self.n_particles)),
-            ("model", "keeps all rows"),
-        ]
-
-    def _condition_in_words(self) -> str:
-        n = self.condition_dim
-        if self.condition_kind == "labels":
-            return f"{n} classes"
-        if self.condition_kind == "continuous":
-            return f"{n} columns"
-        if self.condition_kind == "mixed":
-            return f"labels, {n - 1} columns"
-        return ""
 
     def _particles_in_words(self) -> str:
         if self.n_flow_particles > self.n_particles:
@@ -342,6 +338,35 @@ def choose_frame(
         fact = "does not work with several processes"
         raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
     return kind
+
+
+class SmoothingPlan(NamedTuple):
+    """What the option `smoothing` means for the rows of a fit."""
+
+    bandwidth: float | None  # see `VectorPlan`
+    reason: str  # why "auto" is so; empty if the user set the bandwidth
+    draws_per_row: int
+    n_data: int  # of all ranks, about: those that the choice of a transport counts
+
+
+def plan_smoothing(
+    option: float | str,
+    X: np.ndarray,
+    codes: Tensor | None,
+    n_rows: int,
+    n_flow_particles: int,
+) -> SmoothingPlan:
+    """How far rows are spread, and into how many draws; see `plan_bandwidth`."""
+    bandwidth, reason = plan_bandwidth(option, X, codes, n_rows)
+    if bandwidth == 0:
+        return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
+    # In all there are as many draws as particles.
+    return SmoothingPlan(
+        bandwidth,
+        reason,
+        draws_per_row=max(1, round(n_flow_particles / n_rows)),
+        n_data=max(n_rows, n_flow_particles),
+    )
 
 
 def plan_bandwidth(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -48,6 +48,11 @@ class VectorRows(ArrayRows):
     def values(self) -> np.ndarray:
         """This rank's rows (n, d)."""
         return self.X
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """The type of the numbers, by name."""
+        return "float32" if self.X.dtype == np.float32 else "float64"
 
     def with_values(
         self, values: np.ndarray, row_conditions: RowConditions | None
@@ -170,6 +175,11 @@ class Units:
         """Raise a ValueError for units that no fit can have."""
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")
+
+    def check_width(self, d: int) -> None:
+        """Raise a ValueError unless these are the units of d columns."""
+        if len(self.shift) != d:
+            raise ValueError(f"there are not units for {d} columns")
 
     @classmethod
     def fit_to(
