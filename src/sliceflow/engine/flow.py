@@ -33,6 +33,7 @@ from torch import Tensor
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
+from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame, freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -153,9 +154,7 @@ class FlowSpec:
     seed: Seed  # root of the frames' seeds
     # l: the number of classes, or of columns of a continuous condition; 0 for none.
     condition_dim: int = 0
-    # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
-    # each class has its own maps.
-    amplifier: float = 10.0
+    amplifier: float = 10.0  # ξ; see `condition_use`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
     entropy_weight: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
@@ -165,19 +164,14 @@ class FlowSpec:
     stage_range: range | None = None
 
     @property
-    def conditional(self) -> bool:
-        """Whether the condition has any effect."""
-        return self.condition_dim > 0 and self.amplifier > 0
-
-    @property
-    def per_class(self) -> bool:
-        """Whether each class has its own maps."""
-        return self.conditional and math.isinf(self.amplifier)
+    def condition_use(self) -> ConditionUse:
+        """What the flow does with the condition."""
+        return condition_use(self.amplifier, self.condition_dim)
 
     @property
     def shared_condition_dim(self) -> int:
         """l if all conditions share the maps, which they then shift; otherwise 0."""
-        if self.conditional and not self.per_class:
+        if self.condition_use == "shared":
             return self.condition_dim
         return 0
 

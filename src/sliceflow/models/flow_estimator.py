@@ -19,7 +19,9 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
+from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
@@ -297,7 +299,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         encoder = fitted.encoder
         if y is None or encoder is None or encoder.is_inferred:
             return None
-        codes: Tensor = encoder.encode(conditions.as_array(y))
+        codes: Tensor = encoder.encode(as_array(y))
         if len(codes) != n:
             fact = f"X has {n} rows but y has {len(codes)}"
             raise DataError(fact, "pass one y for every row")
@@ -319,7 +321,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if encoder is None or codes is None:
             return n, None
         if y is None:
-            indices = conditions.stratified_indices(codes, n, seed.child("conditions"))
+            indices = stratified_indices(codes, n, seed.child("conditions"))
             return n, codes[indices]
         requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
         if len(requested) == n:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import extra_codes, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import ModelStep
@@ -154,16 +154,14 @@ def _fresh_particles(
 def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
-    indices = conditions.stratified_indices(
+    indices = stratified_indices(
         row_codes, plan.n_axis_particles, seed.child("conditions")
     )
     codes = row_codes[indices]
-    if plan.amplifier == 0:
+    if plan.condition_use == "none":
         return codes
-    per_class = plan.n_separate_classes > 0
-    more = conditions.extra_codes(
-        codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed
-    )
+    per_class = plan.condition_use == "separate"
+    more = extra_codes(codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed)
     return torch.cat((codes, more))
 
 

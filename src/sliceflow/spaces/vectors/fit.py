@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +12,19 @@ from torch import Tensor
 
 from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
+from sliceflow.engine.conditions import (
+    ConditionUse,
+    LabelEncoder,
+    MixedEncoder,
+    condition_use,
+)
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import (
@@ -89,7 +95,7 @@ class VectorAdapter:
             tensor_device = X.device.type
         row_conditions = None
         if y is not None:
-            y = conditions.as_array(y)
+            y = as_array(y)
             row_conditions = RowConditions.infer(y, len(array))
         rows = VectorRows(array, row_conditions, names, tensor_device)
         if self.ranks.size == 1:
@@ -132,20 +138,20 @@ class VectorAdapter:
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-        if encoder is None or isinstance(encoder, conditions.LabelEncoder):
+        if encoder is None or isinstance(encoder, LabelEncoder):
             if mode == "local":
                 fact = "needs continuous columns in y"
                 raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
             return False
-        xi = self.parameters.amplifier
-        is_local = mode == "local" or (mode == "auto" and 0 < xi < math.inf)
+        use = condition_use(self.parameters.amplifier, encoder.condition_dim)
+        is_local = mode == "local" or (mode == "auto" and use == "shared")
         if self.ranks.size > 1:
             if mode == "local":
                 fact = "keeps all rows in one process"
                 hint = "fit in one process, or set condition='joint'"
                 raise ParameterError("condition", mode, fact, hint)
             is_local = False
-        if isinstance(encoder, conditions.MixedEncoder) and not is_local:
+        if isinstance(encoder, MixedEncoder) and not is_local:
             fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
             hint = "use condition='local', or pass labels (n,) or columns (n, l)"
             raise DataError(fact, hint)
@@ -165,7 +171,7 @@ class VectorAdapter:
         minimum = self.ranks.size
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-            if isinstance(encoder, conditions.LabelEncoder):
+            if isinstance(encoder, LabelEncoder):
                 minimum = max(minimum, encoder.condition_dim)
         requirement = f"at least {minimum}, one for each class and rank"
         require(m >= minimum, "n_particles", m, requirement)
@@ -180,15 +186,15 @@ class VectorAdapter:
     ) -> PlannedVectors:
         """One flow for the n rows of all ranks."""
         amplifier = 0.0
-        if rows.conditions is not None:
-            amplifier = self.parameters.amplifier
-        if math.isinf(amplifier):
-            self._require_labels_in_one_process(rows)
         particle_conditions = None
         if rows.conditions is not None:
+            amplifier = self.parameters.amplifier
+            use = condition_use(amplifier, rows.condition_dim)
+            if use == "separate":
+                self._require_labels_in_one_process(rows)
             drawn_from = seed.child("conditions")
             particle_conditions = ParticleConditions.in_proportion(
-                rows.conditions, n_particles, amplifier, drawn_from, drawn_from
+                rows.conditions, n_particles, use, drawn_from, drawn_from
             )
         plan = self._plan_without_cost(
             rows, n, n_particles, amplifier, particle_conditions
@@ -212,7 +218,7 @@ class VectorAdapter:
     def _require_labels_in_one_process(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
         xi = self.parameters.amplifier
-        if not isinstance(rows.encoder, conditions.LabelEncoder):
+        if not isinstance(rows.encoder, LabelEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -236,25 +242,23 @@ class VectorAdapter:
         parameters = self.parameters
         options = parameters.options
         d = rows.X.shape[1]
-        n_flow_particles = max(n_particles, conditions.MIN_PARTICLES)
+        n_flow_particles = max(n_particles, MIN_PARTICLES)
         if particle_conditions is not None:
             n_flow_particles = len(particle_conditions.codes)
         condition_kind: ConditionKind = "none"
-        condition_dim = 0
-        row_codes = None  # unless the flow ignores them
-        if rows.conditions is not None:
-            encoder = rows.conditions.encoder
-            condition_kind = encoder.kind
-            condition_dim = encoder.condition_dim
-            if amplifier:
-                row_codes = rows.conditions.codes
+        if rows.encoder is not None:
+            condition_kind = rows.encoder.kind
+        use = condition_use(amplifier, rows.condition_dim)
+        row_codes = rows.codes
+        if use == "none":
+            row_codes = None
 
-        frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
+        frame = choose_frame(parameters.frame, d, use, self.ranks.size)
         smoothing = plan_smoothing(
             options.smoothing, rows.X, row_codes, n, n_flow_particles
         )
         transport, n_knots = self._plan_maps(
-            amplifier, particle_conditions, row_codes, n_flow_particles, smoothing
+            use, particle_conditions, row_codes, n_flow_particles, smoothing
         )
         return VectorPlan(
             device=str(self.device),
@@ -268,7 +272,7 @@ class VectorAdapter:
                 n_flow_particles, frame, d, options.n_axis_steps
             ),
             condition_kind=condition_kind,
-            condition_dim=condition_dim,
+            condition_dim=rows.condition_dim,
             amplifier=amplifier,
             frame=frame,
             transport=transport,
@@ -284,7 +288,7 @@ class VectorAdapter:
 
     def _plan_maps(
         self,
-        amplifier: float,
+        use: ConditionUse,
         particle_conditions: ParticleConditions | None,
         row_codes: Tensor | None,
         n_flow_particles: int,
@@ -303,7 +307,7 @@ class VectorAdapter:
                 fact = "does not work with a continuous y"
                 kappa = options.shrinkage
                 raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-            if math.isinf(amplifier):
+            if use == "separate":
                 n_per_map = _largest_class(
                     codes_p=codes,
                     codes_q=row_codes,
@@ -391,7 +395,7 @@ class RunningVectors:
         plan = self.data.plan
         codes_p = None
         codes_q = None
-        if flow.conditional:
+        if flow.condition_use != "none":
             codes_p = self.order.codes
             codes_q = self.data.codes
         rates = noise_rates(

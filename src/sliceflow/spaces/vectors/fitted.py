@@ -197,7 +197,7 @@ class FittedVectors(BaseFittedVectors):
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, codes, self.device)
         noise.fill(cloud.x, "start")
-        if not flow.per_class or cloud.codes is None:
+        if flow.condition_use != "separate" or cloud.codes is None:
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)
         class_order = ClassOrder.from_class_indices(

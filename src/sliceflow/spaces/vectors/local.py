@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import even_indices
+from sliceflow.engine.conditions import ConditionEncoder, MixedEncoder
 from sliceflow.engine.events import History, Listener
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import Checkpoints
@@ -117,10 +118,10 @@ class FittedLocalVectors(BaseFittedVectors):
 
 
 def _iter_labels(
-    codes: Tensor, encoder: conditions.ConditionEncoder | None
+    codes: Tensor, encoder: ConditionEncoder | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Each combination of labels, the rows that have it, and their continuous y."""
-    if isinstance(encoder, conditions.MixedEncoder):
+    if isinstance(encoder, MixedEncoder):
         labels = codes[:, 0].long()
         columns = codes[:, 1:]
     else:
@@ -194,7 +195,7 @@ class PlannedLocalVectors:
             samplers=samplers,
             device=device,
         )
-        indices = conditions.even_indices(n, n_particles, seed.child("conditions"))
+        indices = even_indices(n, n_particles, seed.child("conditions"))
         return cls(fitted, row_conditions.take(indices), seed)
 
     @property

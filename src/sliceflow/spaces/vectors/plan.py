@@ -17,6 +17,7 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
+from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
@@ -127,16 +128,21 @@ class VectorPlan(BaseVectorPlan):
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
 
     @property
+    def condition_use(self) -> ConditionUse:
+        """What the flow does with y."""
+        return condition_use(self.amplifier, self.condition_dim)
+
+    @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
-        if math.isinf(self.amplifier) and self.condition_kind == "labels":
+        if self.condition_use == "separate" and self.condition_kind == "labels":
             return self.condition_dim
         return 0
 
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, or per class."""
-        if self.amplifier == 0 or self.condition_kind == "none":
+        if self.condition_use == "none":
             return "SWF"
         if self.n_separate_classes:
             return "per class"
@@ -319,9 +325,9 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 
 def choose_frame(
-    frame: str | FrameKind, d: int, amplifier: float, n_ranks: int
+    frame: str | FrameKind, d: int, use: ConditionUse, n_ranks: int
 ) -> FrameKind:
-    """The kind of frame for d columns.
+    """The kind of frame for d columns, in a flow that makes this `use` of y.
 
     Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
     """
@@ -330,7 +336,7 @@ def choose_frame(
     kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
     if not isinstance(kind, frames.MaxSliced):
         return kind
-    if 0 < amplifier < math.inf:
+    if use == "shared":
         fact = "does not work with conditions that share maps"
         hint = "use frame='orthogonal', or amplifier=math.inf"
         raise ParameterError("frame", frame, fact, hint)
