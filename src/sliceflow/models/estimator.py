@@ -183,7 +183,14 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         -------
         self : the fitted estimator
         """
-        prepared = self.prepare(X, y)
+        return self._fit_prepared(self.prepare(X, y), listeners)
+
+    def _fit_prepared(
+        self,
+        prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
+        listeners: events.Listeners,
+    ) -> Self:
+        """Run a fit, and store its model. Every `fit` ends here."""
         all_listeners = list(events.as_listeners(listeners))
         if self.verbose and prepared.ranks.is_main:
             all_listeners.append(events.Progress())

@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
-`Estimator.fit` → the planned flow's `run` → `running.run_flow`, with the running flow's
-`target` → `engine.flow.simulate` → the running flow's `finish`.
+`Estimator._fit_prepared` → the planned flow's `run` → `running.run_flow`, with the
+running flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             prepared = self._open_checkpoints(
                 prepared, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return super().fit(prepared, listeners=listeners)
+        return self._fit_prepared(prepared, listeners)
 
     def _open_checkpoints(
         self,

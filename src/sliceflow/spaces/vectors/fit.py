@@ -246,12 +246,15 @@ class VectorAdapter:
         if particle_conditions is not None:
             n_flow_particles = len(particle_conditions.codes)
         condition_kind: ConditionKind = "none"
-        if rows.encoder is not None:
-            condition_kind = rows.encoder.kind
-        use = condition_use(amplifier, rows.condition_dim)
-        row_codes = rows.codes
-        if use == "none":
-            row_codes = None
+        condition_dim = 0
+        use: ConditionUse = "none"
+        row_codes = None  # unless the flow uses them
+        if rows.conditions is not None:
+            condition_kind = rows.conditions.encoder.kind
+            condition_dim = rows.conditions.encoder.condition_dim
+            use = condition_use(amplifier, condition_dim)
+            if use != "none":
+                row_codes = rows.conditions.codes
 
         frame = choose_frame(parameters.frame, d, use, self.ranks.size)
         smoothing = plan_smoothing(
@@ -272,7 +275,7 @@ class VectorAdapter:
                 n_flow_particles, frame, d, options.n_axis_steps
             ),
             condition_kind=condition_kind,
-            condition_dim=rows.condition_dim,
+            condition_dim=condition_dim,
             amplifier=amplifier,
             frame=frame,
             transport=transport,

@@ -190,17 +190,14 @@ class VectorPlan(BaseVectorPlan):
     def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The stage of the frame alone, which is empty without steps."""
         spec = self.sampling_flow_spec(seed, device)
-        return replace(spec, stage_range=range(self._n_flow_stages))
+        n_stages = 1 if self.n_steps else 0
+        return replace(spec, stage_range=range(n_stages))
 
     def axis_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The stage of the axis steps alone."""
+        """The stage of the axis steps alone, which is the last."""
         spec = self.sampling_flow_spec(seed, device)
-        first = self._n_flow_stages
-        return replace(spec, stage_range=range(first, len(spec.stages)))
-
-    @property
-    def _n_flow_stages(self) -> int:
-        return 1 if self.n_steps else 0
+        n_stages = len(spec.stages)
+        return replace(spec, stage_range=range(n_stages - 1, n_stages))
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
