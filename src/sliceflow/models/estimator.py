@@ -121,6 +121,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomState
     verbose: int
+    # A parameter of some subclasses.
+    keep_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
@@ -423,8 +425,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""
-        keep_rows = getattr(self, "keep_rows", False)
-        if keep_rows or self._record.fitted.needs_rows:
+        if self.keep_rows or self._record.fitted.needs_rows:
             return self._record.rows
         return None
 

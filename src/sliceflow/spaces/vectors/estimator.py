@@ -94,7 +94,8 @@ class SlicedWassersteinFlow(
     particles_ : (M, d) batched samples: an array, tensor or DataFrame, like X
     particle_conditions_ : their conditions, as the user wrote them, or None
     classes_ : the class labels, if y is labels
-    plan_ : a `VectorPlan`: what the fit did, with every "auto" resolved; print it
+    plan_ : a `VectorPlan`, or a `LocalVectorPlan` if conditions are local: what the fit
+        did, with every "auto" resolved; print it
     history_ : dict of lists: stage, step, sliced distance before the step, seconds
         elapsed
     n_iter_ : steps done, axis steps included
